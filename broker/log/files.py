@@ -1,0 +1,98 @@
+"""The file operations that the log needs, and nothing else of a disk.
+
+Two forms stand behind them: `broker/disk.py` (the real one) and `testing/disk.py` (a disk that
+loses its unsynced tail, tears a write, fills up, answers EIO). One contract suite holds both.
+
+Everything but `sync` is synchronous and runs in the loop: a 16 KiB write into the page cache costs
+5 us, the same through a worker thread 148 us. Errors are `OSError`s with their errno; ENOSPC is the
+one that callers handle (docs/architecture.md, "What stops what").
+"""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Protocol
+
+from minibroker.protocol.types import Buffer
+
+
+class File(Protocol):
+    """An open file. Positions and sizes are bytes."""
+
+    @property
+    def size(self) -> int:
+        """Where the next append goes."""
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write all of them at the end. If it raises, the file may have grown by a part."""
+
+    def read(self, position: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut to `size` bytes; never longer than it was."""
+
+    def is_cached(self, position: int, size: int) -> bool:
+        """Whether a read would not wait for the disk (True where that cannot be known)."""
+
+    def fileno(self) -> int:
+        """For `sendfile`; -1 on a simulated disk."""
+
+    async def sync(self) -> None:
+        """Make what was written before the call durable. Never retried after it failed."""
+
+    def sync_now(self) -> None:
+        """The same, blocking: for start-up, shutdown and small files only."""
+
+    def close(self) -> None:
+        """May be called twice."""
+
+
+class Lock(Protocol):
+    """A held lock on a data directory; it ends with the process."""
+
+    def release(self) -> None:
+        """Give it back; may be called twice."""
+
+
+class Files(Protocol):
+    """A disk. Paths are absolute."""
+
+    def open(self, path: PurePath, *, create: bool = False) -> File:
+        """Open for reading and appending; without `create` it must exist."""
+
+    def list(self, path: PurePath) -> "list[str]":
+        """Names in a directory, sorted."""
+
+    def exists(self, path: PurePath) -> bool:
+        """Whether there is a file or directory."""
+
+    def is_dir(self, path: PurePath) -> bool:
+        """Whether there is a directory."""
+
+    def make_dir(self, path: PurePath) -> None:
+        """Make it, and its parents; no error if it is there."""
+
+    def rename(self, source: PurePath, target: PurePath) -> None:
+        """Rename a file or directory; a target file is replaced."""
+
+    def remove(self, path: PurePath) -> None:
+        """Remove a file; no error if it is not there."""
+
+    def remove_tree(self, path: PurePath) -> None:
+        """Remove a directory and all in it; no error if it is not there."""
+
+    def read_bytes(self, path: PurePath) -> bytes:
+        """A whole small file."""
+
+    def write_atomic(self, path: PurePath, data: bytes, *, sync: bool = True) -> None:
+        """Replace a small file: temporary file, fsync, rename, directory fsync.
+
+        Without `sync` neither fsync is done: readers still see the old file or the new one, but
+        after a power cut it may be either, or empty.
+        """
+
+    def sync_dir(self, path: PurePath) -> None:
+        """Make the names in a directory durable."""
+
+    def lock(self, path: PurePath) -> Lock:
+        """Take an exclusive lock on a file; `BlockingIOError` if another holder lives."""

@@ -1,0 +1,116 @@
+"""Every number that two parties must agree on: api keys, error codes, sentinels, wire limits.
+
+The numbers are Kafka's public ones (its protocol guide, "API keys" and "Error codes"), because a
+Kafka wire will share this table. Nothing here is computed; the assertions at the end hold the
+relations between the numbers, at import time.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+
+class ApiKey(IntEnum):
+    """What a request asks for. A broker lists the ones it serves in its API_VERSIONS answer."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSETS_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 44  # Kafka's incremental form: what is not named stays as it is
+
+
+class ErrorCode(IntEnum):
+    """What went wrong, as it travels. `protocol.errors` says what a client does about each."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    INVALID_FETCH_SIZE = 4
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    STALE_CONTROLLER_EPOCH = 11
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+
+
+# Sentinels.
+NO_NODE: Final = -1  # a partition without a leader; a FETCH from a consumer
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+LATEST_TIMESTAMP: Final = -1  # LIST_OFFSETS: the high watermark (a follower: the log end)
+EARLIEST_TIMESTAMP: Final = -2  # LIST_OFFSETS: the log start
+
+# acks of a PRODUCE.
+ACKS_NONE: Final = 0
+ACKS_LEADER: Final = 1
+ACKS_ALL: Final = -1
+
+# Idempotence (docs/guarantees.md).
+SEQUENCE_MAX: Final = 2**31 - 1  # the sequence after it is 0
+PRODUCER_EPOCH_MAX: Final = 2**15 - 1
+CACHED_BATCHES: Final = 5  # batches a broker can recognise when they are sent again
+IN_FLIGHT_MAX: Final = 5  # produce requests a client may have under way per connection
+
+# The msgpack wire (docs/wire.md).
+PREFACE: Final = b"MBK1"
+FRAME_BYTES_MAX: Final = 104_857_600  # socket.request.max.bytes of Kafka
+HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
+
+# Record batches (format version 2).
+MAGIC: Final = 2
+BATCH_HEADER_BYTES: Final = 61
+BATCH_OVERHEAD_BYTES: Final = 12  # base offset and length, which the length does not count
+
+TOPIC_NAME_CHARS_MAX: Final = 249
+
+assert CACHED_BATCHES >= IN_FLIGHT_MAX, "a re-sent batch must still be recognised"
+assert HEADER_BYTES_MAX < FRAME_BYTES_MAX
+# As a length prefix of a Kafka frame the preface would be far above any frame it may send.
+assert int.from_bytes(PREFACE, "big") > FRAME_BYTES_MAX

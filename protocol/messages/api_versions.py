@@ -1,0 +1,28 @@
+"""API_VERSIONS: the first request on a connection; what the broker speaks."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsRequest:
+    """Asks which apis are served. Answered with UNSUPPORTED_VERSION in any unknown version."""
+
+    client_software_name: str = ""
+    client_software_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersion:
+    """One api that is served, with both ends of its versions included."""
+
+    api_key: int
+    version_min: int = 0
+    version_max: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsResponse:
+    """The apis in order of their keys."""
+
+    error: int = 0
+    apis: tuple[ApiVersion, ...] = ()

@@ -1,0 +1,78 @@
+"""LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH: where a log begins, ends, or holds a time or epoch."""
+
+from dataclasses import dataclass
+
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionListOffsets:
+    """`timestamp`: -1 the latest, -2 the earliest, else the first record at or after that time."""
+
+    topic: str
+    partition: int
+    timestamp: int = NO_TIMESTAMP
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsRequest:
+    """`replica_id` is -1 for a consumer, whose latest offset is the high watermark."""
+
+    replica_id: int = NO_NODE
+    partitions: tuple[PartitionListOffsets, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOffset:
+    """`offset` is -1 where no record is as late as the time asked for."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    timestamp: int = NO_TIMESTAMP
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsResponse:
+    """An answer for each partition of the request, in its order."""
+
+    partitions: tuple[PartitionOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEpoch:
+    """Asks where `epoch` ended; `leader_epoch` is the asker's belief (-1: not checked)."""
+
+    topic: str
+    partition: int
+    epoch: int = NO_EPOCH
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsForLeaderEpochRequest:
+    """`replica_id` is -1 for a consumer."""
+
+    replica_id: int = NO_NODE
+    partitions: tuple[PartitionEpoch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEpochEnd:
+    """The largest epoch not above the asked one, and its end offset; (-1, -1) if undefined."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    epoch: int = NO_EPOCH
+    end_offset: int = NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsForLeaderEpochResponse:
+    """An answer for each partition of the request, in its order."""
+
+    partitions: tuple[PartitionEpochEnd, ...] = ()

@@ -1,0 +1,50 @@
+"""PRODUCE: append one record batch to each of some partitions."""
+
+from dataclasses import dataclass
+
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMESTAMP
+from minibroker.protocol.types import EMPTY_RECORDS, Records
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProduce:
+    """Exactly one record batch for one partition."""
+
+    topic: str
+    partition: int
+    records: Records = EMPTY_RECORDS
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """`acks`: 0 no answer, 1 the leader has it, -1 every in-sync replica has it."""
+
+    acks: int
+    timeout_ms: int = 30_000
+    partitions: tuple[PartitionProduce, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProduced:
+    """Where the batch went, or why it did not.
+
+    `log_append_time_ms` is -1 unless the topic stamps records itself. `leader_id` and
+    `leader_epoch` are a hint that comes with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH.
+    """
+
+    topic: str
+    partition: int
+    error: int = 0
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = NO_TIMESTAMP
+    log_start: int = NO_OFFSET
+    error_message: str | None = None
+    leader_id: int = NO_NODE
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResponse:
+    """An answer for each partition of the request, in its order."""
+
+    partitions: tuple[PartitionProduced, ...] = ()

@@ -1,0 +1,22 @@
+"""INIT_PRODUCER_ID: an identity under which a producer numbers its batches."""
+
+from dataclasses import dataclass
+
+from minibroker.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdRequest:
+    """A `transactional_id` is refused: there are no transactions."""
+
+    transactional_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerIdResponse:
+    """An id that no producer had before."""
+
+    error: int = 0
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_PRODUCER_EPOCH
+    error_message: str | None = None
