@@ -1,0 +1,25 @@
+"""The only real clock of the broker: wall time, and the boot it belongs to.
+
+Monotonic time comes from trio, which a simulation replaces; these two are handed to
+`broker.app.serve` as arguments.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def wall_ms() -> int:
+    """Milliseconds since the Unix epoch; may jump, so nothing is ever timed by it."""
+    return time.time_ns() // 1_000_000
+
+
+def boot_id() -> str:
+    """Names the machine's current run: the same for as long as its page cache lives."""
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return LINUX_BOOT_ID.read_text().strip()

@@ -1,0 +1,195 @@
+"""The only real files, and the one way to leave the loop.
+
+`RealFiles` is the operating system's form of `broker.log.files.Files`; what differs between Linux
+and macOS (fdatasync, RWF_NOWAIT) stands here and nowhere else. `in_worker` runs a blocking function
+in a thread: fsync, recovery at start-up and SQLite go through it, nothing on the append path does.
+
+Appends keep the size of the file in Python and write at that position, so that what another
+process does to the file cannot move them. A short write is finished in a loop; when the loop ends
+in an error, `size` says how far the file really grew, and the caller cuts it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from minibroker.broker.log.files import File, Lock
+from minibroker.protocol.types import Buffer
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+
+# How far apart the bytes are that `is_cached` looks at: the kernel reads ahead by at least this.
+CACHE_PROBE_BYTES = 128 * 1024
+# A kernel that cannot tell whether a page is cached, or a file system that will not.
+CANNOT_TELL = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+async def in_worker(function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+    """Run a blocking function in a thread and wait for it; a cancelled wait still finishes it."""
+    return await trio.to_thread.run_sync(function, *arguments)
+
+
+def _sync_descriptor(descriptor: int) -> None:
+    if sys.platform == "darwin":
+        # fsync of macOS stops at the drive's cache.
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(descriptor)
+
+
+def _sync_and_close(descriptor: int) -> None:
+    try:
+        _sync_descriptor(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class RealFile:
+    """One open file; see `broker.log.files.File`."""
+
+    __slots__ = ("_descriptor", "_size")
+
+    def __init__(self, path: PurePath, create: bool) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        self._descriptor = os.open(path, flags, 0o644)
+        self._size = os.fstat(self._descriptor).st_size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        for buffer in buffers:
+            written = os.pwrite(self._descriptor, buffer, self._size)
+            self._size += written
+            if written < len(buffer):
+                self._append_rest(memoryview(buffer)[written:])
+
+    def _append_rest(self, rest: memoryview) -> None:
+        while rest:
+            written = os.pwrite(self._descriptor, rest, self._size)
+            self._size += written
+            rest = rest[written:]
+
+    def read(self, position: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        # One call returns at most 2 GiB, and fewer bytes on some file systems.
+        return data + self.read(position + len(data), size - len(data))
+
+    def truncate(self, size: int) -> None:
+        assert 0 <= size <= self._size, "a log file is never made longer than what was written"
+        os.ftruncate(self._descriptor, size)
+        self._size = size
+
+    def is_cached(self, position: int, size: int) -> bool:
+        if not hasattr(os, "RWF_NOWAIT") or size <= 0:
+            return True
+        probe = bytearray(1)
+        last = min(position + size, self._size) - 1
+        for at in (*range(position, last, CACHE_PROBE_BYTES), last):
+            try:
+                os.preadv(self._descriptor, [probe], at, os.RWF_NOWAIT)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno in CANNOT_TELL:
+                    return True
+                raise
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    async def sync(self) -> None:
+        # A descriptor of its own: the log may close the file while the worker is still at it.
+        await in_worker(_sync_and_close, os.dup(self._descriptor))
+
+    def sync_now(self) -> None:
+        _sync_descriptor(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealLock:
+    """A held `flock`; see `broker.log.files.Lock`."""
+
+    def __init__(self, path: PurePath) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealFiles:
+    """The operating system's disk; see `broker.log.files.Files`."""
+
+    def open(self, path: PurePath, *, create: bool = False) -> File:
+        return RealFile(path, create)
+
+    def list(self, path: PurePath) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def exists(self, path: PurePath) -> bool:
+        return os.path.lexists(path)
+
+    def is_dir(self, path: PurePath) -> bool:
+        return os.path.isdir(path)
+
+    def make_dir(self, path: PurePath) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: PurePath, target: PurePath) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: PurePath) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
+
+    def remove_tree(self, path: PurePath) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def read_bytes(self, path: PurePath) -> bytes:
+        return Path(path).read_bytes()
+
+    def write_atomic(self, path: PurePath, data: bytes, *, sync: bool = True) -> None:
+        temporary = path.with_name(path.name + ".tmp")
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if sync:
+                file.flush()
+                _sync_descriptor(file.fileno())
+        os.replace(temporary, path)
+        if sync:
+            self.sync_dir(path.parent)
+
+    def sync_dir(self, path: PurePath) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: PurePath) -> Lock:
+        return RealLock(path)

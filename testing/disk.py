@@ -1,0 +1,323 @@
+"""A disk that crashes: `broker.log.files.Files` in memory, with the faults a disk may have.
+
+Which faults, so that a checker never blames the broker for a loss nobody promised to prevent:
+
+* `kill()`: the process died. Every write and every name it made is there; handles and locks end.
+* `power_off()`: the machine died. A synced byte is there. Of what was appended since the last
+  sync a part from the front is there, its last sector maybe torn (zeros or old noise); a cut that
+  was not synced may be undone. Names (create, rename, remove) are journalled in order, as
+  ext4 and xfs do it: those before the last `sync_dir` or synced `write_atomic` are there, of the
+  later ones some from the front.
+* `fail(operation, ...)`: the next calls answer EIO (or another errno).
+* `space_bytes`: appends beyond it write what fits and answer ENOSPC.
+* `flip(path, position)`: one bit rots, in the page cache and below.
+
+Chance comes from the `random.Random` given; nothing here knows a clock but `sync`, which takes
+`sync_s` seconds of trio's (virtual) time.
+"""
+
+import errno
+import os
+import random
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+import trio
+
+from minibroker.broker.log.files import File, Lock
+from minibroker.protocol.types import Buffer
+
+SECTOR_BYTES = 512
+
+
+class Node:
+    """The bytes of one file, and what of them is on the platter.
+
+    Invariant: `data[:same]` == `durable[:same]`.
+    """
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.same = 0
+
+    def make_durable(self, size: int) -> None:
+        """What was in `data[:size]` is now on the platter."""
+        size = min(size, len(self.data))
+        start = min(self.same, size)
+        self.durable[start:] = self.data[start:size]
+        self.same = size
+
+    def lose_power(self, rng: random.Random) -> None:
+        """Become what a machine finds after its power came back."""
+        cut_survived = self.same == len(self.durable) or rng.random() < 0.5
+        if cut_survived:
+            tail = self.data[self.same :]
+            kept = tail[: rng.choice((0, rng.randint(0, len(tail)), len(tail)))]
+            if kept and rng.random() < 0.5:
+                torn = min(len(kept), rng.randint(1, SECTOR_BYTES))
+                noise = bytes(torn) if rng.random() < 0.5 else rng.randbytes(torn)
+                kept[-torn:] = noise
+            self.data = self.data[: self.same] + kept
+        else:
+            self.data = bytearray(self.durable)
+        self.durable = bytearray(self.data)
+        self.same = len(self.data)
+
+
+class NameChange(NamedTuple):
+    """One journalled change of names: `node` None removes, a `source` renames."""
+
+    target: PurePath
+    node: Node | None = None
+    source: PurePath | None = None
+    is_dir: bool = False
+
+
+Tree = dict[PurePath, Node | None]  # None stands for a directory
+
+
+def _apply(tree: Tree, change: NameChange) -> None:
+    if change.source is not None:
+        moved = [path for path in tree if path == change.source or change.source in path.parents]
+        for path in moved:
+            tree[change.target / path.relative_to(change.source)] = tree.pop(path)
+    elif change.node is not None or change.is_dir:
+        tree[change.target] = change.node
+    else:
+        for path in [p for p in tree if p == change.target or change.target in p.parents]:
+            del tree[path]
+
+
+class SimulatedFile:
+    """One open file; see `broker.log.files.File`."""
+
+    def __init__(self, disk: "SimulatedFiles", path: PurePath, node: Node) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._life = disk.life
+
+    def _use(self, operation: str) -> Node:
+        assert self._life == self._disk.life, f"{self._path} was used after a crash"
+        self._disk.check(operation, self._path)
+        return self._node
+
+    @property
+    def size(self) -> int:
+        return len(self._node.data)
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        node = self._use("append")
+        for buffer in buffers:
+            room = self._disk.room()
+            node.data += memoryview(buffer)[:room]
+            if room < len(buffer):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(self._use("read").data[position : position + size])
+
+    def truncate(self, size: int) -> None:
+        node = self._use("truncate")
+        assert 0 <= size <= len(node.data), "a log file is never made longer than what was written"
+        del node.data[size:]
+        node.same = min(node.same, size)
+
+    def is_cached(self, position: int, size: int) -> bool:
+        return self._disk.is_warm
+
+    def fileno(self) -> int:
+        return -1
+
+    async def sync(self) -> None:
+        node = self._use("sync")
+        size = len(node.data)
+        await trio.sleep(self._disk.sync_s)
+        if self._life == self._disk.life:
+            node.make_durable(size)
+            self._disk.sync_count += 1
+
+    def sync_now(self) -> None:
+        node = self._use("sync")
+        node.make_durable(len(node.data))
+        self._disk.sync_count += 1
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class SimulatedLock:
+    """A held lock; see `broker.log.files.Lock`."""
+
+    def __init__(self, disk: "SimulatedFiles", path: PurePath) -> None:
+        self._disk = disk
+        self._path = path
+
+    def release(self) -> None:
+        if self._disk.locks.get(self._path) is self:
+            del self._disk.locks[self._path]
+
+
+class SimulatedFiles:
+    """A disk in memory; see `broker.log.files.Files` and the head of this file."""
+
+    def __init__(self, rng: random.Random, *, sync_s: float = 0.001) -> None:
+        self.sync_s = sync_s
+        self.space_bytes: int | None = None
+        self.is_warm = True
+        self.sync_count = 0
+        self.life = 0
+        self.locks: dict[PurePath, SimulatedLock] = {}
+        self._rng = rng
+        self._names: Tree = {}
+        self._durable_names: Tree = {}
+        self._journal: list[NameChange] = []
+        self._failures: dict[str, tuple[int, int, str]] = {}
+
+    # -- faults
+
+    def kill(self) -> None:
+        """The process died: what it wrote is there, its handles and locks are not."""
+        self.life += 1
+        self.locks.clear()
+        self._failures.clear()
+
+    def power_off(self) -> None:
+        """The machine died: what was not synced may be lost or torn."""
+        self.kill()
+        for change in self._journal[: self._rng.randint(0, len(self._journal))]:
+            _apply(self._durable_names, change)
+        self._journal.clear()
+        self._names = dict(self._durable_names)
+        for node in self._names.values():
+            if node is not None:
+                node.lose_power(self._rng)
+
+    def fail(
+        self, operation: str, *, times: int = 1, number: int = errno.EIO, name: str = ""
+    ) -> None:
+        """Let the next `times` calls of an operation on paths containing `name` raise."""
+        self._failures[operation] = (times, number, name)
+
+    def flip(self, path: PurePath, position: int, bit: int = 0) -> None:
+        """Let one bit rot."""
+        node = self._node(path)
+        node.data[position] ^= 1 << bit
+        if position < len(node.durable):
+            node.durable[position] ^= 1 << bit
+
+    def check(self, operation: str, path: PurePath) -> None:
+        """Raise what `fail` asked for."""
+        times, number, name = self._failures.get(operation, (0, 0, ""))
+        if times and name in str(path):
+            self._failures[operation] = (times - 1, number, name)
+            raise OSError(number, os.strerror(number), str(path))
+
+    def room(self) -> int:
+        """Bytes that can still be written."""
+        if self.space_bytes is None:
+            return 1 << 62
+        used = sum(len(node.data) for node in self._names.values() if node is not None)
+        return max(0, self.space_bytes - used)
+
+    # -- names
+
+    def _node(self, path: PurePath) -> Node:
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        node = self._names[path]
+        if node is None:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return node
+
+    def _change(self, change: NameChange) -> None:
+        _apply(self._names, change)
+        self._journal.append(change)
+
+    def _commit_names(self) -> None:
+        for change in self._journal:
+            _apply(self._durable_names, change)
+        self._journal.clear()
+
+    def open(self, path: PurePath, *, create: bool = False) -> File:
+        self.check("open", path)
+        if create and path not in self._names:
+            self._require_dir(path.parent)
+            self._change(NameChange(path, Node()))
+        return SimulatedFile(self, path, self._node(path))
+
+    def _require_dir(self, path: PurePath) -> None:
+        if path not in self._names and path.parent != path:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        if self._names.get(path) is not None:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+    def list(self, path: PurePath) -> list[str]:
+        self._require_dir(path)
+        return sorted(child.name for child in self._names if child.parent == path != child)
+
+    def exists(self, path: PurePath) -> bool:
+        return path in self._names
+
+    def is_dir(self, path: PurePath) -> bool:
+        return path in self._names and self._names[path] is None
+
+    def make_dir(self, path: PurePath) -> None:
+        self.check("make_dir", path)
+        for part in (*reversed(path.parents), path):
+            if self._names.get(part) is not None:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(part))
+            if part not in self._names:
+                self._change(NameChange(part, is_dir=True))
+
+    def rename(self, source: PurePath, target: PurePath) -> None:
+        self.check("rename", source)
+        if source not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
+        if self.is_dir(target) and any(target in path.parents for path in self._names):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target))
+        self._change(NameChange(target, source=source))
+
+    def remove(self, path: PurePath) -> None:
+        self.check("remove", path)
+        if path in self._names:
+            self._node(path)
+            self._change(NameChange(path))
+
+    def remove_tree(self, path: PurePath) -> None:
+        self.check("remove", path)
+        if path in self._names:
+            self._change(NameChange(path))
+
+    def read_bytes(self, path: PurePath) -> bytes:
+        self.check("read", path)
+        return bytes(self._node(path).data)
+
+    def write_atomic(self, path: PurePath, data: bytes, *, sync: bool = True) -> None:
+        self.check("write_atomic", path)
+        self._require_dir(path.parent)
+        node = Node()
+        node.data += data[: self.room()]
+        if len(node.data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if sync:
+            node.make_durable(len(data))
+        self._change(NameChange(path, node))
+        if sync:
+            self._commit_names()
+
+    def sync_dir(self, path: PurePath) -> None:
+        self.check("sync", path)
+        self._require_dir(path)
+        self._commit_names()
+
+    def lock(self, path: PurePath) -> Lock:
+        self.check("lock", path)
+        if path in self.locks:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+        if path not in self._names:
+            self.open(path, create=True)
+        self.locks[path] = SimulatedLock(self, path)
+        return self.locks[path]
