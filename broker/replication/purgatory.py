@@ -1,0 +1,99 @@
+"""Where requests wait that cannot be answered yet: a queue with deadlines, and nothing more.
+
+A handler that must wait returns a `Parked`: what it waits on (keys), until when, how to try again,
+and what to answer when time is up. The session's writer task settles it, in the order of the
+connection's requests. Whoever changes something calls `notify` with the key of what changed.
+
+`notify` only marks the waiters; each of them tries again in its own task, at the next turn of the
+loop. So an appender never runs foreign code, a hundred appends in one turn cost a waiter one
+attempt, a failing attempt concerns its own session alone, and no lock is needed: between an
+attempt that said "not yet" and the wait for a mark nothing else can run. A waiter that stops
+waiting, for whatever reason, leaves the tables at once, so there is nothing to purge later.
+
+Rejected: attempts called by `notify` itself (an answer would be made before it can be sent, and an
+exception would land in the appender), and a timer task that sweeps deadlines (trio has one).
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import trio
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Parked(Generic[Answer]):
+    """A request that waits. It must not hold a view of the receive buffer.
+
+    `attempt(now)` gives the answer, or None to go on waiting; `expire()` gives the answer at
+    `deadline` (seconds on trio's clock). Exactly one of the two gives the answer that is sent.
+    """
+
+    keys: tuple[Hashable, ...]
+    deadline: float
+    attempt: Callable[[float], Answer | None]
+    expire: Callable[[], Answer]
+
+
+class _Waiter:
+    """One waiting task. Its event is made anew whenever it tried in vain."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = trio.Event()
+
+
+class Purgatory:
+    """The tables of who waits for what. A waiter stands under each of its keys while it waits."""
+
+    def __init__(self) -> None:
+        # A dict as an ordered set: waiters wake in the order in which they came.
+        self._waiters: dict[Hashable, dict[_Waiter, None]] = {}
+
+    def notify(self, key: Hashable) -> None:
+        """Let everybody who waits on `key` try again."""
+        waiters = self._waiters.get(key)
+        if waiters is not None:
+            for waiter in waiters:
+                waiter.event.set()
+
+    async def settle(self, parked: Parked[Answer]) -> Answer:
+        """Wait until the request can be answered or its time is up; return the answer.
+
+        A last attempt is made at the deadline, so that what became possible in that very moment
+        is not answered as a failure.
+        """
+        waiter = _Waiter()
+        self._register(parked, waiter)
+        try:
+            while True:
+                now = trio.current_time()
+                answer = parked.attempt(now)
+                if answer is not None:
+                    return answer
+                if now >= parked.deadline:
+                    return parked.expire()
+                waiter.event = trio.Event()
+                with trio.move_on_at(parked.deadline):
+                    await waiter.event.wait()
+        finally:
+            self._forget(parked, waiter)
+
+    def statistics(self) -> int:
+        """How many keys are waited on."""
+        return len(self._waiters)
+
+    def _register(self, parked: Parked[Answer], waiter: _Waiter) -> None:
+        for key in parked.keys:
+            self._waiters.setdefault(key, {})[waiter] = None
+
+    def _forget(self, parked: Parked[Answer], waiter: _Waiter) -> None:
+        for key in parked.keys:
+            waiters = self._waiters.get(key)
+            if waiters is not None:  # None where a request named the key twice
+                waiters.pop(waiter, None)
+                if not waiters:
+                    del self._waiters[key]
