@@ -1,0 +1,195 @@
+"""One frozen `Config` per broker, from the table in `broker.properties`.
+
+`load` joins four sources; for each property the first of flag, environment, file and default that
+names it wins, and within a source the finest of its names (ms before minutes before hours). A name
+that nobody knows is an error in a file or a flag, with the nearest name that exists. In the
+environment it is one warning for all of them: a compose file written for another broker with this
+mapping of names shall come up.
+
+`Config.for_topic` lays a topic's own settings over the broker's. What a topic may override, and
+how it is checked, comes from the same table. Nothing here reads files or the environment: the
+caller hands over text and a mapping.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Final
+
+from minibroker.broker.log.limits import LogLimits
+from minibroker.broker.properties import (
+    PROPERTIES,
+    TOPIC_PROPERTIES,
+    Connections,
+    FlushMode,
+    Identity,
+    Segments,
+    TimestampType,
+    Topics,
+    Upkeep,
+)
+from minibroker.broker.property import ConfigError, Property, Value, attribute_of, unknown
+
+__all__ = ["Config", "ConfigError", "Loaded", "TopicConfig", "environment_name", "load"]
+
+ENVIRONMENT_PREFIX: Final = "KAFKA_"
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What holds for one topic; each field but the last is the topic property of that name."""
+
+    min_insync_replicas: int
+    unclean_leader_election_enable: bool
+    flush: FlushMode
+    flush_ms: int
+    compression_type: str
+    max_message_bytes: int
+    message_timestamp_type: TimestampType
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
+    index_interval_bytes: int
+    segment_index_bytes: int
+    cleanup_policy: str
+    retention_ms: int
+    retention_bytes: int
+    file_delete_delay_ms: int
+    producer_id_expiration_ms: int  # the broker's: no topic overrides it
+
+    def limits(self) -> LogLimits:
+        """The part that a log obeys."""
+        return LogLimits(
+            segment_bytes=self.segment_bytes,
+            segment_ms=self.segment_ms,
+            segment_jitter_ms=self.segment_jitter_ms,
+            index_interval_bytes=self.index_interval_bytes,
+            index_bytes_max=self.segment_index_bytes,
+            batch_bytes_max=self.max_message_bytes,
+            retention_ms=self.retention_ms,
+            retention_bytes=self.retention_bytes,
+            file_delete_delay_ms=self.file_delete_delay_ms,
+            producer_expiration_ms=self.producer_id_expiration_ms,
+            timestamp_type=self.message_timestamp_type,
+            timestamp_before_max_ms=self.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=self.message_timestamp_after_max_ms,
+        )
+
+
+assert {attribute_of(name) for name in TOPIC_PROPERTIES} == {
+    field.name for field in fields(TopicConfig)[:-1]
+}, "TopicConfig and the table name different topic properties"
+
+
+@dataclass(frozen=True)
+class Config(Identity, Topics, Segments, Upkeep, Connections):
+    """Every property of a broker. `Config()` is the defaults; attributes are the properties'
+    names with underscores, units as the names say."""
+
+    def value_of(self, described: Property) -> Value:
+        """The value of a property of the table."""
+        value: Value = getattr(self, attribute_of(described.name))
+        return value
+
+    def for_topic(self, overrides: Mapping[str, str] = NOTHING) -> TopicConfig:
+        """The broker's settings under a topic's own. Raises `ConfigError` for a bad override."""
+        values = {attribute_of(name): self.value_of(row) for name, row in TOPIC_PROPERTIES.items()}
+        for name, text in overrides.items():
+            if name not in TOPIC_PROPERTIES:
+                raise unknown("topic property", name, TOPIC_PROPERTIES)
+            values[attribute_of(name)] = TOPIC_PROPERTIES[name].parse(text, name)
+        values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
+        return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A `Config`, where each value came from (by property name), and what is worth a warning."""
+
+    config: Config
+    sources: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+def load(
+    file_text: str = "", environ: Mapping[str, str] = NOTHING, flags: Mapping[str, str] = NOTHING
+) -> Loaded:
+    """Join the sources: flags (property names), the environment, a properties file, defaults.
+
+    Raises `ConfigError` for a name that does not exist, or a value out of its range.
+    """
+    file = parse_properties(file_text)
+    environment = _from_environment(environ)
+    for given in (flags, file):
+        for name in given:
+            if name not in _NAMES:
+                raise unknown("property", name, _NAMES)
+    values: dict[str, Value] = {}
+    sources: dict[str, str] = {}
+    for row in PROPERTIES.values():
+        sources[row.name] = "default"
+        for source, given in (("flag", flags), ("environment", environment), ("file", file)):
+            names = [name for name in _names_of(row) if name in given]
+            if names:
+                values[attribute_of(row.name)] = _parse(row, names[0], given[names[0]])
+                sources[row.name] = source
+                break
+    config = Config(**values)  # type: ignore[arg-type]  # the table has checked the types
+    without_meaning = [environment_name(name) for name in sorted(environment.keys() - _NAMES)]
+    warning = f"the environment sets what has no meaning here: {', '.join(without_meaning)}"
+    return Loaded(config, sources, (warning,) if without_meaning else ())
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The `name=value` lines of a properties file; `#` and `!` begin a comment line."""
+    given: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, separator, value = stripped.partition("=")
+        if not separator:
+            raise ConfigError(f"line {number} of the configuration is not name=value: {stripped!r}")
+        given[name.strip()] = value.strip()
+    return given
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of a property: `log.dirs` is KAFKA_LOG_DIRS."""
+    spelled = name.replace("_", "__").replace("-", "___").replace(".", "_")
+    return ENVIRONMENT_PREFIX + spelled.upper()
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables with our prefix, by property name."""
+    return {
+        _property_name(name.removeprefix(ENVIRONMENT_PREFIX)): value
+        for name, value in environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+    }
+
+
+def _property_name(variable: str) -> str:
+    # "___" stands for "-", "__" for "_", "_" for "."; the longest is read first.
+    signs = {"___": "-", "__": "_", "_": "."}
+    return re.sub("_{1,3}", lambda found: signs[found.group()], variable.lower())
+
+
+def _names_of(row: Property) -> list[str]:
+    """All names of a property, the finest unit first."""
+    return [row.name, *(name for name, _ in sorted(row.aliases, key=lambda alias: alias[1]))]
+
+
+def _parse(row: Property, name: str, text: str) -> Value:
+    factor = dict(row.aliases).get(name, 1)
+    number = text.strip()
+    if factor > 1 and number.isdecimal():
+        number = str(int(number) * factor)
+    return row.parse(number, name)
+
+
+_NAMES: Final = frozenset(name for row in PROPERTIES.values() for name in _names_of(row))

@@ -1,0 +1,156 @@
+"""What one configuration property is, and how its text becomes a value.
+
+A property is described once, at the field of `broker.properties.Config` that holds its value. From
+that description come the check of a value, the reference page, `minibroker config show` and the
+error for an unknown name. Names and defaults are Kafka's wherever Kafka has the property.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Any, Final, TypeAlias
+
+from minibroker.protocol.types import Endpoint
+
+Value: TypeAlias = int | bool | str | PurePath | Endpoint | None
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+PORT_MAX: Final = 65_535
+LISTENER_PREFIX: Final = "PLAINTEXT://"
+
+
+class ConfigError(ValueError):
+    """A property that does not exist or may not have this value; the text is for the user."""
+
+
+class Kind(StrEnum):
+    """How the text of a property is read."""
+
+    INT = "int"
+    BOOLEAN = "boolean"
+    TEXT = "string"
+    PATH = "path"
+    LISTENER = "listener"
+    STORE = "store"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One row of the table. `low` and `high` are inclusive; `unit` is "" for plain numbers.
+
+    `topic_name` is the property's name at a topic, where a topic may override it; `aliases` are
+    other names of it with the factor that turns their number into this property's unit.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    sentence: str
+    unit: str = ""
+    low: int = 0
+    high: int = LONG_MAX
+    choices: tuple[str, ...] = ()
+    topic_name: str | None = None
+    aliases: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def range(self) -> str:
+        """The values allowed, as words."""
+        if self.choices:
+            return ", ".join(self.choices)
+        match self.kind:
+            case Kind.INT:
+                names = {INT_MAX: "2^31-1", LONG_MAX: "2^63-1"}
+                return f"{self.low} to {names.get(self.high, self.high)}"
+            case Kind.BOOLEAN:
+                return "true, false"
+            case Kind.LISTENER:
+                return f"{LISTENER_PREFIX}HOST:PORT"
+            case Kind.STORE:
+                return "sqlite:PATH, memory:"
+            case _:
+                return "one directory" if self.kind is Kind.PATH else "any text"
+
+    def parse(self, text: str, name: str | None = None) -> Value:
+        """The value that `text` means. Raises `ConfigError` with the range; `name` is as given."""
+        try:
+            return self._parse(text.strip())
+        except ValueError:
+            unit = f" ({self.unit})" if self.unit else ""
+            raise ConfigError(
+                f"{name or self.name} = {text!r} is not allowed; it takes {self.range}{unit}"
+            ) from None
+
+    def _parse(self, text: str) -> Value:
+        match self.kind:
+            case Kind.INT:
+                return self._checked(int(text))
+            case Kind.BOOLEAN:
+                return {"true": True, "false": False}[_one_of(text.lower(), ("true", "false"))]
+            case Kind.PATH:
+                if not text or "," in text:
+                    raise ValueError(text)
+                return PurePath(text)
+            case Kind.LISTENER:
+                return parse_listener(text)
+            case Kind.STORE:
+                kind, _, path = text.partition(":")
+                if not (text == "memory:" or (kind == "sqlite" and path)):
+                    raise ValueError(text)
+                return text
+            case Kind.TEXT:
+                return _one_of(text, self.choices) if self.choices else text
+
+    def _checked(self, number: int) -> int:
+        if not self.low <= number <= self.high:
+            raise ValueError(number)
+        return number
+
+    def format(self, value: Value) -> str:
+        """`value` as it would be written in a file."""
+        match value:
+            case None:
+                return ""
+            case bool():
+                return str(value).lower()
+            case Endpoint():
+                return f"{LISTENER_PREFIX}{value}"
+            case _:
+                return str(value)
+
+
+def setting(name: str, kind: Kind, default: Value, sentence: str, **more: Any) -> Any:
+    """The field of a frozen dataclass that holds a property's value; `more` as in `Property`."""
+    described = Property(name, kind, default, sentence, **more)
+    return field(default=default, metadata={"property": described})
+
+
+def parse_listener(text: str) -> Endpoint:
+    """`PLAINTEXT://HOST:PORT`; an empty host is every interface. Raises `ValueError`."""
+    host, separator, port = text.removeprefix(LISTENER_PREFIX).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or "/" in host or "," in host or not port.isdecimal():
+        raise ValueError(text)
+    if int(port) > PORT_MAX:
+        raise ValueError(text)
+    return Endpoint(host or "0.0.0.0", int(port))
+
+
+def attribute_of(name: str) -> str:
+    """The Python name of a property."""
+    return name.replace(".", "_").replace("-", "_")
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that nobody knows, with the one that was perhaps meant."""
+    near = get_close_matches(name, list(known), n=1, cutoff=0.0)
+    return ConfigError(f"unknown {what} {name!r}; the nearest is {near[0]!r}")
+
+
+def _one_of(text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise ValueError(text)
+    return text
