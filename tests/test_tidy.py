@@ -1,0 +1,393 @@
+"""Style and architecture as tests: what may import what, what is pure, how large things may get.
+
+The rules are those of docs/architecture.md, 3 and 4. They read the source with `ast` and run
+nothing, so that this file is fast and needs no part to work. A rule that makes a piece of code
+worse may be broken on purpose: its exception stands in a table here, with the reason.
+
+Sizes: a file has at most 400 lines, a function 60, a class 250 lines of code (without docstrings,
+comments and blank lines), a line 100 columns. A function has at most 5 parameters; one that may be
+given only by name and has a default is an option and does not count.
+"""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("audit", "broker", "cli", "client", "protocol", "testing")
+NOT_OURS = {"build", "dist", "__pycache__", "minibroker.egg-info"}
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+CLASS_CODE_LINES_MAX = 250
+PARAMETERS_MAX = 5
+COLUMNS_MAX = 100
+
+# Who may import whom. The longest prefix of a module's name decides, and an import is allowed if
+# it lies under one of the names. "broker" alone is the package itself, which holds nothing.
+MAY_IMPORT = {
+    "protocol": "protocol",
+    "client": "protocol client",
+    "broker": "",
+    "broker.clock": "",
+    "broker.disk": "protocol broker.log.files",
+    "broker.property": "protocol",
+    "broker.properties": "protocol broker.property",
+    "broker.config": "protocol broker.property broker.properties broker.log",
+    "broker.log": "protocol broker.log broker.metadata.model",
+    "broker.metadata": "protocol broker.metadata",
+    "broker.metadata.model": "protocol",
+    "broker.replication": "protocol client.net broker.config broker.log broker.metadata.model"
+    " broker.replication",
+    "broker.controller": "protocol client.net broker.config broker.log broker.metadata"
+    " broker.replication broker.controller",
+    "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
+    " broker.groups",
+    "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"
+    " broker.replication broker.controller broker.groups broker.server",
+    "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
+    "broker.app": "protocol client.net broker",
+    "testing": "protocol client broker testing",
+    "audit": "protocol client.blocking audit",
+    "cli": "audit broker cli client protocol testing",
+}
+
+# Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
+PURE = [
+    *("protocol/", "broker/config.py", "broker/log/", "broker/metadata/model.py"),
+    *("broker/replication/roles.py", "broker/replication/partition.py"),
+    *("broker/controller/placement.py", "broker/controller/decisions.py"),
+    *("client/accumulator.py", "client/positions.py"),
+]
+# The interface of a disk has one async function, whose forms live in disk.py.
+ASYNC_ALLOWED = {("broker/log/files.py", "sync")}
+NOT_IN_PURE = {
+    *("asyncio", "trio", "threading", "concurrent", "subprocess", "signal"),
+    *("select", "selectors", "socket", "socketserver", "ssl", "http", "httpx"),
+    *("secrets", "time", "uuid"),
+}
+# The protocol can be used alone.
+PROTOCOL_LIBRARIES = sys.stdlib_module_names | {"minibroker", "msgpack", "crc32c", "cramjam"}
+
+# What no module of the command line loads before a command needs it.
+SLOW_TO_LOAD = {"crc32c", "cramjam", "minibroker", "msgpack", "rich", "sqlite3", "trio"}
+
+# The only files that leave the loop or start a thread.
+THREADS_ALLOWED = {
+    "broker/disk.py": "the one way to leave the loop: fsync, recovery at start-up, SQLite",
+    "client/blocking.py": "the blocking clients run the loop in a thread",
+}
+# The only files that read a real clock, and those that make a random generator.
+CLOCK_ALLOWED = {
+    "broker/clock.py": "the broker's real clock",
+    "client/options.py": "makes the real seams of a client",
+    "client/blocking.py": "its callers have no loop whose clock they could ask",
+}
+RANDOM_ALLOWED = {"client/options.py": "makes the real seams of a client"}
+CLOCK_AND_RANDOM_FREE = ("broker", "client", "protocol", "testing")
+
+BANNED_WORD = re.compile(
+    r"\b(?:TO[D]O|FIX[M]E|XX[X]|NotImplemented[E]rror|pytest\.ski[p]|xfai[l])\b"
+)
+# Directories that name one machine; a path under /tmp/minibroker is an example in a text.
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:tmp|root|home|Users)/(?!minibroker)\w")
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".sh", ".cfg", ".json", ".html"}
+
+
+def walk(directory: Path) -> Iterator[Path]:
+    """Every file of this project below a directory, in a fixed order."""
+    for path in sorted(directory.iterdir()):
+        hidden = path.name.startswith(".") and path.name != ".ci"
+        if path.is_dir() and not hidden and path.name not in NOT_OURS:
+            yield from walk(path)
+        elif path.is_file():
+            yield path
+
+
+def name_of(path: Path) -> str:
+    """The path as it is written in the tables above."""
+    return path.relative_to(ROOT).as_posix()
+
+
+ALL_FILES = [name_of(path) for path in walk(ROOT)]
+TEXTS = [
+    name
+    for name in ALL_FILES
+    if Path(name).suffix in TEXT_SUFFIXES or name in {"Makefile", ".ci/run"}
+]
+SOURCES = [name for name in ALL_FILES if name.endswith(".py")]
+PRODUCT = [name for name in SOURCES if name.split("/")[0] in PARTS]
+PURE_SOURCES = [name for name in PRODUCT if name.startswith(tuple(PURE))]
+TESTS = [name for name in SOURCES if Path(name).name.startswith("test_")]
+
+
+@cache
+def text_of(name: str) -> str:
+    """A file's text."""
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def nodes_of(name: str) -> list[ast.AST]:
+    """Every node of a source file's syntax tree, the module first."""
+    return list(ast.walk(ast.parse(text_of(name), name)))
+
+
+def module_of(name: str) -> str:
+    """`broker/log/log.py` is `broker.log.log`."""
+    return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def imports_of(name: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything that a file imports, at its head or inside a function."""
+    for node in nodes_of(name):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno}: imports name the whole path"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def is_under(module: str, prefix: str) -> bool:
+    """Whether a module is the named one or lies in it."""
+    return module == prefix or module.startswith(prefix + ".")
+
+
+def functions_of(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function and method of a file, nested ones too."""
+    for node in nodes_of(name):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` as text where a node is that, else nothing."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
+        return f"{before}.{node.attr}"
+    return ""
+
+
+def uses_of(name: str) -> Iterator[tuple[int, str]]:
+    """Line and text of every `a.b` in a file's code."""
+    for node in nodes_of(name):
+        if isinstance(node, ast.Attribute) and (text := dotted(node)):
+            yield node.lineno, text
+
+
+def report(name: str, problems: list[tuple[int, str]]) -> None:
+    """Fail with one clickable line for each problem."""
+    lines = [f"{name}:{line}: {text}" for line, text in sorted(problems)]
+    assert not lines, "\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", PRODUCT)
+def test_imports_follow_the_direction_of_the_architecture(name: str) -> None:
+    """A part imports only what stands below it."""
+    module = module_of(name)
+    layer = max((layer for layer in MAY_IMPORT if is_under(module, layer)), key=len)
+    allowed = MAY_IMPORT[layer].split()
+    problems = []
+    for line, imported in imports_of(name):
+        top = imported.split(".")[0]
+        if top in PARTS:
+            problems.append((line, f"import minibroker.{imported}, not {imported}"))
+        if layer == "protocol" and top not in PROTOCOL_LIBRARIES:
+            problems.append((line, f"the protocol may not use {imported}"))
+        if top != "minibroker":
+            continue
+        target = imported.removeprefix("minibroker.")
+        if not any(is_under(target, prefix) for prefix in allowed):
+            problems.append((line, f"{module} may not import {target}; it may: {allowed}"))
+    report(name, problems)
+
+
+@pytest.mark.parametrize("name", [name for name in PRODUCT if name.startswith("cli/")])
+def test_commands_import_what_they_need_when_they_run(name: str) -> None:
+    """`minibroker --help` is fast: no module of the command line loads another part at its head."""
+    tree = nodes_of(name)[0]
+    assert isinstance(tree, ast.Module)
+    allowed = ("typer", "minibroker.cli")
+    problems = []
+    for node in tree.body:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        slow = [n for n in names if n.split(".")[0] in SLOW_TO_LOAD and not n.startswith(allowed)]
+        problems += [(node.lineno, f"import {imported} inside the function") for imported in slow]
+    report(name, problems)
+
+
+@pytest.mark.parametrize("entry", PURE)
+def test_pure_modules_exist(entry: str) -> None:
+    """A file that the table of pure modules names is there, so that the table stays true."""
+    assert (ROOT / entry).exists(), f"{entry}: listed in PURE, but there is no such file"
+
+
+@pytest.mark.parametrize("name", PURE_SOURCES)
+def test_pure_modules_are_pure(name: str) -> None:
+    """A pure module never waits; time and chance are arguments, bytes reach it from outside."""
+    waiting = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
+    problems = [
+        (node.lineno, "a pure module has no async")
+        for node in nodes_of(name)
+        if isinstance(node, waiting) and (name, getattr(node, "name", "")) not in ASYNC_ALLOWED
+    ]
+    problems += [
+        (line, f"a pure module may not import {imported}")
+        for line, imported in imports_of(name)
+        if imported.split(".")[0] in NOT_IN_PURE
+    ]
+    report(name, problems)
+
+
+@pytest.mark.parametrize("name", [n for n in PRODUCT if n.startswith(CLOCK_AND_RANDOM_FREE)])
+def test_clock_and_randomness_are_arguments(name: str) -> None:
+    """Only the composition roots read a real clock or make a random generator."""
+    clocks = {"time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns"}
+    clocks |= {"time.perf_counter", "datetime.now", "datetime.datetime.now", "datetime.utcnow"}
+    chance = re.compile(r"random\.(?!Random$)\w+|secrets\.\w+|uuid\.uuid[14]|os\.urandom")
+    problems = []
+    for line, text in uses_of(name):
+        if text in clocks and name not in CLOCK_ALLOWED:
+            problems.append((line, f"{text}: the clock is an argument"))
+        if chance.fullmatch(text):
+            problems.append((line, f"{text}: use the random.Random that was handed in"))
+    for node in nodes_of(name):
+        # `Random(seed)` is as repeatable as its seed; `Random()` asks the system.
+        is_unseeded = isinstance(node, ast.Call) and not node.args
+        is_generator = is_unseeded and dotted(node.func) in {"random.Random", "Random"}
+        if is_generator and name not in RANDOM_ALLOWED:
+            problems.append((node.lineno, "an unseeded generator is made by the caller"))
+        if isinstance(node, ast.ImportFrom) and node.module in {"random", "time", "secrets"}:
+            names = {alias.name for alias in node.names} - {"Random"}
+            if names and name not in CLOCK_ALLOWED:
+                problems.append((node.lineno, f"from {node.module} import {sorted(names)}"))
+    report(name, problems)
+
+
+@pytest.mark.parametrize("name", PRODUCT)
+def test_only_named_files_leave_the_loop(name: str) -> None:
+    """Threads are started where the table says so, and nowhere else."""
+    if name in THREADS_ALLOWED or name.startswith("cli/"):
+        return
+    problems = [
+        (line, f"{text}: take `in_worker` as an argument")
+        for line, text in chain(uses_of(name), imports_of(name))
+        if "to_thread" in text.split(".") or text.split(".")[0] in {"threading", "concurrent"}
+    ]
+    report(name, problems)
+
+
+def code_lines(node: ast.ClassDef, text: str) -> int:
+    """Lines of a class without docstrings, comments and blank lines."""
+    assert node.end_lineno
+    code = {
+        number
+        for number, line in enumerate(text.splitlines()[: node.end_lineno], 1)
+        if number >= node.lineno and line.strip() and not line.strip().startswith("#")
+    }
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant):
+            code -= set(range(inner.lineno, (inner.end_lineno or inner.lineno) + 1))
+    return len(code)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sizes_stay_within_their_limits(name: str) -> None:
+    """What grows beyond its limit is two things."""
+    lines = text_of(name).splitlines()
+    problems = [
+        (number, f"{len(line)} columns, at most {COLUMNS_MAX}")
+        for number, line in enumerate(lines, 1)
+        if len(line) > COLUMNS_MAX
+    ]
+    if len(lines) > FILE_LINES_MAX:
+        problems.append((1, f"{len(lines)} lines, at most {FILE_LINES_MAX}: split it by noun"))
+    for node in nodes_of(name):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES_MAX:
+                text = f"{node.name} has {length} lines, at most {FUNCTION_LINES_MAX}"
+                problems.append((node.lineno, text))
+        if isinstance(node, ast.ClassDef):
+            length = code_lines(node, text_of(name))
+            if length > CLASS_CODE_LINES_MAX:
+                text = f"{node.name} has {length} lines of code, at most {CLASS_CODE_LINES_MAX}"
+                problems.append((node.lineno, text))
+    report(name, problems)
+
+
+@pytest.mark.parametrize("name", PRODUCT)
+def test_functions_take_few_parameters(name: str) -> None:
+    """More than five parameters are an object with a name."""
+    problems = []
+    for function in functions_of(name):
+        given = function.args
+        counted = [argument.arg for argument in given.posonlyargs + given.args]
+        counted = [argument for argument in counted if argument not in {"self", "cls"}]
+        counted += [
+            argument.arg
+            for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+            if default is None
+        ]
+        if len(counted) > PARAMETERS_MAX:
+            text = f"{function.name} takes {len(counted)} parameters, at most {PARAMETERS_MAX}"
+            problems.append((function.lineno, text))
+    report(name, problems)
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if text_of(name).strip()])
+def test_modules_begin_with_what_they_are(name: str) -> None:
+    """A module's docstring says what it owns."""
+    tree = nodes_of(name)[0]
+    assert isinstance(tree, ast.Module)
+    assert ast.get_docstring(tree), f"{name}:1: begin with what this module owns, and why so"
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_tests_say_what_must_hold(name: str) -> None:
+    """Each test has one sentence that a reader of a failure can trust."""
+    report(
+        name,
+        [
+            (function.lineno, f"{function.name} does not say what must hold")
+            for function in functions_of(name)
+            if function.name.startswith("test_") and not ast.get_docstring(function)
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_name_no_machine_and_leave_nothing_open(name: str) -> None:
+    """No path of somebody's machine, no note to self."""
+    problems = []
+    for number, line in enumerate(text_of(name).splitlines(), 1):
+        if match := BANNED_WORD.search(line):
+            problems.append((number, f"{match.group()}: do it, or write an issue"))
+        if match := MACHINE_PATH.search(line):
+            problems.append((number, f"{match.group()}...: a path of one machine"))
+    report(name, problems)
+
+
+def test_every_package_is_installed() -> None:
+    """A package that pyproject.toml does not list works in the tree and is missing in a wheel."""
+    project = tomllib.loads(text_of("pyproject.toml"))["tool"]["setuptools"]
+    listed = set(project["packages"])
+    found = {"minibroker." + str(Path(name).parent).replace("/", ".") for name in PRODUCT}
+    assert listed == found, f"packages: only listed {listed - found}, only found {found - listed}"
+    folders = {name.split("/")[0] for name in PRODUCT}
+    assert project["package-dir"] == {f"minibroker.{folder}": folder for folder in folders}
+    for name in found:
+        folder = name.removeprefix("minibroker.").replace(".", "/")
+        assert f"{folder}/__init__.py" in SOURCES, f"{folder}: has no __init__.py"
+    for folder in folders:
+        assert f"{folder}/py.typed" in ALL_FILES, f"{folder}: has no py.typed"
