@@ -1,10 +1,21 @@
-# Everything runs from one virtual environment that is made on first use.
-PYTHON ?= python3.11
+# Everything runs from one virtual environment, which is made on first use.
+#
+#   make demo    the whole story in under a minute: produce, kill -9, restart, consume, compare
+#   make test    ruff, mypy, then every test but the soak ones
+#   make soak    long random runs        make bench   figures beside their yardsticks
+#
+# Needs Python 3.11 or newer, with its venv module, and nothing else; `make PYTHON=...` names one.
+SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test lint soak bench clean
+# The first interpreter that is new enough.
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$name"; break; }; done)
+
+.PHONY: demo test lint soak bench wheel clean
 
 demo: $(READY)
 	$(BIN)/python -m tests.demo
@@ -12,11 +23,13 @@ demo: $(READY)
 test: lint
 	$(BIN)/python -m pytest
 
+# mypy sees the folders under the name they are installed by.
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	mkdir -p build/typing/minibroker
-	for part in broker cli client protocol testing; do ln -sfn ../../../$$part build/typing/minibroker/$$part; done
+	for part in broker cli client protocol testing; do \
+		ln -sfn ../../../$$part build/typing/minibroker/$$part; done
 	$(BIN)/mypy -p minibroker
 
 soak: $(READY)
@@ -25,9 +38,14 @@ soak: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 
+wheel: $(READY)
+	$(BIN)/python -m build --wheel --no-isolation
+
 $(READY): pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
+	@test -n "$(PYTHON)" || { echo "minibroker needs Python 3.11 or newer with its venv module" \
+		"(on Debian: apt install python3.11-venv); or say make PYTHON=/path/to/python" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install --quiet --editable '.[test]'
 	touch $@
 
