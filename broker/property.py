@@ -89,7 +89,7 @@ class Property:
             case Kind.INT:
                 return self._checked(int(text))
             case Kind.BOOLEAN:
-                return {"true": True, "false": False}[_one_of(text.lower(), ("true", "false"))]
+                return _one_of(text.lower(), ("true", "false")) == "true"
             case Kind.PATH:
                 if not text or "," in text:
                     raise ValueError(text)

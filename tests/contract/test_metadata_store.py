@@ -1,0 +1,237 @@
+"""What every metadata store must do, memory and SQLite alike (architecture 4.9)."""
+
+import sqlite3
+
+import pytest
+import trio
+
+from minibroker.broker.disk import in_worker
+from minibroker.broker.metadata import sqlite_store
+from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.metadata.sqlite_store import SqliteStore
+from minibroker.broker.metadata.store import (
+    ABSENT,
+    Compare,
+    Delete,
+    Entry,
+    Put,
+    StoreError,
+    StoreUnavailable,
+)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request, tmp_path):
+    if request.param == "memory":
+        opened = MemoryStore()
+    else:
+        opened = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    yield opened
+    await opened.close()
+
+
+async def test_a_new_store_is_empty(store):
+    """A new store has no entries and revision 0."""
+    snapshot = await store.get("")
+    assert (snapshot.revision, dict(snapshot.entries)) == (0, {})
+
+
+async def test_what_was_put_is_there(store):
+    """A value comes back byte for byte, with the revision of the transaction that wrote it."""
+    value = bytes(range(256))
+    outcome = await store.transact([], [Put("a/1", value), Put("a/2", b"")])
+    assert (outcome.succeeded, outcome.revision) == (True, 1)
+    snapshot = await store.get("a/")
+    assert snapshot.revision == 1
+    assert dict(snapshot.entries) == {"a/1": Entry(value, 1), "a/2": Entry(b"", 1)}
+
+
+async def test_a_prefix_selects_and_orders(store):
+    """Only keys that begin with the prefix come back, in ascending order."""
+    keys = ["topics/b", "topics/a", "topics", "topics0", "partitions/0", "topics/a/1"]
+    await store.transact([], [Put(key, b"x") for key in keys])
+    assert list((await store.get("topics/")).entries) == ["topics/a", "topics/a/1", "topics/b"]
+    assert list((await store.get("")).entries) == sorted(keys)
+    assert list((await store.get("nothing")).entries) == []
+
+
+async def test_a_comparison_that_holds_lets_the_write_through(store):
+    """A write planned upon the revision that an entry still has is made."""
+    await store.transact([], [Put("key", b"old")])
+    outcome = await store.transact([Compare("key", 1)], [Put("key", b"new")])
+    assert outcome.succeeded
+    assert (await store.get("key")).entries["key"] == Entry(b"new", 2)
+
+
+@pytest.mark.parametrize("compare", [Compare("key", 1), Compare("key", ABSENT), Compare("no", 1)])
+async def test_one_failed_comparison_writes_nothing(store, compare):
+    """If any comparison fails, none of the writes is made and the revision stays."""
+    await store.transact([], [Put("key", b"1")])
+    await store.transact([], [Put("key", b"2"), Put("other", b"2")])
+    writes = [Put("key", b"3"), Delete("other"), Put("new", b"3")]
+    outcome = await store.transact([Compare("key", 2), compare], writes)
+    assert (outcome.succeeded, outcome.revision) == (False, 2)
+    snapshot = await store.get("")
+    assert dict(snapshot.entries) == {"key": Entry(b"2", 2), "other": Entry(b"2", 2)}
+
+
+async def test_absent_is_compared_with_revision_zero(store):
+    """Revision 0 holds for a key that is not there, never or no longer."""
+    assert (await store.transact([Compare("key", ABSENT)], [Put("key", b"")])).succeeded
+    assert not (await store.transact([Compare("key", ABSENT)], [Put("key", b"")])).succeeded
+    assert (await store.transact([Compare("key", 1)], [Delete("key")])).succeeded
+    assert (await store.transact([Compare("key", ABSENT)], [Put("key", b"")])).succeeded
+
+
+async def test_a_key_made_again_has_another_revision(store):
+    """An entry deleted and put again is not mistaken for the old one."""
+    await store.transact([], [Put("key", b"same")])
+    await store.transact([], [Delete("key")])
+    await store.transact([], [Put("key", b"same")])
+    assert not (await store.transact([Compare("key", 1)], [Put("key", b"late")])).succeeded
+
+
+async def test_a_delete_of_nothing_is_no_error(store):
+    """Deleting an absent key succeeds."""
+    assert (await store.transact([], [Delete("key")])).succeeded
+
+
+async def test_the_revision_grows_with_every_write(store):
+    """Each transaction that writes gets the next revision; one that only compares gets none."""
+    revisions = [(await store.transact([], [Put("key", b"")])).revision for _ in range(5)]
+    assert revisions == [1, 2, 3, 4, 5]
+    assert (await store.transact([Compare("key", 5)], [])) == (
+        await store.transact([Compare("key", 5)], [])
+    )
+    assert (await store.get("")).revision == 5
+
+
+async def test_concurrent_increments_lose_none(store):
+    """Many tasks that read, compare and write one key add up, whatever their interleaving."""
+
+    async def increment():
+        while True:
+            entry = (await store.get("count")).entries["count"]
+            new = b"%d" % (int(entry.value) + 1)
+            compare = [Compare("count", entry.revision)]
+            if (await store.transact(compare, [Put("count", new)])).succeeded:
+                return
+
+    await store.transact([], [Put("count", b"0")])
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(increment)
+    assert (await store.get("count")).entries["count"].value == b"10"
+
+
+async def test_a_cancelled_transaction_is_made_or_not_and_leaves_the_store_usable(store):
+    """Cancelling a call never leaves half a transaction, or a lock, behind."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await store.transact([], [Put("a", b""), Put("b", b"")])
+    assert len((await store.get("")).entries) in (0, 2)
+    assert (await store.transact([], [Put("c", b"")])).succeeded
+
+
+async def test_closing_twice_is_no_error(store):
+    """`close` may be called twice."""
+    await store.close()
+
+
+async def test_sqlite_survives_a_reopen(tmp_path):
+    """Entries and the revision are there when the file is opened again."""
+    first = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    await first.transact([], [Put("key", b"1")])
+    await first.transact([], [Put("key", b"2")])
+    await first.close()
+    second = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    snapshot = await second.get("")
+    await second.close()
+    assert (snapshot.revision, dict(snapshot.entries)) == (2, {"key": Entry(b"2", 2)})
+
+
+async def test_sqlite_is_shared_by_two_openers(tmp_path):
+    """Two openers of one file exclude each other by comparison."""
+    first = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    second = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    assert (await first.transact([Compare("key", ABSENT)], [Put("key", b"1")])).succeeded
+    assert not (await second.transact([Compare("key", ABSENT)], [Put("key", b"2")])).succeeded
+    assert (await second.get("")).entries["key"].value == b"1"
+    await first.close()
+    await second.close()
+
+
+async def test_sqlite_commits_are_synced(tmp_path):
+    """The write-ahead log is on and a commit is forced to the disk (WAL, synchronous=FULL)."""
+    store = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    connection = store._connection
+    assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+    assert connection.execute("PRAGMA synchronous").fetchall() == [(2,)]
+    await store.close()
+
+
+async def filled(path):
+    store = await SqliteStore.open(path, in_worker)
+    await store.transact([], [Put(f"key/{number}", b"value" * 50) for number in range(200)])
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["garbage", "cut", "header", "foreign", "newer"])
+async def test_a_damaged_or_foreign_file_is_refused_and_kept(tmp_path, kind):
+    """What is no sound store of ours is an error that names the file, and stays as it is."""
+    path = tmp_path / "metadata.db"
+    await filled(path)
+    if kind in ("foreign", "newer"):
+        statement = "application_id = 7" if kind == "foreign" else "user_version = 99"
+        connection = sqlite3.connect(path)
+        connection.execute(f"PRAGMA {statement}")
+        connection.close()
+    else:
+        data = bytearray(path.read_bytes())
+        if kind == "garbage":
+            data[4096:] = b"\xa5" * len(data[4096:])
+        elif kind == "header":
+            data[:16] = b"something else.."
+        path.write_bytes(data[:6000] if kind == "cut" else data)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"metadata\.db"):
+        await SqliteStore.open(path, in_worker)
+    assert path.read_bytes() == before
+
+
+async def test_a_changed_value_is_found_by_its_checksum(tmp_path):
+    """A flipped bit in a value, which SQLite does not notice, is an error when it is read."""
+    path = tmp_path / "metadata.db"
+    store = await SqliteStore.open(path, in_worker)
+    await store.transact([], [Put("key", b"precious")])
+    await store.close()
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"precious", b"prexious"))
+    store = await SqliteStore.open(path, in_worker)
+    with pytest.raises(StoreError, match="checksum"):
+        await store.get("")
+    await store.close()
+
+
+async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path):
+    """A file where the directory should be, or a directory in the file's place, is named."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="directory of the metadata store"):
+        await SqliteStore.open(tmp_path / "file" / "metadata.db", in_worker)
+    (tmp_path / "metadata.db").mkdir()
+    with pytest.raises(StoreError, match=r"metadata\.db"):
+        await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+
+
+async def test_a_file_locked_by_another_is_unavailable_not_damaged(tmp_path, monkeypatch):
+    """A writer that another process holds off says that a retry may help."""
+    monkeypatch.setattr(sqlite_store, "WRITE_LOCK_WAIT_S", 0.01)
+    store = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    other = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable):
+        await store.transact([], [Put("key", b"")])
+    other.execute("ROLLBACK")
+    other.close()
+    assert (await store.transact([], [Put("key", b"")])).succeeded
+    await store.close()
