@@ -1,0 +1,264 @@
+"""A record batch as a whole: its header, what a broker checks and what it writes into it.
+
+A batch is immutable but for a few header fields. Base offset and leader epoch lie outside the
+CRC, so that a leader writes them in place (`stamp`) without touching the rest; a leader that sets
+the time itself and a client that renumbers its batches rewrite more and compute the CRC anew.
+Nothing here looks at the records: a broker stores the bytes that it was sent.
+
+The table of the fields is in docs/format.md; `_HEADER` is that table.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from minibroker.protocol.constants import (
+    BATCH_HEADER_BYTES,
+    BATCH_OVERHEAD_BYTES,
+    MAGIC,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    SEQUENCE_MAX,
+    ErrorCode,
+)
+from minibroker.protocol.records.compression import CODEC_NAMES
+from minibroker.protocol.types import Buffer
+
+COMPRESSION_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_BASE_OFFSET = Struct(">q")
+_LEADER_EPOCH = Struct(">i")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+_MAX_TIMESTAMP = Struct(">q")
+_PRODUCER = Struct(">qhi")
+
+_LEADER_EPOCH_AT = 12
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21  # the CRC covers all from here on
+_MAX_TIMESTAMP_AT = 35
+_PRODUCER_AT = 43
+
+assert _HEADER.size == BATCH_HEADER_BYTES
+
+
+class InvalidBatch(Exception):
+    """Bytes that are no batch, or a batch that a broker does not take; `code` says which."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class ProducerStamp(NamedTuple):
+    """Who sent a batch, and which of that producer's records is its first."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+NO_PRODUCER: Final = ProducerStamp(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records, in their order. Timestamps are ms since the epoch."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return BATCH_OVERHEAD_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def compression(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 mean nothing."""
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether all records have the time of the append, which is `max_timestamp`."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether the batch is numbered, so that a repetition is recognised."""
+        return self.producer_id >= 0
+
+    @property
+    def last_sequence(self) -> int:
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
+
+
+def increment_sequence(sequence: int, count: int) -> int:
+    """`count` records later; the sequence after SEQUENCE_MAX is 0."""
+    return sequence + count & SEQUENCE_MAX
+
+
+def decrement_sequence(sequence: int, count: int) -> int:
+    """`count` records earlier; the sequence before 0 is SEQUENCE_MAX."""
+    return sequence - count & SEQUENCE_MAX
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`, unchecked. The caller knows that 61 bytes are there."""
+    return BatchHeader(*_HEADER.unpack_from(buffer, position))
+
+
+def _compute_crc(batch: Buffer, size: int) -> int:
+    return crc32c(memoryview(batch)[_ATTRIBUTES_AT:size])
+
+
+def has_valid_crc(view: Buffer, header: BatchHeader) -> bool:
+    """Whether the batch that starts at byte 0 of `view`, all of it there, is as it was made."""
+    return _compute_crc(view, header.size) == header.crc
+
+
+def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
+    """Check what one producer sent for one partition, and return its header.
+
+    Raises InvalidBatch. Cheap checks come first, the CRC last but for those that trust it.
+    """
+    header = _read_whole(view, size_max)
+    if not has_valid_crc(view, header):
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
+    if header.compression >= len(CODEC_NAMES):
+        raise InvalidBatch(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.compression}"
+        )
+    if header.is_log_append_time:
+        raise InvalidBatch(ErrorCode.INVALID_TIMESTAMP, "only a broker sets the append time")
+    if header.attributes & ~COMPRESSION_MASK:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"attributes {header.attributes:#x}: no transactions, no control batches",
+        )
+    if header.base_offset != 0:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}, a client sends 0"
+        )
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records, last offset delta {header.last_offset_delta}",
+        )
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if min(producer) < 0 and producer != NO_PRODUCER:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"producer id, epoch and sequence {producer}: all -1 or none negative",
+        )
+    return header
+
+
+def _read_whole(view: Buffer, size_max: int) -> BatchHeader:
+    """The header of a view that is one batch and no more."""
+    if len(view) == 0:
+        raise InvalidBatch(ErrorCode.INVALID_RECORD, "no batch")
+    if len(view) < BATCH_HEADER_BYTES:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are no batch")
+    header = read_header(view)
+    if header.magic != MAGIC:
+        raise InvalidBatch(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"format {header.magic}, only 2 is taken"
+        )
+    if header.size > size_max:
+        raise InvalidBatch(
+            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {header.size} bytes, at most {size_max}"
+        )
+    if header.size < BATCH_HEADER_BYTES or header.size > len(view):
+        raise InvalidBatch(
+            ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes in {len(view)}"
+        )
+    if header.size < len(view):
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, f"a batch of {header.size} bytes in {len(view)}: send one"
+        )
+    return header
+
+
+def iterate_headers(view: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of every whole batch; an incomplete one at the end is left out.
+
+    Raises InvalidBatch (CORRUPT_MESSAGE) at a length that no batch can have.
+    """
+    position = 0
+    while position + BATCH_HEADER_BYTES <= len(view):
+        header = read_header(view, position)
+        if header.size < BATCH_HEADER_BYTES:
+            raise InvalidBatch(
+                ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes at {position}"
+            )
+        if position + header.size > len(view):
+            return
+        yield position, header
+        position += header.size
+
+
+def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write what a leader decides, in place; the CRC does not cover it."""
+    _BASE_OFFSET.pack_into(view, 0, base_offset)
+    _LEADER_EPOCH.pack_into(view, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
+    """Give all records of one whole batch the time of the append; the CRC is computed anew."""
+    (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(view, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
+    _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
+    _CRC.pack_into(view, _CRC_AT, _compute_crc(view, len(view)))
+
+
+def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:
+    """Renumber one whole batch, after its producer got a new epoch; the CRC is computed anew."""
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, *producer)
+    _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
+
+
+def assemble(header: BatchHeader, body: bytes) -> bytearray:
+    """A whole batch of a header and its (packed) records; length and CRC are filled in."""
+    batch = bytearray(BATCH_HEADER_BYTES)
+    batch_length = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES + len(body)
+    _HEADER.pack_into(batch, 0, *header._replace(batch_length=batch_length))
+    batch += body
+    _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
+    return batch

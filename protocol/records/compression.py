@@ -1,0 +1,139 @@
+"""The four codecs of a batch, as Java clients frame them.
+
+* gzip and zstd: one plain frame.
+* lz4: the frame format with independent blocks of 64 KB. The frame is put together here, because
+  the library writes linked blocks, which Java clients refuse.
+* snappy: written in the xerial framing (a header, then length-prefixed blocks of 32 KB); read in
+  that framing or raw, as librdkafka may write it.
+
+A small block may claim to become anything: so what a batch unpacks to is bounded by
+`UNPACKED_BYTES_MAX`, the size of the largest frame. The output buffer starts near the usual ratio
+and grows while the codec says that it is too small, so a bomb costs at most the bound.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import cramjam
+
+from minibroker.protocol.constants import FRAME_BYTES_MAX
+from minibroker.protocol.types import Buffer
+
+NONE: Final = 0
+GZIP: Final = 1
+SNAPPY: Final = 2
+LZ4: Final = 3
+ZSTD: Final = 4
+
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")  # by their code
+
+UNPACKED_BYTES_MAX: Final = FRAME_BYTES_MAX
+
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 3
+
+# Magic, version 1 with independent blocks and no checksums, 64 KB blocks, header checksum.
+_LZ4_HEADER = bytes.fromhex("04224d18604082")
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_STORED = 1 << 31  # bit of a block's size: the block is not compressed
+
+# Magic, version 1, compatible with version 1.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_SNAPPY_RATIO_MAX = 32  # a copy of 64 bytes takes 3
+
+_FIRST_GUESS_BYTES = 64 * 1024
+
+
+class CorruptBlock(ValueError):
+    """Not what the codec writes, or more than `UNPACKED_BYTES_MAX` when unpacked."""
+
+
+def compress(codec: int, data: bytes) -> bytes:
+    """Pack the records of a batch with one of the four codecs."""
+    if codec == GZIP:
+        return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL))
+    if codec == SNAPPY:
+        return _compress_xerial(data)
+    if codec == LZ4:
+        return _compress_lz4(data)
+    assert codec == ZSTD, f"there is no codec {codec}"
+    return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+
+
+def decompress(codec: int, data: Buffer) -> bytes:
+    """Unpack the records of a batch. Raises CorruptBlock."""
+    try:
+        if codec == GZIP:
+            return _unpack(cramjam.gzip.decompress_into, data)
+        if codec == SNAPPY:
+            return _decompress_snappy(data)
+        if codec == LZ4:
+            return _unpack(cramjam.lz4.decompress_into, data)
+        if codec == ZSTD:
+            return _unpack(cramjam.zstd.decompress_into, data)
+    except (cramjam.DecompressionError, OSError) as error:
+        raise CorruptBlock(f"not {CODEC_NAMES[codec]}: {error}") from None
+    raise CorruptBlock(f"there is no codec {codec}")
+
+
+def _unpack(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer) -> bytes:
+    size = min(_FIRST_GUESS_BYTES + 4 * len(data), UNPACKED_BYTES_MAX)
+    while True:
+        output = bytearray(size)
+        try:
+            used = decompress_into(data, output)
+        except cramjam.DecompressionError:
+            # Too small a buffer and bad data raise the same error; only the largest buffer tells.
+            if size == UNPACKED_BYTES_MAX:
+                raise
+            size = min(8 * size, UNPACKED_BYTES_MAX)
+        else:
+            return bytes(memoryview(output)[:used])
+
+
+def _compress_lz4(data: bytes) -> bytes:
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        block = data[start : start + _LZ4_BLOCK_BYTES]
+        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        if len(packed) < len(block):
+            parts += (len(packed).to_bytes(4, "little"), packed)
+        else:
+            parts += ((len(block) | _LZ4_STORED).to_bytes(4, "little"), block)
+    parts.append(bytes(4))  # no more blocks
+    return b"".join(parts)
+
+
+def _compress_xerial(data: bytes) -> bytes:
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        packed = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts += (len(packed).to_bytes(4, "big"), packed)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Buffer) -> bytes:
+    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _decompress_raw(data, UNPACKED_BYTES_MAX)
+    parts = []
+    room = UNPACKED_BYTES_MAX
+    position = len(_XERIAL_HEADER)
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 4], "big")
+        position += 4
+        if not 0 < size <= len(data) - position:
+            raise CorruptBlock("a snappy block is cut short")
+        part = _decompress_raw(data[position : position + size], room)
+        parts.append(part)
+        room -= len(part)
+        position += size
+    return b"".join(parts)
+
+
+def _decompress_raw(data: Buffer, room: int) -> bytes:
+    size = cramjam.snappy.decompress_raw_len(data)
+    if size > min(room, _SNAPPY_RATIO_MAX * len(data)):
+        raise CorruptBlock(f"a snappy block claims {size} bytes")
+    return bytes(cramjam.snappy.decompress_raw(data))
