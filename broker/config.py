@@ -31,7 +31,16 @@ from minibroker.broker.properties import (
 )
 from minibroker.broker.property import ConfigError, Property, Value, attribute_of, unknown
 
-__all__ = ["Config", "ConfigError", "Loaded", "TopicConfig", "environment_name", "load"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Loaded",
+    "TopicConfig",
+    "environment_name",
+    "load",
+    "parse_properties",
+    "topic_property",
+]
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_"
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -99,9 +108,7 @@ class Config(Identity, Topics, Segments, Upkeep, Connections):
         """The broker's settings under a topic's own. Raises `ConfigError` for a bad override."""
         values = {attribute_of(name): self.value_of(row) for name, row in TOPIC_PROPERTIES.items()}
         for name, text in overrides.items():
-            if name not in TOPIC_PROPERTIES:
-                raise unknown("topic property", name, TOPIC_PROPERTIES)
-            values[attribute_of(name)] = TOPIC_PROPERTIES[name].parse(text, name)
+            values[attribute_of(name)] = topic_property(name).parse(text, name)
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
 
@@ -113,6 +120,13 @@ class Loaded:
     config: Config
     sources: Mapping[str, str]
     warnings: tuple[str, ...]
+
+
+def topic_property(name: str) -> Property:
+    """The property that a topic may set under this name. Raises `ConfigError`."""
+    if name not in TOPIC_PROPERTIES:
+        raise unknown("topic property", name, TOPIC_PROPERTIES)
+    return TOPIC_PROPERTIES[name]
 
 
 def load(

@@ -10,9 +10,12 @@ id, so that an order for a deleted topic never hits another one of the same name
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, TopicPartition
+
+EPOCH_DURING_DELETE: Final = -2  # in a StopReplica: whatever epoch the replica has
 
 
 @dataclass(frozen=True, slots=True)
