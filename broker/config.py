@@ -7,19 +7,21 @@ environment it is one warning for all of them: a compose file written for anothe
 mapping of names shall come up.
 
 `Config.for_topic` lays a topic's own settings over the broker's. What a topic may override, and
-how it is checked, comes from the same table. Nothing here reads files or the environment: the
-caller hands over text and a mapping.
+how it is checked, comes from the same table; so do the rows that describe a configuration and the
+reference page (docs/configuration.md, which a test compares). Nothing here reads files or the
+environment: the caller hands over text and a mapping.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.properties import (
     PROPERTIES,
+    SUBJECTS,
     TOPIC_PROPERTIES,
     Connections,
     FlushMode,
@@ -29,20 +31,50 @@ from minibroker.broker.properties import (
     Topics,
     Upkeep,
 )
-from minibroker.broker.property import ConfigError, Property, Value, attribute_of, unknown
+from minibroker.broker.property import (
+    ConfigError,
+    Kind,
+    Property,
+    Value,
+    attribute_of,
+    spelled,
+    unknown,
+)
+from minibroker.protocol.messages.configs import ConfigDescription
 
 __all__ = [
     "Config",
     "ConfigError",
+    "Described",
     "Loaded",
     "TopicConfig",
     "environment_name",
     "load",
     "parse_properties",
+    "reference_page",
     "topic_property",
 ]
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_"
+TABLE_HEAD: Final = (
+    "| property | at a topic | type | default | allowed | |\n|---|---|---|---|---|---|\n"
+)
+PAGE_HEAD: Final = """\
+# Configuration
+
+Every property that a broker reads. This page is made from the table in `broker/properties.py`;
+a test compares the two.
+
+A value comes from the first of these that names the property: a flag of `minibroker start`
+(`--set name=value`), the environment (`log.dirs` is `KAFKA_LOG_DIRS`: a dot becomes `_`, an
+underscore `__`, a dash `___`), the file given with `--config` (lines of `name=value`), the
+default. A name that does not exist is an error in a flag or the file, and a warning in the
+environment. `minibroker config show` prints what is in force and where it came from.
+
+A property with a name in the second column is the default of that topic property, which
+`minibroker topic create --config name=value` and `minibroker topic alter` set.
+A name after "or" counts in the unit that it ends in.
+"""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -112,6 +144,20 @@ class Config(Identity, Topics, Segments, Upkeep, Connections):
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
 
+    def describe_topic(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
+        """Every property of a topic as it is in force, by name."""
+        return tuple(
+            ConfigDescription(
+                name=name,
+                value=overrides.get(name, row.format(self.value_of(row))),
+                is_default=name not in overrides,
+                type=row.kind,
+                unit=row.unit,
+                documentation=row.sentence,
+            )
+            for name, row in sorted(TOPIC_PROPERTIES.items())
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -120,6 +166,21 @@ class Loaded:
     config: Config
     sources: Mapping[str, str]
     warnings: tuple[str, ...]
+
+    def describe(self) -> tuple["Described", ...]:
+        """Every property with its value, in the order of the table."""
+        return tuple(
+            Described(row, row.format(self.config.value_of(row)), self.sources[row.name])
+            for row in PROPERTIES.values()
+        )
+
+
+class Described(NamedTuple):
+    """A property with the value in force; `source` is flag, environment, file or default."""
+
+    property: Property
+    value: str
+    source: str
 
 
 def topic_property(name: str) -> Property:
@@ -176,6 +237,26 @@ def environment_name(name: str) -> str:
     """The environment variable of a property: `log.dirs` is KAFKA_LOG_DIRS."""
     spelled = name.replace("_", "__").replace("-", "___").replace(".", "_")
     return ENVIRONMENT_PREFIX + spelled.upper()
+
+
+def reference_page() -> str:
+    """docs/configuration.md."""
+    sections = [PAGE_HEAD]
+    for subject in SUBJECTS:
+        title, _, rest = (subject.__doc__ or "").partition(":")
+        rows = "".join(_reference_row(field.metadata["property"]) for field in fields(subject))
+        sections.append(f"## {title}\n\n{rest.strip().capitalize()}\n\n{TABLE_HEAD}{rows}")
+    return "\n".join(sections)
+
+
+def _reference_row(row: Property) -> str:
+    names = [f"`{row.name}`", *(f"or `{name}`" for name, _ in row.aliases)]
+    default = row.format(row.default) or "none"
+    if row.kind is Kind.INT:
+        default = f"{spelled(int(default))} {row.unit}".strip()
+    topic = f"`{row.topic_name}`" if row.topic_name else ""
+    cells = ("<br>".join(names), topic, str(row.kind), default, row.range, row.sentence)
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -63,8 +63,7 @@ class Property:
             return ", ".join(self.choices)
         match self.kind:
             case Kind.INT:
-                names = {INT_MAX: "2^31-1", LONG_MAX: "2^63-1"}
-                return f"{self.low} to {names.get(self.high, self.high)}"
+                return f"{self.low} to {spelled(self.high)}"
             case Kind.BOOLEAN:
                 return "true, false"
             case Kind.LISTENER:
@@ -137,6 +136,11 @@ def parse_listener(text: str) -> Endpoint:
     if int(port) > PORT_MAX:
         raise ValueError(text)
     return Endpoint(host or "0.0.0.0", int(port))
+
+
+def spelled(number: int) -> str:
+    """A number for a person to read."""
+    return {INT_MAX: "2^31-1", LONG_MAX: "2^63-1"}.get(number, str(number))
 
 
 def attribute_of(name: str) -> str:

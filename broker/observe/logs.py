@@ -1,0 +1,56 @@
+"""The broker's log lines: the pattern that Kafka's operators grep for, or one JSON object each.
+
+    [2022-09-14 04:08:48,209] INFO [Partition t-0 broker=1] Shrinking ISR ... (minibroker.broker.x)
+
+Modules log through the standard library (`logging.getLogger(__name__)`), with who speaks in square
+brackets at the head of the message. This is the one place that gives those records a form and an
+output; a program that embeds a broker does without it and keeps its own.
+"""
+
+import json
+import logging
+from typing import Final, TextIO
+
+TEXT_PATTERN: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+LEVEL_NAMES: Final = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}  # those of log4j
+LOG_FORMATS: Final = ("text", "json")
+
+
+class TextFormatter(logging.Formatter):
+    """One line as Kafka writes it; a traceback follows on lines of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_PATTERN)
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.levelname = LEVEL_NAMES.get(record.levelno, record.levelname)
+        return super().format(record)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record),
+            "level": LEVEL_NAMES.get(record.levelno, record.levelname),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logs(stream: TextIO, log_format: str = "text", level: int = logging.INFO) -> None:
+    """Send the log lines of minibroker to `stream`, as one of `LOG_FORMATS`.
+
+    Calling it again replaces what the call before set up.
+    """
+    assert log_format in LOG_FORMATS
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    ours = logging.getLogger("minibroker")
+    ours.handlers = [handler]
+    ours.setLevel(level)
+    ours.propagate = False
