@@ -1,0 +1,230 @@
+"""What a log remembers of its idempotent producers, so that it stores nothing twice.
+
+Per producer id: the epoch, the last five batches (sequences, offsets, time), and when it last
+appended. From them a batch is judged: the next one, one that was sent again (answered with the
+offsets it got the first time), or a gap. A producer that this log does not know must begin at
+sequence 0; if it does not, the log says that it forgot it instead of accepting a gap.
+
+* `check` judges and changes nothing; `update` follows what was appended, and judges nothing. So
+  leader, follower and recovery reach the same state from the same log.
+* An entry expires by the wall time of its last append, never by a record's timestamp: a producer
+  of old records is alive. Retention does not remove entries.
+* `map_end_offset` is the offset up to which the state follows the log.
+
+The snapshot keeps all five batches, so a restart forgets none; its CRC covers all of it, and equal
+states give equal bytes.
+"""
+
+import logging
+import struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from minibroker.broker.log.validate import Refused
+from minibroker.protocol.constants import CACHED_BATCHES, NO_SEQUENCE, ErrorCode
+from minibroker.protocol.records.batch import BatchHeader, increment_sequence
+
+logger = logging.getLogger(__name__)
+
+_SNAPSHOT_VERSION = 1
+_SNAPSHOT = struct.Struct(
+    ">HIqI"
+)  # version, CRC of what follows it, map end offset, number of entries
+_CRC_END = 6
+_ENTRY = struct.Struct(">qhqB")  # producer id, epoch, last append (ms), number of batches
+_BATCH = struct.Struct(">iiqqq")
+
+
+class SnapshotError(Exception):
+    """A snapshot that is cut, damaged or of another version."""
+
+
+class AppendedBatch(NamedTuple):
+    """A batch that is in the log. `timestamp` is its largest, in ms."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerEntry:
+    """One producer. `batches` holds up to CACHED_BATCHES, of this epoch only, oldest first."""
+
+    __slots__ = ("batches", "epoch", "last_append_ms")
+
+    def __init__(self, epoch: int, last_append_ms: int) -> None:
+        self.epoch = epoch
+        self.last_append_ms = last_append_ms
+        self.batches: list[AppendedBatch] = []
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 if no batch of this epoch is known, so that 0 comes next."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def find(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
+        """The batch with exactly these sequences, if it is one of the last."""
+        for batch in self.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
+
+
+class ProducerStates:
+    """The producers of one log. Times are wall clock, in ms."""
+
+    def __init__(self, expiration_ms: int) -> None:
+        self.expiration_ms = expiration_ms
+        self.map_end_offset = 0
+        self._entries: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        """For tools and tests."""
+        return self._entries.get(producer_id)
+
+    def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
+        """Judge a batch that a client sent: None if it comes next, or itself as it is in the log.
+
+        Raises Refused: UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
+        """
+        if not header.has_producer:
+            return None
+        entry = self._entries.get(header.producer_id)
+        if entry is None or self._is_expired(entry, now_ms):
+            if header.base_sequence != 0:
+                raise Refused(
+                    ErrorCode.UNKNOWN_PRODUCER_ID,
+                    f"producer {header.producer_id} is not known here, and sends sequence "
+                    f"{header.base_sequence}",
+                )
+            return None
+        if header.producer_epoch == entry.epoch:
+            batch = entry.find(header.base_sequence, header.last_sequence)
+            if batch is not None:
+                return batch
+            expected = increment_sequence(entry.last_sequence, 1)
+        elif header.producer_epoch < entry.epoch:
+            raise Refused(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} has epoch {entry.epoch} now, this is from "
+                f"{header.producer_epoch}",
+            )
+        else:
+            expected = 0
+        if header.base_sequence != expected:
+            raise Refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {header.producer_id} epoch {header.producer_epoch} sends sequence "
+                f"{header.base_sequence}, {expected} comes next",
+            )
+        return None
+
+    def update(self, header: BatchHeader, now_ms: int) -> None:
+        """Follow a batch that was appended; `header` has its final offsets."""
+        self.map_end_offset = header.next_offset
+        if not header.has_producer:
+            return
+        entry = self._entries.get(header.producer_id)
+        if entry is None or self._is_expired(entry, now_ms):
+            entry = ProducerEntry(header.producer_epoch, now_ms)
+            self._entries[header.producer_id] = entry
+        if header.producer_epoch != entry.epoch:
+            entry.epoch = header.producer_epoch
+            entry.batches.clear()
+        entry.last_append_ms = now_ms
+        if header.is_control:  # a marker of a transaction has no sequence
+            return
+        if len(entry.batches) == CACHED_BATCHES:
+            del entry.batches[0]
+        entry.batches.append(
+            AppendedBatch(
+                header.base_sequence,
+                header.last_sequence,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+            )
+        )
+
+    def update_from_replica(self, header: BatchHeader, now_ms: int) -> None:
+        """The same for a batch that a leader judged, or that is in the log already."""
+        entry = self._entries.get(header.producer_id)
+        if entry is not None and header.producer_epoch < entry.epoch:
+            logger.warning(
+                "Producer %d goes back from epoch %d to %d at offset %d, as in the leader's log",
+                *(header.producer_id, entry.epoch, header.producer_epoch, header.base_offset),
+            )
+        self.update(header, now_ms)
+
+    def expire(self, now_ms: int) -> int:
+        """Free what expired, and return how many producers that were."""
+        count = len(self._entries)
+        self._entries = {
+            producer_id: entry
+            for producer_id, entry in self._entries.items()
+            if not self._is_expired(entry, now_ms)
+        }
+        return count - len(self._entries)
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return now_ms - entry.last_append_ms >= self.expiration_ms
+
+    def clear(self, map_end_offset: int) -> None:
+        """Forget everything: what follows is a replay from `map_end_offset`."""
+        self._entries.clear()
+        self.map_end_offset = map_end_offset
+
+    def dump(self) -> bytes:
+        """A snapshot. The same state gives the same bytes."""
+        parts = []
+        for producer_id in sorted(self._entries):
+            entry = self._entries[producer_id]
+            parts.append(
+                _ENTRY.pack(producer_id, entry.epoch, entry.last_append_ms, len(entry.batches))
+            )
+            parts += (_BATCH.pack(*batch) for batch in entry.batches)
+        body = b"".join(parts)
+        snapshot = bytearray(
+            _SNAPSHOT.pack(_SNAPSHOT_VERSION, 0, self.map_end_offset, len(self._entries)) + body
+        )
+        crc = crc32c(memoryview(snapshot)[_CRC_END:])
+        _SNAPSHOT.pack_into(
+            snapshot, 0, _SNAPSHOT_VERSION, crc, self.map_end_offset, len(self._entries)
+        )
+        return bytes(snapshot)
+
+    def load(self, data: bytes, now_ms: int) -> None:
+        """Become what `dump` wrote, but for what expired; on SnapshotError nothing changes."""
+        try:
+            version, crc, map_end_offset, entry_count = _SNAPSHOT.unpack_from(data)
+            if version != _SNAPSHOT_VERSION:
+                raise SnapshotError(f"version {version}, known is {_SNAPSHOT_VERSION}")
+            if crc != crc32c(data[_CRC_END:]):
+                raise SnapshotError("the checksum does not match")
+            self._entries = _load_entries(data, entry_count)
+        except struct.error:
+            raise SnapshotError("cut short") from None
+        self.map_end_offset = map_end_offset
+        self.expire(now_ms)
+
+
+def _load_entries(data: bytes, entry_count: int) -> dict[int, ProducerEntry]:
+    entries = {}
+    position = _SNAPSHOT.size
+    for _ in range(entry_count):
+        producer_id, epoch, last_append_ms, batch_count = _ENTRY.unpack_from(data, position)
+        position += _ENTRY.size
+        entry = ProducerEntry(epoch, last_append_ms)
+        for _ in range(batch_count):
+            entry.batches.append(AppendedBatch(*_BATCH.unpack_from(data, position)))
+            position += _BATCH.size
+        entries[producer_id] = entry
+    if position != len(data):
+        raise SnapshotError("bytes behind the last entry")
+    return entries
