@@ -1,0 +1,92 @@
+"""When appended records are forced to the disk: one task for all partitions of a broker.
+
+* `flush=always`: before anything is acknowledged. The appender says so, and the partition joins
+  the group that gathers while the group before is being synced: one fsync then pays for every
+  request that came meanwhile (group commit). The files of a group are synced one after another:
+  in parallel they were slower.
+* `flush=interval`: at most `flush.ms` after the first append that is not durable.
+* `flush=never`: the system writes back when it likes.
+
+A failed fsync is never retried. The kernel may have dropped the dirty pages and report success the
+next time, so the error leaves this task, and with it the process; recovery reads what is there.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import PurePath
+
+import trio
+
+from minibroker.broker.replication.partition import Partition
+
+
+class Flusher:
+    """Knows which partitions are dirty and when each is due.
+
+    `sync_dir` makes the names in a directory durable, which is due after a roll; `after_flush` is
+    told that a partition's durable end may have moved.
+    """
+
+    def __init__(
+        self,
+        sync_dir: Callable[[PurePath], Awaitable[None]],
+        after_flush: Callable[[Partition], None],
+    ) -> None:
+        self._sync_dir = sync_dir
+        self._after_flush = after_flush
+        # In the order of their first append since the last flush.
+        self._due: dict[Partition, float] = {}
+        self._next_due = math.inf
+        self._news = trio.Event()
+        self._flushing: Partition | None = None
+
+    def note_append(self, partition: Partition, now: float) -> None:
+        """A partition has records that are not durable."""
+        if partition in self._due:
+            return
+        settings = partition.settings
+        if settings.flush == "never":
+            return
+        due = now if settings.flush == "always" else now + settings.flush_ms / 1000
+        self._due[partition] = due
+        if due < self._next_due:
+            self._news.set()
+
+    def forget(self, partition: Partition) -> None:
+        """The partition's log is about to be closed."""
+        self._due.pop(partition, None)
+        if self._flushing is partition:
+            self._flushing = None
+
+    async def run(self) -> None:
+        """Flush what is due, for ever. Raises the `OSError` of an fsync that failed."""
+        while True:
+            now = trio.current_time()
+            group = [partition for partition, due in self._due.items() if due <= now]
+            for partition in group:
+                # Out of the table first: what is appended during the fsync is due anew.
+                if self._due.pop(partition, None) is not None:
+                    await self._flush(partition)
+            if not group:
+                await self._wait()
+
+    async def _flush(self, partition: Partition) -> None:
+        self._flushing = partition
+        flush = partition.log.start_flush()
+        for file in flush.files:
+            await file.sync()
+            if self._flushing is None:  # forgotten meanwhile
+                return
+        for directory in flush.directories:
+            await self._sync_dir(directory)
+            if self._flushing is None:
+                return
+        partition.log.finish_flush(flush)
+        self._after_flush(partition)
+
+    async def _wait(self) -> None:
+        self._news = trio.Event()
+        self._next_due = min(self._due.values(), default=math.inf)
+        with trio.move_on_at(self._next_due):
+            await self._news.wait()
+        self._next_due = -math.inf  # awake: whoever joins now is seen without being told

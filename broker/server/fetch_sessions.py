@@ -1,0 +1,179 @@
+"""Fetch sessions: after the first request only what changed travels, in both directions.
+
+A session remembers what its asker wants of each partition and what it was last told about it. The
+asker then sends only new or changed partitions, and the broker answers only those that have
+something to say: records, an error, a divergence, or a high watermark or log start other than the
+last one told. After an error the partition is told anew, whatever it was told before.
+
+Sessions belong to no connection: an asker that reconnects goes on with its id and next epoch. The
+epochs of a session count 1, 2, ...; a request out of that order is refused, so a lost answer is
+noticed, and the asker opens a new session. Ids are random, so an asker that outlived a restart of
+the broker does not hit somebody else's session.
+
+Changed partitions move to the end of the order in which answers are filled: who got data moved on,
+so it is changed, and comes last next time (FET-11: a backlogged partition starves nobody).
+
+There are `slots` of them. When all are taken, the one that was idle longest is evicted if it was
+idle for `EVICTABLE_AFTER_S`; otherwise the asker gets no session and sends full requests, which
+always works.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+
+from minibroker.broker.log.validate import Refused
+from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_NONE,
+    SESSION_EPOCH_OPEN,
+    SESSION_NONE,
+    FetchRequest,
+    PartitionFetch,
+    PartitionFetched,
+)
+from minibroker.protocol.types import TopicPartition
+
+EVICTABLE_AFTER_S = 120.0
+SESSION_ID_MAX = 2**31 - 1
+SESSION_EPOCH_MAX = 2**31 - 1
+
+
+class _Wanted:
+    """One partition of a session: the request for it, and what its asker was last told."""
+
+    __slots__ = ("high_watermark", "log_start", "request")
+
+    def __init__(self, request: PartitionFetch) -> None:
+        self.request = request
+        self.high_watermark = NO_OFFSET
+        self.log_start = NO_OFFSET
+
+    def tell(self, answer: PartitionFetched) -> bool:
+        """Note what will be told; False where the asker knows all of it already."""
+        if answer.error:
+            self.high_watermark = self.log_start = NO_OFFSET
+            return True
+        is_news = (
+            len(answer.records) > 0
+            or answer.diverging_epoch != NO_EPOCH
+            or answer.high_watermark != self.high_watermark
+            or answer.log_start != self.log_start
+        )
+        self.high_watermark = answer.high_watermark
+        self.log_start = answer.log_start
+        return is_news
+
+
+class FetchSession:
+    """What one asker wants. `next_epoch` is the only session epoch its next request may carry."""
+
+    __slots__ = ("last_used", "next_epoch", "session_id", "wanted")
+
+    def __init__(self, session_id: int, now: float) -> None:
+        self.session_id = session_id
+        self.next_epoch = 1
+        self.last_used = now
+        self.wanted: dict[TopicPartition, _Wanted] = {}
+
+    def advance(self, now: float) -> None:
+        """A request of the expected epoch came."""
+        self.next_epoch = 1 if self.next_epoch == SESSION_EPOCH_MAX else self.next_epoch + 1
+        self.last_used = now
+
+    def update(
+        self, partitions: Iterable[PartitionFetch], forgotten: Iterable[TopicPartition]
+    ) -> None:
+        """Take over what is new or changed, to the end of the order, and drop what is to go."""
+        for request in partitions:
+            name = TopicPartition(request.topic, request.partition)
+            wanted = self.wanted.pop(name, None)
+            if wanted is None:
+                wanted = _Wanted(request)
+            else:
+                wanted.request = request
+            self.wanted[name] = wanted
+        for name in forgotten:
+            self.wanted.pop(TopicPartition(*name), None)
+
+
+class FetchContext:
+    """One request in its session, if any: which partitions to read, and which answers to send."""
+
+    __slots__ = ("_is_incremental", "partitions", "session")
+
+    def __init__(
+        self, partitions: Sequence[PartitionFetch], session: FetchSession | None, incremental: bool
+    ) -> None:
+        self.partitions = partitions
+        self.session = session
+        self._is_incremental = incremental
+
+    @property
+    def session_id(self) -> int:
+        """For the answer; 0 where there is no session."""
+        return SESSION_NONE if self.session is None else self.session.session_id
+
+    def answers(self, fetched: Sequence[PartitionFetched]) -> tuple[PartitionFetched, ...]:
+        """Those that travel: all, or in a running session the ones with something to say."""
+        if self.session is None:
+            return tuple(fetched)
+        news = []
+        for answer in fetched:
+            wanted = self.session.wanted.get(TopicPartition(answer.topic, answer.partition))
+            if wanted is None or wanted.tell(answer) or not self._is_incremental:
+                news.append(answer)
+        return tuple(news)
+
+
+class FetchSessions:
+    """The slots. A dict in the order of last use, so the one to evict stands first."""
+
+    def __init__(self, rng: random.Random, slots: int) -> None:
+        self._rng = rng
+        self._slots = slots
+        self._sessions: dict[int, FetchSession] = {}
+
+    def context(self, request: FetchRequest, now: float) -> FetchContext:
+        """Place a request in its session. Raises `Refused` for an unknown id or a wrong epoch."""
+        if request.session_epoch == SESSION_EPOCH_NONE:
+            self._sessions.pop(request.session_id, None)
+            return FetchContext(request.partitions, None, incremental=False)
+        if request.session_epoch == SESSION_EPOCH_OPEN:
+            self._sessions.pop(request.session_id, None)
+            opened = self._open(now)
+            if opened is not None:
+                opened.update(request.partitions, ())
+            return FetchContext(request.partitions, opened, incremental=False)
+        session = self._continue(request, now)
+        session.update(request.partitions, request.forgotten)
+        partitions = [wanted.request for wanted in session.wanted.values()]
+        return FetchContext(partitions, session, incremental=True)
+
+    def statistics(self) -> int:
+        """How many slots are taken."""
+        return len(self._sessions)
+
+    def _open(self, now: float) -> FetchSession | None:
+        if len(self._sessions) >= self._slots:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.last_used < EVICTABLE_AFTER_S:
+                return None
+            del self._sessions[oldest.session_id]
+        session_id = self._rng.randint(1, SESSION_ID_MAX)
+        while session_id in self._sessions:
+            session_id = self._rng.randint(1, SESSION_ID_MAX)
+        session = self._sessions[session_id] = FetchSession(session_id, now)
+        return session
+
+    def _continue(self, request: FetchRequest, now: float) -> FetchSession:
+        session = self._sessions.pop(request.session_id, None)
+        if session is None:
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "no such fetch session")
+        self._sessions[session.session_id] = session
+        if request.session_epoch != session.next_epoch:
+            raise Refused(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"expected epoch {session.next_epoch}, got {request.session_epoch}",
+            )
+        session.advance(now)
+        return session

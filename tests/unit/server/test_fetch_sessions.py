@@ -1,0 +1,149 @@
+"""Fetch sessions: what is remembered, what travels, who is evicted."""
+
+import random
+
+import pytest
+
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.server.fetch_sessions import (
+    EVICTABLE_AFTER_S,
+    SESSION_EPOCH_MAX,
+    FetchContext,
+    FetchSessions,
+)
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_NONE,
+    FetchRequest,
+    PartitionFetch,
+    PartitionFetched,
+)
+from minibroker.protocol.types import TopicPartition
+
+
+def sessions(slots: int = 10) -> FetchSessions:
+    return FetchSessions(random.Random(1), slots)
+
+
+def want(partition: int, offset: int = 0) -> PartitionFetch:
+    return PartitionFetch("t", partition, offset)
+
+
+def opening(*partitions: PartitionFetch) -> FetchRequest:
+    return FetchRequest(session_id=0, session_epoch=0, partitions=partitions)
+
+
+def later(session_id: int, epoch: int, *partitions: PartitionFetch) -> FetchRequest:
+    return FetchRequest(session_id=session_id, session_epoch=epoch, partitions=partitions)
+
+
+def numbers(context: FetchContext) -> list[int]:
+    return [wanted.partition for wanted in context.partitions]
+
+
+def told(partition: int, high_watermark: int, **more: object) -> PartitionFetched:
+    return PartitionFetched("t", partition, high_watermark=high_watermark, log_start=0, **more)
+
+
+def test_an_open_session_remembers_what_was_asked_for() -> None:
+    """A later request names only what changed, and what changed goes last (FET-11)."""
+    slots = sessions()
+    first = slots.context(opening(want(0), want(1), want(2)), 0.0)
+    assert numbers(first) == [0, 1, 2]
+    second = slots.context(later(first.session_id, 1, want(0, 5)), 0.0)
+    assert numbers(second) == [1, 2, 0]
+    assert second.partitions[2].fetch_offset == 5
+
+
+def test_forgotten_partitions_are_dropped() -> None:
+    """A partition that the asker gave up is asked for no more."""
+    slots = sessions()
+    first = slots.context(opening(want(0), want(1)), 0.0)
+    request = FetchRequest(
+        session_id=first.session_id, session_epoch=1, forgotten=(TopicPartition("t", 0),)
+    )
+    assert numbers(slots.context(request, 0.0)) == [1]
+
+
+def test_only_news_travels() -> None:
+    """After the first answer a partition is mentioned only if it has something to say."""
+    slots = sessions()
+    first = slots.context(opening(want(0), want(1)), 0.0)
+    assert len(first.answers([told(0, 3), told(1, 0)])) == 2
+    second = slots.context(later(first.session_id, 1), 0.0)
+    same, moved = told(0, 3), told(1, 4)
+    assert second.answers([same, moved]) == (moved,)
+    third = slots.context(later(first.session_id, 2), 0.0)
+    assert third.answers([told(0, 3, records=b"x"), told(1, 4)]) == (told(0, 3, records=b"x"),)
+
+
+def test_errors_and_divergences_always_travel() -> None:
+    """An error is told each time, and after it the partition is told anew."""
+    slots = sessions()
+    first = slots.context(opening(want(0)), 0.0)
+    first.answers([told(0, 3)])
+    second = slots.context(later(first.session_id, 1), 0.0)
+    error = PartitionFetched("t", 0, ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert second.answers([error]) == (error,)
+    assert second.answers([told(0, 3)]) == (told(0, 3),)
+    diverging = told(0, 3, diverging_epoch=1, diverging_end=2)
+    assert second.answers([diverging]) == (diverging,)
+
+
+def test_without_a_session_everything_travels() -> None:
+    """Epoch -1 opens none, and closes the one it names."""
+    slots = sessions()
+    first = slots.context(opening(want(0)), 0.0)
+    plain = slots.context(later(first.session_id, SESSION_EPOCH_NONE, want(0)), 0.0)
+    assert plain.session_id == 0
+    assert plain.answers([told(0, 3)]) == plain.answers([told(0, 3)]) == (told(0, 3),)
+    assert slots.statistics() == 0
+
+
+@pytest.mark.parametrize(
+    ("session", "epoch", "code"),
+    [
+        ("other", 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        ("same", 2, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+    ],
+)
+def test_out_of_order_is_refused(session: str, epoch: int, code: ErrorCode) -> None:
+    """An unknown id or an epoch out of order tells the asker to open a new session."""
+    slots = sessions()
+    session_id = slots.context(opening(want(0)), 0.0).session_id
+    wrong = session_id if session == "same" else session_id ^ 1
+    with pytest.raises(Refused) as refused:
+        slots.context(later(wrong, epoch), 0.0)
+    assert refused.value.code == code
+    assert numbers(slots.context(later(session_id, 1), 0.0)) == [0]
+
+
+def test_epochs_wrap_to_one() -> None:
+    """The epoch after the largest one is 1, because 0 opens a session."""
+    slots = sessions()
+    first = slots.context(opening(want(0)), 0.0)
+    assert first.session is not None
+    first.session.next_epoch = SESSION_EPOCH_MAX
+    slots.context(later(first.session_id, SESSION_EPOCH_MAX), 0.0)
+    slots.context(later(first.session_id, 1), 0.0)
+
+
+def test_full_slots_evict_only_who_is_idle() -> None:
+    """With all slots taken a newcomer gets none until the one idle longest was idle long enough."""
+    slots = sessions(2)
+    idle = slots.context(opening(want(0)), 0.0).session_id
+    busy = slots.context(opening(want(0)), 1.0).session_id
+    assert slots.context(opening(want(0)), 2.0).session_id == 0
+    now = EVICTABLE_AFTER_S + 1
+    slots.context(later(busy, 1), now)
+    newcomer = slots.context(opening(want(0)), now).session_id
+    assert newcomer not in (0, idle, busy)
+    with pytest.raises(Refused):
+        slots.context(later(idle, 1), now)
+    slots.context(later(busy, 2), now)
+
+
+def test_no_slots_no_sessions() -> None:
+    """With no slots at all every request is a full one."""
+    slots = sessions(0)
+    assert slots.context(opening(want(0)), 1e9).session_id == 0
