@@ -1,0 +1,58 @@
+"""What a client can tell its application, beside the `BrokerError` of a refused request.
+
+Everything that is not a mistake in the options comes from `ClientError`, so that an application
+can write one `except`. A refusal that a later try may heal is retried inside the client and never
+gets here; what gets here is final, says what was asked for, and says how often it was tried where
+that matters.
+"""
+
+from minibroker.protocol.types import TopicPartition
+
+
+class ConfigError(ValueError):
+    """An option that does not exist, has a value that it may not have, or contradicts another."""
+
+
+class ClientError(Exception):
+    """The client could not do what was asked."""
+
+
+class ClientClosed(ClientError):
+    """The client was closed, before the call or while it waited."""
+
+
+class ClientTimeout(ClientError):
+    """Nobody answered in time; the text names who was asked and the last error."""
+
+
+class BufferFull(ClientError):
+    """The producer's memory is full: `await room()`, or send later. Nothing was taken."""
+
+
+class DeliveryFailed(ClientError):
+    """Records that the application had handed over are not known to be stored.
+
+    `record_count` is how many, `first` the error of the first of them.
+    """
+
+    def __init__(self, record_count: int, first: Exception) -> None:
+        super().__init__(f"{record_count} records were not delivered; first error: {first}")
+        self.record_count = record_count
+        self.first = first
+
+
+class PositionError(ClientError):
+    """A consumer cannot read on in one partition until it seeks; `offset` is where it stands."""
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, message: str) -> None:
+        super().__init__(f"{topic_partition} at offset {offset}: {message}")
+        self.topic_partition = topic_partition
+        self.offset = offset
+
+
+class OffsetOutOfRange(PositionError):
+    """The log has no such offset (any more), and `auto.offset.reset` is `none`."""
+
+
+class CorruptRecords(PositionError):
+    """The stored bytes are damaged; nothing behind them was returned."""

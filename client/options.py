@@ -1,0 +1,247 @@
+"""The options of the clients, under Kafka's names, and what a simulation replaces.
+
+An option is described once, at the field that holds its value: its default and its range. From
+that come the check and the error for a name that nobody knows. `read_options` takes them as
+keyword arguments (`linger_ms=5`) or as a mapping (`{"linger.ms": "5"}`); dots and underscores are
+the same, text is read as the option's type, and a keyword wins over the mapping. Times are
+milliseconds, sizes are bytes.
+
+Nothing stands here that no part of the client reads: an option that is accepted and does nothing
+is worse than an error, for its user believes in it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from random import Random
+from typing import Any, Final, TypeAlias, TypeVar
+
+from minibroker.client.errors import ConfigError
+from minibroker.client.net import Network
+from minibroker.protocol.constants import ACKS_ALL, IN_FLIGHT_MAX
+from minibroker.protocol.records.compression import CODEC_NAMES
+from minibroker.protocol.types import Endpoint
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+PORT_MAX: Final = 65_535
+ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
+
+# "HOST:PORT,HOST:PORT", a list of such, or a mapping of options that has them.
+Servers: TypeAlias = str | Sequence[str] | Mapping[str, object] | None
+
+
+def option(default: Any, *, low: int = 0, high: int = INT_MAX, choices: Iterable[str] = ()) -> Any:
+    """The field of an option. Its type is that of `default`; `low` and `high` are inclusive."""
+    return field(default=default, metadata={"low": low, "high": high, "choices": tuple(choices)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """What all clients have in common."""
+
+    bootstrap_servers: tuple[Endpoint, ...] = option(())
+    client_id: str = option("minibroker")
+    request_timeout_ms: int = option(30_000, low=1)
+    retry_backoff_ms: int = option(100, low=1)
+    retry_backoff_max_ms: int = option(1_000, low=1)
+    reconnect_backoff_ms: int = option(50, low=1)
+    reconnect_backoff_max_ms: int = option(1_000, low=1)
+    socket_connection_setup_timeout_ms: int = option(10_000, low=1)
+    metadata_max_age_ms: int = option(300_000, low=1)
+
+    @property
+    def patience_ms(self) -> int:
+        """How long a call may try before it gives up, where it takes no timeout of its own."""
+        raise AssertionError("each client names its own")
+
+    def check(self) -> None:
+        """Raise `ConfigError` where options contradict each other."""
+        if not self.bootstrap_servers:
+            raise ConfigError("bootstrap.servers is missing: name at least one HOST:PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerOptions(ClientOptions):
+    """A producer's. Without `enable.idempotence` it is on wherever the others allow it."""
+
+    acks: int = option(ACKS_ALL, choices=ACKS)
+    enable_idempotence: bool = option(True)
+    linger_ms: int = option(5)
+    batch_size: int = option(16_384)
+    buffer_memory: int = option(33_554_432, low=1, high=LONG_MAX)
+    compression_type: str = option("none", choices=CODEC_NAMES)
+    max_in_flight_requests_per_connection: int = option(IN_FLIGHT_MAX, low=1, high=IN_FLIGHT_MAX)
+    max_request_size: int = option(1_048_576, low=1)
+    retries: int = option(INT_MAX)
+    delivery_timeout_ms: int = option(120_000, low=1)
+    max_block_ms: int = option(60_000)
+
+    @property
+    def patience_ms(self) -> int:
+        return self.max_block_ms
+
+    def check(self) -> None:
+        super().check()
+        if self.enable_idempotence and self.acks != ACKS_ALL:
+            raise ConfigError("enable.idempotence needs acks=all")
+        if self.enable_idempotence and not self.retries:
+            raise ConfigError("enable.idempotence needs retries of at least 1")
+        shortest = self.linger_ms + self.request_timeout_ms
+        if self.delivery_timeout_ms < shortest:
+            raise ConfigError(
+                f"delivery.timeout.ms is {self.delivery_timeout_ms}, but must be at least"
+                f" linger.ms + request.timeout.ms, which is {shortest}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerOptions(ClientOptions):
+    """A consumer's. `fetch.max.bytes` bounds what it has fetched and not yet returned."""
+
+    auto_offset_reset: str = option("latest", choices=("latest", "earliest", "none"))
+    fetch_min_bytes: int = option(1)
+    fetch_max_wait_ms: int = option(500)
+    fetch_max_bytes: int = option(52_428_800, low=1)
+    max_partition_fetch_bytes: int = option(1_048_576, low=1)
+    max_poll_records: int = option(500, low=1)
+    check_crcs: bool = option(True)
+    allow_auto_create_topics: bool = option(True)
+    default_api_timeout_ms: int = option(60_000)
+
+    @property
+    def patience_ms(self) -> int:
+        return self.default_api_timeout_ms
+
+    def check(self) -> None:
+        super().check()
+        if self.request_timeout_ms <= self.fetch_max_wait_ms:
+            raise ConfigError(
+                f"request.timeout.ms is {self.request_timeout_ms}, but must be above"
+                f" fetch.max.wait.ms, which is {self.fetch_max_wait_ms}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminOptions(ClientOptions):
+    """An admin client's."""
+
+    default_api_timeout_ms: int = option(60_000)
+
+    @property
+    def patience_ms(self) -> int:
+        return self.default_api_timeout_ms
+
+
+@dataclass(frozen=True)
+class Seams:
+    """What a simulation replaces: the network, chance, and the wall clock (milliseconds)."""
+
+    network: Network
+    rng: Random
+    wall_ms: Callable[[], int]
+
+
+def default_seams() -> Seams:
+    """The real ones."""
+    from minibroker.client.net import TcpNetwork
+
+    return Seams(TcpNetwork(), Random(), lambda: int(time.time() * 1000))
+
+
+Options = TypeVar("Options", bound=ClientOptions)
+
+
+def read_options(kind: type[Options], servers: Servers, given: Mapping[str, object]) -> Options:
+    """The options as a frozen `kind`. Raises `ConfigError`, whose text is for the user."""
+    if isinstance(servers, Mapping):
+        first: Mapping[str, object] = servers
+    else:
+        first = {} if servers is None else {"bootstrap.servers": servers}
+    described = {each.name: each for each in fields(kind)}
+    values: dict[str, Any] = {}
+    for name, value in [*first.items(), *given.items()]:
+        attribute = name.replace(".", "_")
+        if attribute not in described:
+            raise _unknown(kind, name, described)
+        metadata = described[attribute].metadata
+        values[attribute] = _read_value(attribute, described[attribute].default, value, metadata)
+    if issubclass(kind, ProducerOptions) and "enable_idempotence" not in values:
+        values["enable_idempotence"] = (
+            values.get("acks", ACKS_ALL) == ACKS_ALL and values.get("retries", INT_MAX) > 0
+        )
+    options = kind(**values)
+    options.check()
+    return options
+
+
+def _unknown(kind: type, name: str, described: Iterable[str]) -> ConfigError:
+    """The error for a name that nobody knows, with the one that was perhaps meant."""
+    near = get_close_matches(name.replace(".", "_"), list(described), n=1, cutoff=0.0)[0]
+    meant = near if "_" in name and "." not in name else near.replace("_", ".")
+    client = kind.__name__.removesuffix("Options").lower()
+    return ConfigError(f"a {client} has no option {name!r}; the nearest is {meant!r}")
+
+
+def _read_value(name: str, default: object, value: object, metadata: Mapping[str, Any]) -> object:
+    """`value` as the type of `default`."""
+    choices: tuple[str, ...] = metadata["choices"]
+    try:
+        if name == "bootstrap_servers":
+            return parse_servers(value)
+        if choices:
+            text = str(value)
+            return {"acks": ACKS}.get(name, {}).get(text, text) if text in choices else _refuse()
+        if isinstance(default, bool):
+            return {"true": True, "false": False}[str(value).lower()]
+        if isinstance(default, str):
+            return value if isinstance(value, str) else _refuse()
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            return _refuse()
+        number = int(value)
+        return number if metadata["low"] <= number <= metadata["high"] else _refuse()
+    except (ValueError, KeyError):
+        takes = _describe_range(name, default, metadata)
+        dotted = name.replace("_", ".")
+        raise ConfigError(f"{dotted} = {value!r} is not allowed; it takes {takes}") from None
+
+
+def _refuse() -> Any:
+    raise ValueError
+
+
+def _describe_range(name: str, default: object, metadata: Mapping[str, Any]) -> str:
+    """The values allowed, as words."""
+    if metadata["choices"]:
+        return ", ".join(metadata["choices"])
+    if name == "bootstrap_servers":
+        return "HOST:PORT, several separated by commas"
+    if isinstance(default, bool):
+        return "true, false"
+    if isinstance(default, str):
+        return "text"
+    low, high = metadata["low"], metadata["high"]
+    unit = " (milliseconds)" if name.endswith("_ms") else ""
+    return f"{low} to {({INT_MAX: '2^31-1', LONG_MAX: '2^63-1'}).get(high, high)}{unit}"
+
+
+def parse_servers(value: object) -> tuple[Endpoint, ...]:
+    """`HOST:PORT,HOST:PORT` or a sequence of such. Raises `ValueError`."""
+    if isinstance(value, str):
+        texts = [text.strip() for text in value.split(",") if text.strip()]
+    elif isinstance(value, Sequence) and all(isinstance(text, str) for text in value):
+        texts = list(value)
+    else:
+        raise ValueError(value)
+    if not texts:
+        raise ValueError(value)
+    return tuple(_parse_endpoint(text) for text in texts)
+
+
+def _parse_endpoint(text: str) -> Endpoint:
+    host, separator, port = text.removeprefix("PLAINTEXT://").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (host and separator and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+        raise ValueError(text)
+    return Endpoint(host, int(port))
