@@ -1,0 +1,180 @@
+"""Record batches on their way to a broker, and the queue of each partition.
+
+A record is first in an `OpenBatch`: a plain list, because appending a tuple to a list is the
+cheapest thing Python can do and happens a million times a second. Sealing turns the list into the
+bytes of a record batch: a `Batch`, which is what is sent, sent again, split and settled.
+
+A `Lane` is one partition's queue. Three numbers keep its order:
+
+* `position`: how many records the lane took before this batch. It never changes and never wraps;
+  the parts of a split batch have it too. The queue and the batches in flight are sorted by it.
+* `sequence`: the producer sequence on the wire, given when a batch is first drained. It changes
+  only when the lane is renumbered (client/numbering.py), which happens with nothing in flight.
+* `acked_position`: the end of the last acknowledged batch in the order of positions.
+
+`root` ties the parts of a split batch together: whoever waits for the batch waits for all parts.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_SEQUENCE
+from minibroker.protocol.records.batch import read_header
+from minibroker.protocol.records.record import decode_records, encode_batch
+from minibroker.protocol.types import TopicPartition
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
+
+# What a record costs beside key, value and headers: lengths, deltas and counts, as they mostly are.
+RECORD_OVERHEAD_BYTES: Final = 12
+HEADER_OVERHEAD_BYTES: Final = 6
+
+
+class Identity(NamedTuple):
+    """Under which a producer numbers its batches."""
+
+    producer_id: int
+    epoch: int
+
+
+class Watcher(Protocol):
+    """Somebody who asked what became of one record."""
+
+    def settled(self, delivery: object, index: int) -> None:
+        """`index` is the record's place in the delivery's batch."""
+
+
+class OpenBatch:
+    """Records of one partition that may still get company. `room` may only be used up to 0."""
+
+    __slots__ = ("opened_at", "records", "reserved", "room", "watchers")
+
+    def __init__(self, reserved: int, room: int, now: float) -> None:
+        self.records: list[RawRecord] = []
+        self.room = room  # bytes that may still be added
+        self.reserved = reserved  # bytes of buffer.memory held
+        self.opened_at = now
+        self.watchers: list[tuple[int, Watcher]] | None = None  # (index, who asked)
+
+
+# Stands where no batch is open: nothing fits, so that one comparison tells both cases.
+NO_BATCH: Final = OpenBatch(0, -1, 0.0)
+
+
+class Batch:
+    """A sealed batch: one record batch in bytes, and how far it got."""
+
+    __slots__ = (
+        "attempts",
+        "data",
+        "deadline",
+        "identity",
+        "is_settled",
+        "lane",
+        "leader_epoch",
+        "position",
+        "record_count",
+        "reserved",
+        "retry_at",
+        "root",
+        "sequence",
+        "unsettled_parts",
+        "watchers",
+    )
+
+    def __init__(self, lane: "Lane", data: bytearray, count: int, deadline: float) -> None:
+        self.lane = lane
+        self.data = data
+        self.record_count = count
+        self.deadline = deadline  # monotonic seconds: then delivery.timeout.ms is over
+        self.position = 0
+        self.identity: Identity | None = None  # None: not numbered yet
+        self.sequence = NO_SEQUENCE
+        self.attempts = 0  # times sent
+        self.retry_at = 0.0  # monotonic seconds: not sent before
+        self.leader_epoch = NO_EPOCH  # of the leader it was last sent to
+        self.reserved = len(data)
+        self.is_settled = False
+        self.watchers: list[tuple[int, Watcher]] | None = None
+        self.root = self
+        self.unsettled_parts = 1  # counts in a root only
+
+    def split(self, compression: int) -> list["Batch"]:
+        """Two batches with the halves of this one's records, numbered as they were numbered."""
+        assert self.record_count > 1, "a single record cannot be split"
+        header = read_header(self.data)
+        records: list[RawRecord] = [
+            (record.timestamp, record.key, record.value, record.headers)
+            for record in decode_records(self.data, header)
+        ]
+        middle = self.record_count // 2
+        parts = []
+        for start, end in ((0, middle), (middle, self.record_count)):
+            data = encode_batch(records[start:end], compression=compression)
+            part = Batch(self.lane, data, end - start, self.deadline)
+            part.position = self.position + start
+            part.attempts = self.attempts - 1  # the try that showed the size costs nothing
+            part.root = self.root
+            part.watchers = [
+                (index - start, watcher)
+                for index, watcher in self.watchers or ()
+                if start <= index < end
+            ]
+            parts.append(part)
+        self.root.unsettled_parts += 1
+        return parts
+
+
+class Lane:
+    """One partition's queue. Written only by the accumulator and its numbering."""
+
+    __slots__ = (
+        "acked_position",
+        "expected_sequence",
+        "identity",
+        "in_flight",
+        "is_unresolved",
+        "must_renumber",
+        "next_position",
+        "next_sequence",
+        "node_id",
+        "open",
+        "queue",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        self.open = NO_BATCH
+        self.queue: deque[Batch] = deque()  # sealed, not in flight; by position
+        self.in_flight: list[Batch] = []  # by position, all on the connection to `node_id`
+        self.node_id = NO_NODE
+        self.next_position = 0
+        self.acked_position = 0
+        # The numbering (client/numbering.py).
+        self.identity: Identity | None = None
+        self.next_sequence = 0  # of the next batch that is drained for the first time
+        self.expected_sequence = 0  # the one after the last acknowledged
+        self.is_unresolved = False  # a batch that was sent failed, and may have been written
+        self.must_renumber = False  # as soon as nothing is in flight
+
+    def requeue(self, batch: Batch) -> None:
+        """Put a batch that must be sent (again) where its position wants it."""
+        queue = self.queue
+        index = 0
+        while index < len(queue) and queue[index].position < batch.position:
+            index += 1
+        queue.insert(index, batch)
+
+
+class Settled(NamedTuple):
+    """What became of a batch: `error` None means that the broker has it, at `base_offset`.
+
+    The offset is -1 where the broker did not say (acks=0, or an answer that was a duplicate).
+    """
+
+    batch: Batch
+    base_offset: int
+    error: Exception | None

@@ -1,0 +1,47 @@
+"""Which partition a record goes to.
+
+A record with a key goes where Kafka's own clients would put it: murmur2 of the key, so that a topic
+may be written by this client and by others and a key still lives in one partition. The hash is
+plain Python and takes about a microsecond for a short key; `Rotation` and the route's cache of keys
+(client/routes.py) keep it off the hot path.
+
+Records without a key are sticky: they all go to one partition until its batch is done, then to the
+next. So they fill batches instead of spreading thinly. The next partition is the next in number
+that has a leader, from a random start: over time this is as even as a random choice, and several
+partitions have a full batch ready at the same time, which one request then carries.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+_SEED: Final = 0x9747B28C
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit murmur2 hash with the seed that Kafka's clients use, unsigned."""
+    length = len(data)
+    hashed = _SEED ^ length
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        hashed = (hashed * _M & _MASK) ^ ((word ^ word >> 24) * _M & _MASK)
+    if whole < length:
+        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    hashed = (hashed ^ hashed >> 13) * _M & _MASK
+    return hashed ^ hashed >> 15
+
+
+def partition_for_key(key: bytes, partition_count: int) -> int:
+    """The partition of a keyed record, as Kafka's default partitioner chooses it."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def next_partition(current: int, partition_count: int, has_leader: Callable[[int], bool]) -> int:
+    """The next one after `current` that has a leader; simply the next where none has."""
+    for step in range(1, partition_count + 1):
+        candidate = (current + step) % partition_count
+        if has_leader(candidate):
+            return candidate
+    return (current + 1) % partition_count

@@ -1,0 +1,341 @@
+"""The accumulator against a model broker: random answers, losses, time-outs and forgetting.
+
+The model keeps one partition as a list and checks sequences as a broker does (five batches
+remembered for each producer id). A driver with a seeded generator interleaves sending, answers in
+order, refusals, connections that break with requests on either side of the append, and time.
+"""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+import pytest
+
+from minibroker.client.accumulator import Accumulator, Limits
+from minibroker.client.batches import Batch, Identity
+from minibroker.client.errors import BufferFull
+from minibroker.client.routes import Routes
+from minibroker.protocol.constants import NO_OFFSET, SEQUENCE_MAX, ErrorCode
+from minibroker.protocol.messages.produce import PartitionProduced
+from minibroker.protocol.records.batch import increment_sequence, read_header
+from minibroker.protocol.records.record import decode_records
+from minibroker.protocol.types import TopicPartition
+
+TOPIC = "t"
+
+
+@dataclass
+class ModelPartition:
+    """A log as a list of values, and what it remembers of one producer."""
+
+    values: list[bytes] = field(default_factory=list)
+    epoch: int = -1
+    expected: int = -1
+    cached: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
+    size_max: int = 1_000_000
+
+    def append(self, data: bytes) -> tuple[ErrorCode, int]:
+        """What PRODUCE does with one batch: error code and base offset."""
+        header = read_header(data)
+        if len(data) > self.size_max:
+            return ErrorCode.MESSAGE_TOO_LARGE, NO_OFFSET
+        refusal, offset = self._check(header)
+        if refusal is not None:
+            return refusal, offset
+        base = len(self.values)
+        self.values += [record.value for record in decode_records(data, header)]
+        if header.producer_id >= 0:
+            if header.producer_epoch != self.epoch:
+                self.cached.clear()
+            self.epoch = header.producer_epoch
+            self.cached.append((header.base_sequence, header.record_count, base))
+            self.expected = increment_sequence(header.base_sequence, header.record_count)
+        return ErrorCode.NONE, base
+
+    def _check(self, header) -> tuple[ErrorCode | None, int]:
+        if header.producer_id < 0:
+            return None, NO_OFFSET
+        sequence = header.base_sequence
+        if self.epoch == -1:
+            return (ErrorCode.UNKNOWN_PRODUCER_ID if sequence else None), NO_OFFSET
+        if header.producer_epoch < self.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH, NO_OFFSET
+        if header.producer_epoch > self.epoch:
+            return (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if sequence else None), NO_OFFSET
+        for first, count, base in self.cached:
+            if (first, count) == (sequence, header.record_count):
+                return ErrorCode.NONE, base
+        if sequence != self.expected:
+            return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, NO_OFFSET
+        return None, NO_OFFSET
+
+    def forget(self) -> None:
+        """As after retention or a lost snapshot: nothing is known of the producer."""
+        self.epoch, self.expected = -1, -1
+        self.cached.clear()
+
+
+@dataclass
+class Run:
+    """One seeded run. `calm` makes every fault stop, so that all must be delivered."""
+
+    rng: random.Random
+    limits: Limits
+    partition_count: int = 3
+    forgets: bool = False
+    first_sequence: int = 0
+
+    def __post_init__(self) -> None:
+        self.now = 0.0
+        self.accumulator = Accumulator(self.limits)
+        self.accumulator.numbering.identity = Identity(7, 0)
+        self.routes = Routes(self.accumulator, lambda _: True)
+        self.models = [ModelPartition() for _ in range(self.partition_count)]
+        self.leaders = [0] * self.partition_count
+        self.epoch = 0
+        self.wire: dict[int, deque[list[Batch]]] = {0: deque(), 1: deque()}
+        self.unanswered: dict[int, deque[list[tuple[Batch, PartitionProduced]]]] = {
+            0: deque(),
+            1: deque(),
+        }
+        self.sent: list[list[bytes]] = [[] for _ in range(self.partition_count)]
+        self.acked: list[list[tuple[int, bytes]]] = [[] for _ in range(self.partition_count)]
+        self.failed: list[list[bytes]] = [[] for _ in range(self.partition_count)]
+        self.serial = 0
+        self.is_calm = False
+
+    def leader_of(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
+        return self.leaders[topic_partition.partition], self.epoch
+
+    def send(self) -> None:
+        partition = self.rng.randrange(self.partition_count)
+        for _ in range(self.rng.randrange(1, 6)):
+            value = b"%d:%06d" % (partition, self.serial)
+            lane = self.accumulator.lane(TopicPartition(TOPIC, partition))
+            try:
+                self.routes.append(lane, (1000, None, value, ()), self.now)
+            except BufferFull:
+                return
+            self.serial += 1
+            self.sent[partition].append(value)
+
+    def drain(self, node: int) -> None:
+        self.accumulator.seal_due(self.now)
+        if len(self.wire[node]) + len(self.unanswered[node]) >= self.limits.in_flight_max:
+            return
+        batches = self.accumulator.drain(node, self.leader_of, self.now)
+        if batches:
+            self.wire[node].append(batches)
+
+    def serve(self, node: int) -> None:
+        """The broker takes the oldest request."""
+        if not self.wire[node]:
+            return
+        answers = []
+        for batch in self.wire[node].popleft():
+            partition = batch.lane.topic_partition.partition
+            answers.append((batch, self._answer(batch, partition, node)))
+        self.unanswered[node].append(answers)
+
+    def _answer(self, batch: Batch, partition: int, node: int) -> PartitionProduced:
+        model = self.models[partition]
+        if self.leaders[partition] != node:
+            return PartitionProduced(TOPIC, partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        chance = self.rng.random()
+        if not self.is_calm and chance < 0.05:
+            return PartitionProduced(TOPIC, partition, ErrorCode.NOT_ENOUGH_REPLICAS)
+        if self.forgets and not self.is_calm and chance < 0.1:
+            model.forget()
+        code, offset = model.append(bytes(batch.data))
+        if not self.is_calm and code == ErrorCode.NONE and chance > 0.95:
+            code, offset = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, NO_OFFSET
+        return PartitionProduced(TOPIC, partition, code, offset, log_start=0)
+
+    def deliver(self, node: int) -> None:
+        """The client reads the oldest answer."""
+        if self.unanswered[node]:
+            for batch, answer in self.unanswered[node].popleft():
+                self.accumulator.answer(batch, answer, self.now)
+            self._take_settled()
+
+    def cut(self, node: int) -> None:
+        """The connection breaks: some requests had arrived, no answer comes."""
+        for _ in range(self.rng.randrange(len(self.wire[node]) + 1)):
+            self.serve(node)
+        batches = [batch for answers in self.unanswered[node] for batch, _ in answers]
+        batches += [batch for request in self.wire[node] for batch in request]
+        self.unanswered[node].clear()
+        self.wire[node].clear()
+        for batch in batches:
+            partition = batch.lane.topic_partition.partition
+            lost = PartitionProduced(TOPIC, partition, ErrorCode.NETWORK_EXCEPTION)
+            self.accumulator.answer(batch, lost, self.now)
+        self._take_settled()
+
+    def move_leader(self) -> None:
+        self.leaders[self.rng.randrange(self.partition_count)] ^= 1
+        self.epoch += 1
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.accumulator.seal_due(self.now)
+        self.accumulator.expire(self.now)
+        self._take_settled()
+
+    def _take_settled(self) -> None:
+        for settled in self.accumulator.take_settled():
+            batch = settled.batch
+            partition = batch.lane.topic_partition.partition
+            values = [r.value for r in decode_records(batch.data, read_header(batch.data))]
+            if settled.error is None:
+                base = settled.base_offset
+                offsets = [NO_OFFSET if base < 0 else base + n for n in range(len(values))]
+                self.acked[partition] += zip(offsets, values, strict=True)
+            else:
+                self.failed[partition] += values
+
+    def step(self) -> None:
+        node = self.rng.randrange(2)
+        chance = self.rng.random()
+        if chance < 0.3:
+            self.send()
+        elif chance < 0.55:
+            self.drain(node)
+        elif chance < 0.75:
+            self.serve(node)
+        elif chance < 0.93:
+            self.deliver(node)
+        elif chance < 0.97:
+            self.pass_time(self.rng.choice((0.001, 0.01, 0.1)))
+        elif chance < 0.985:
+            self.cut(node)
+        else:
+            self.move_leader()
+
+    def finish(self) -> None:
+        """No more faults: everything must settle soon."""
+        self.is_calm = True
+        self.accumulator.seal_all()
+        for _ in range(3000):
+            if self.accumulator.is_idle and not any(
+                (*self.wire.values(), *self.unanswered.values())
+            ):
+                break
+            for node in (0, 1):
+                self.drain(node)
+                self.serve(node)
+                self.deliver(node)
+            self.pass_time(0.01)
+        assert self.accumulator.is_idle, "without faults everything settles"
+        assert self.accumulator.free_bytes == self.limits.memory_bytes, "all memory is back"
+
+
+def limits(**changes) -> Limits:
+    """Small batches and short times, so that every rule is met in a short run."""
+    values = {
+        "batch_bytes": 61 + 100,
+        "linger_s": 0.005,
+        "memory_bytes": 100_000,
+        "request_bytes_max": 100_000,
+        "in_flight_max": 5,
+        "delivery_timeout_s": 1000.0,
+        "retries": 2**31 - 1,
+        "retry_backoff_s": 0.1,
+        "retry_backoff_max_s": 1.0,
+        "compression": 0,
+        "is_idempotent": True,
+    }
+    return Limits(**(values | changes))
+
+
+def is_subsequence(few: list[bytes], many: list[bytes]) -> bool:
+    """Whether `few` occurs in `many`, in this order."""
+    rest = iter(many)
+    return all(value in rest for value in few)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_every_record_is_stored_once_and_in_order(seed: int) -> None:
+    """CPR-03: with a broker that keeps its state, what is acked lies there once, in send order."""
+    run = Run(random.Random(seed), limits())
+    for _ in range(1500):
+        run.step()
+    run.finish()
+    for partition, model in enumerate(run.models):
+        assert model.values == run.sent[partition]
+        assert not run.failed[partition]
+        assert sorted(value for _, value in run.acked[partition]) == model.values
+        for offset, value in run.acked[partition]:
+            assert offset == NO_OFFSET or model.values[offset] == value
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_delivery_time_outs_lose_nothing_that_was_acked(seed: int) -> None:
+    """A20: batches that time out may or may not be stored; all others are, once and in order."""
+    run = Run(random.Random(seed), limits(delivery_timeout_s=0.15))
+    for _ in range(1500):
+        run.step()
+    run.finish()
+    for partition, model in enumerate(run.models):
+        acked = [value for _, value in run.acked[partition]]
+        assert len(acked) + len(run.failed[partition]) == len(run.sent[partition])
+        assert len(set(model.values)) == len(model.values), "nothing is stored twice"
+        assert set(acked) <= set(model.values)
+        assert is_subsequence(model.values, run.sent[partition]), "and in send order"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_broker_that_forgets_the_producer_gets_everything(seed: int) -> None:
+    """R7: after UNKNOWN_PRODUCER_ID the client goes on in a new epoch and loses nothing."""
+    run = Run(random.Random(seed), limits(), forgets=True)
+    for _ in range(1500):
+        run.step()
+    run.finish()
+    for partition, model in enumerate(run.models):
+        assert not run.failed[partition]
+        assert set(model.values) == set(run.sent[partition])
+        for offset, value in run.acked[partition]:
+            assert offset == NO_OFFSET or model.values[offset] == value
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_batches_too_large_for_the_broker_are_split_and_get_through(seed: int) -> None:
+    """CPR-11: the parts of a split batch keep their place and their numbers."""
+    run = Run(random.Random(seed), limits(batch_bytes=1000))
+    for model in run.models:
+        model.size_max = 61 + 60
+    for _ in range(1500):
+        run.step()
+    run.finish()
+    for partition, model in enumerate(run.models):
+        assert model.values == run.sent[partition]
+        assert not run.failed[partition]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_in_flight_keeps_order_without_idempotence(seed: int) -> None:
+    """CPR-12: with one request in flight a retry is never overtaken (it may be stored twice)."""
+    run = Run(random.Random(seed), limits(in_flight_max=1, is_idempotent=False))
+    for _ in range(1500):
+        run.step()
+    run.finish()
+    for partition, model in enumerate(run.models):
+        first = list(dict.fromkeys(model.values))
+        assert first == run.sent[partition]
+
+
+def test_sequences_wrap_to_zero() -> None:
+    """R8: the sequence after 2^31-1 is 0, and retries across the wrap are recognised."""
+    run = Run(random.Random(1), limits(), partition_count=1)
+    run.send()
+    run.finish()
+    lane = run.accumulator.lane(TopicPartition(TOPIC, 0))
+    lane.next_sequence = lane.expected_sequence = SEQUENCE_MAX - 7
+    run.models[0].expected = SEQUENCE_MAX - 7
+    run.is_calm = False
+    for _ in range(1500):
+        run.step()
+    run.finish()
+    assert run.models[0].values == run.sent[0]
+    assert lane.expected_sequence < 10_000
+    assert lane.identity == Identity(7, 0), "no epoch was spent on it"
