@@ -102,6 +102,8 @@ IN_FLIGHT_MAX: Final = 5  # produce requests a client may have under way per con
 PREFACE: Final = b"MBK1"
 FRAME_BYTES_MAX: Final = 104_857_600  # socket.request.max.bytes of Kafka
 HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
+# A byte of msgpack can become 80 in memory, so a stranger's header is held shorter.
+REQUEST_HEADER_BYTES_MAX: Final = 1024 * 1024
 
 # Record batches (format version 2).
 MAGIC: Final = 2
@@ -111,6 +113,6 @@ BATCH_OVERHEAD_BYTES: Final = 12  # base offset and length, which the length doe
 TOPIC_NAME_CHARS_MAX: Final = 249
 
 assert CACHED_BATCHES >= IN_FLIGHT_MAX, "a re-sent batch must still be recognised"
-assert HEADER_BYTES_MAX < FRAME_BYTES_MAX
+assert REQUEST_HEADER_BYTES_MAX < HEADER_BYTES_MAX < FRAME_BYTES_MAX
 # As a length prefix of a Kafka frame the preface would be far above any frame it may send.
 assert int.from_bytes(PREFACE, "big") > FRAME_BYTES_MAX

@@ -1,0 +1,1 @@
+"""Our own wire: msgpack headers with record bytes beside them (docs/wire.md)."""

@@ -1,0 +1,347 @@
+"""Messages to frames and back: the msgpack wire of docs/wire.md.
+
+    frame    = length u32 | header length u32 | header (msgpack) | blobs
+    request  = [api_key, version, correlation_id, client_id, body, blob_sizes]
+    answer   = [correlation_id, body, blob_sizes]
+
+A body is the array of a message's fields in their order; record bytes lie behind the header as
+blobs, and the field holds the index of its blob, so that no record is copied here. Nothing in this
+module knows a message by name: for each dataclass the functions that encode and decode it are made
+from its field types on first use (which keeps start-up short) and kept.
+
+Evolution is `zip`: fields that a peer left out take the dataclass's defaults, fields that it has
+more are ignored.
+
+What arrives is not trusted: every value is checked for its type, integers for 64 bits, and
+`ProtocolError` is the only exception. Memory is bounded before it is taken: an array in
+msgpack claims its length first, and a thousand nested claims of a small frame would reserve
+gigabytes, so a header of more than a few hundred bytes is first walked without building anything.
+"""
+
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from operator import attrgetter
+from struct import Struct
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, TypeAlias
+
+import msgpack  # type: ignore[import-untyped]
+
+from minibroker.protocol.constants import (
+    HEADER_BYTES_MAX,
+    REQUEST_HEADER_BYTES_MAX,
+    ApiKey,
+)
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages import APIS
+from minibroker.protocol.types import EMPTY_RECORDS, Buffer, Records
+
+_PREFIX = Struct(">II")
+_HEADER_LENGTH = Struct(">I")
+_INTEGER_MAX = 2**63 - 1
+# Below this size lying lengths cannot reserve more than 2 MB.
+_UNWALKED_BYTES_MAX = 512
+
+_API_OF = {int(key): api for key, api in APIS.items()}
+_pack = msgpack.Packer(buf_size=64 * 1024).pack
+
+_Encode: TypeAlias = Callable[[Any, list[Records]], object]
+_Decode: TypeAlias = Callable[[Any, Sequence[memoryview]], Any]
+
+
+class RequestEnvelope(NamedTuple):
+    """A request, and what travels around it. `client_id` may be None; it is for log lines."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: Any
+
+
+class UnsupportedVersion(ProtocolError):
+    """A request of an api, or in a version, that is not spoken here; its body was not read."""
+
+    def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
+        super().__init__(f"api {api_key} in version {version} is not spoken here")
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+
+
+# -- whole frames
+
+
+def encode_request(envelope: RequestEnvelope) -> list[Buffer]:
+    """A whole frame: its length and header in the first buffer, then the records, uncopied."""
+    blobs: list[Any] = []
+    body = _encoder_of(type(envelope.message))(envelope.message, blobs)
+    sizes = [len(blob) for blob in blobs]
+    api_key, version, correlation_id, client_id, _ = envelope
+    header = _pack((int(api_key), version, correlation_id, client_id, body, sizes))
+    prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))
+    return [prefix + header, *blobs]
+
+
+def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Records]]:
+    """The first bytes of a frame, and the records that follow them in order."""
+    blobs: list[Records] = []
+    body = _encoder_of(type(message))(message, blobs)
+    sizes = [records_size(blob) for blob in blobs]
+    header = _pack((correlation_id, body, sizes))
+    prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))
+    return prefix + header, blobs
+
+
+def decode_request(frame: memoryview) -> RequestEnvelope:
+    """A request from a frame without its length; records are views of `frame`.
+
+    Raises `UnsupportedVersion` where only the envelope could be read, `ProtocolError` for
+    anything that is no request.
+    """
+    header, rest = _split(frame, REQUEST_HEADER_BYTES_MAX)
+    if len(header) < 6:
+        raise ProtocolError(f"a request header has 6 parts, not {len(header)}")
+    api_key, version, correlation_id, client_id, body, sizes = header[:6]
+    for number in (api_key, version, correlation_id):
+        if type(number) is not int or number > _INTEGER_MAX:
+            raise ProtocolError(f"a request header begins with integers, not {_name(number)}")
+    if client_id is not None and type(client_id) is not str:
+        raise ProtocolError(f"a client id is text or nil, not {_name(client_id)}")
+    api = _API_OF.get(api_key)
+    if api is None or not api.version_min <= version <= api.version_max:
+        raise UnsupportedVersion(api_key, version, correlation_id)
+    message = _decoder_of(api.request)(body, _blobs(rest, sizes))
+    return RequestEnvelope(api_key, version, correlation_id, client_id, message)
+
+
+def decode_response(frame: memoryview, api_key: int, version: int) -> tuple[int, object]:
+    """Correlation id and message; records are views of `frame`.
+
+    `api_key` and `version` are those of the request: an answer does not repeat them.
+    """
+    api = APIS[ApiKey(api_key)]
+    assert api.version_min <= version <= api.version_max
+    header, rest = _split(frame, HEADER_BYTES_MAX)
+    if len(header) < 3:
+        raise ProtocolError(f"the header of an answer has 3 parts, not {len(header)}")
+    correlation_id, body, sizes = header[:3]
+    if type(correlation_id) is not int:
+        raise ProtocolError(f"a correlation id is an integer, not {_name(correlation_id)}")
+    return correlation_id, _decoder_of(api.response)(body, _blobs(rest, sizes))
+
+
+def records_size(records: Records) -> int:
+    """Bytes of records in any of their forms."""
+    if isinstance(records, list | tuple):
+        return sum(map(len, records))
+    return len(records)
+
+
+def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryview]:
+    """The header, unpacked, and what lies behind it."""
+    if len(frame) < _HEADER_LENGTH.size:
+        raise ProtocolError(f"a frame of {len(frame)} bytes has no header")
+    (size,) = _HEADER_LENGTH.unpack_from(frame)
+    end = _HEADER_LENGTH.size + size
+    if size > header_bytes_max or end > len(frame):
+        raise ProtocolError(f"a header of {size} bytes in a frame of {len(frame)}")
+    packed = frame[_HEADER_LENGTH.size : end]
+    try:
+        if size > _UNWALKED_BYTES_MAX:
+            _walk(packed)
+        header = msgpack.unpackb(packed, max_map_len=0, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a header that is not msgpack: {error!r}") from error
+    if type(header) is not list:
+        raise ProtocolError(f"a header is an array, not {_name(header)}")
+    return header, frame[end:]
+
+
+def _walk(packed: memoryview) -> None:
+    """See that every length in `packed` is true, without building anything."""
+    unpacker = msgpack.Unpacker(read_size=1, max_buffer_size=len(packed))
+    unpacker.feed(packed)
+    unpacker.skip()
+    if unpacker.tell() != len(packed):
+        raise ProtocolError("a header with bytes behind its end")
+
+
+def _blobs(rest: memoryview, sizes: object) -> list[memoryview]:
+    if type(sizes) is not list:
+        raise ProtocolError(f"the sizes of blobs are an array, not {_name(sizes)}")
+    blobs = []
+    position = 0
+    for size in sizes:
+        if type(size) is not int or not 0 <= size <= len(rest) - position:
+            raise ProtocolError(f"a blob of {size!r} bytes where {len(rest) - position} are left")
+        blobs.append(rest[position : position + size])
+        position += size
+    if position != len(rest):
+        raise ProtocolError(f"{len(rest) - position} bytes behind the last blob")
+    return blobs
+
+
+def _name(value: object) -> str:
+    return type(value).__name__
+
+
+# -- one message
+
+
+def fields_of(message_type: type) -> list[tuple[str, Any]]:
+    """Names and types of a message's fields in the order in which they travel."""
+    return list(typing.get_type_hints(message_type).items())
+
+
+def without_none(hint: Any) -> Any:
+    """T where the type is `T | None`, else None."""
+    if typing.get_origin(hint) not in (UnionType, typing.Union) or hint == Records:
+        return None
+    kinds = [kind for kind in typing.get_args(hint) if kind is not NoneType]
+    assert len(kinds) == 1, f"{hint} does not travel"
+    return kinds[0]
+
+
+def element_of(hint: Any) -> Any:
+    """T where the type is `tuple[T, ...]`, else None."""
+    if typing.get_origin(hint) is not tuple:
+        return None
+    element, dots = typing.get_args(hint)
+    assert dots is Ellipsis, f"{hint} does not travel"
+    return element
+
+
+@cache
+def _encoder_of(message_type: type) -> _Encode:
+    described = fields_of(message_type)
+    names = [name for name, _ in described]
+    values_of = attrgetter(*names)
+    changed = [
+        (index, encode) for index, (_, hint) in enumerate(described) if (encode := _encoder(hint))
+    ]
+
+    def encode_plain(message: object, _blobs: list[Records]) -> object:
+        return values_of(message)
+
+    def encode_single(message: object, _blobs: list[Records]) -> object:
+        return (values_of(message),)
+
+    def encode_message(message: object, blobs: list[Records]) -> object:
+        values = list(values_of(message)) if len(names) > 1 else [values_of(message)]
+        for index, encode in changed:
+            values[index] = encode(values[index], blobs)
+        return values
+
+    if changed:
+        return encode_message
+    return encode_plain if len(names) > 1 else encode_single
+
+
+def _encoder(hint: Any) -> _Encode | None:
+    """How a field of this type is changed before it is packed; None: it is packed as it is."""
+    if hint == Records:
+        return _encode_records
+    if inner := without_none(hint):
+        return _optional_encoder(_encoder(inner))
+    if element := element_of(hint):
+        return _tuple_encoder(_encoder(element))
+    return None if hint in (int, bool, str, bytes) else _encoder_of(hint)
+
+
+def _optional_encoder(encode: _Encode | None) -> _Encode | None:
+    if encode is None:
+        return None
+    return lambda value, blobs: None if value is None else encode(value, blobs)
+
+
+def _tuple_encoder(encode: _Encode | None) -> _Encode | None:
+    if encode is None:
+        return None
+    return lambda value, blobs: [encode(item, blobs) for item in value]
+
+
+def _encode_records(records: Records, blobs: list[Records]) -> object:
+    if not records:
+        return None
+    blobs.append(records)
+    return len(blobs) - 1
+
+
+@cache
+def _decoder_of(message_type: type) -> _Decode:
+    described = fields_of(message_type)
+    decoders = [_decoder(hint, f"{message_type.__name__}.{name}") for name, hint in described]
+    required = sum(1 for name, _ in described if not has_default(message_type, name))
+
+    def decode_message(values: Any, blobs: Sequence[memoryview]) -> Any:
+        if type(values) is not list or len(values) < required:
+            raise ProtocolError(f"{message_type.__name__} is an array of at least {required}")
+        return message_type(
+            *[decode(value, blobs) for decode, value in zip(decoders, values, strict=False)]
+        )
+
+    return decode_message
+
+
+def has_default(message_type: type, name: str) -> bool:
+    """Whether a peer may leave the field out."""
+    if is_dataclass(message_type):
+        return any(f.name == name and f.default is not MISSING for f in fields(message_type))
+    return name in message_type._field_defaults  # type: ignore[attr-defined]  # a named tuple
+
+
+def _decoder(hint: Any, where: str) -> _Decode:
+    """The function that checks a value that arrived for a field of this type."""
+    if hint == Records:
+        return _records_decoder(where)
+    if hint is int:
+        return _integer_decoder(where)
+    if hint in (bool, str, bytes):
+        return _plain_decoder(hint, where)
+    if inner := without_none(hint):
+        decode = _decoder(inner, where)
+        return lambda value, blobs: None if value is None else decode(value, blobs)
+    if element := element_of(hint):
+        return _tuple_decoder(_decoder(element, where), where)
+    return _decoder_of(hint)
+
+
+def _integer_decoder(where: str) -> _Decode:
+    def decode_integer(value: Any, _blobs: Sequence[memoryview]) -> Any:
+        if type(value) is int and value <= _INTEGER_MAX:
+            return value
+        raise ProtocolError(f"{where} is an integer of 64 bits, not {_name(value)}")
+
+    return decode_integer
+
+
+def _plain_decoder(kind: type, where: str) -> _Decode:
+    def decode_plain(value: Any, _blobs: Sequence[memoryview]) -> Any:
+        if type(value) is kind:
+            return value
+        raise ProtocolError(f"{where} is {kind.__name__}, not {_name(value)}")
+
+    return decode_plain
+
+
+def _tuple_decoder(decode: _Decode, where: str) -> _Decode:
+    def decode_tuple(value: Any, blobs: Sequence[memoryview]) -> Any:
+        if type(value) is list:
+            return tuple([decode(item, blobs) for item in value])
+        raise ProtocolError(f"{where} is an array, not {_name(value)}")
+
+    return decode_tuple
+
+
+def _records_decoder(where: str) -> _Decode:
+    def decode_records(value: Any, blobs: Sequence[memoryview]) -> Any:
+        if value is None:
+            return EMPTY_RECORDS
+        if type(value) is int and 0 <= value < len(blobs):
+            return blobs[value]
+        raise ProtocolError(f"{where} is nil or one of {len(blobs)} blobs, not {value!r:.20}")
+
+    return decode_records
