@@ -145,11 +145,12 @@ class Config(Identity, Topics, Segments, Upkeep, Connections):
         return TopicConfig(**values)  # type: ignore[arg-type]  # the table has checked the types
 
     def describe_topic(self, overrides: Mapping[str, str]) -> tuple[ConfigDescription, ...]:
-        """Every property of a topic as it is in force, by name."""
+        """Every property of a topic as it is in force, by name. Raises as `for_topic`."""
+        settings = self.for_topic(overrides)
         return tuple(
             ConfigDescription(
                 name=name,
-                value=overrides.get(name, row.format(self.value_of(row))),
+                value=row.format(getattr(settings, attribute_of(name))),
                 is_default=name not in overrides,
                 type=row.kind,
                 unit=row.unit,

@@ -1,0 +1,247 @@
+"""The configuration: the table, its four sources, topics' overrides, and the page made of it."""
+
+from dataclasses import fields
+from pathlib import Path, PurePath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.config import (
+    Config,
+    ConfigError,
+    TopicConfig,
+    environment_name,
+    load,
+    parse_properties,
+    reference_page,
+)
+from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
+from minibroker.broker.property import Kind
+from minibroker.protocol.types import Endpoint
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_defaults_are_those_of_kafka_and_ours():
+    """The defaults are those of the tables in the behaviours, ours where they name one of ours."""
+    config = Config()
+    assert config.listeners == Endpoint("127.0.0.1", 9092)
+    assert (config.flush, config.flush_ms) == ("interval", 1000)
+    assert (config.num_partitions, config.default_replication_factor) == (1, 1)
+    assert config.message_max_bytes == 1_048_588
+    assert config.log_segment_bytes == 1_073_741_824
+    assert config.log_retention_ms == config.log_roll_ms == 604_800_000
+    assert config.log_retention_bytes == -1
+    assert config.producer_id_expiration_ms == 86_400_000
+    assert config.socket_request_max_bytes == 104_857_600
+    assert config.fetch_max_bytes == 57_671_680
+    assert config.auto_create_topics_enable is True
+
+
+@pytest.mark.parametrize("row", PROPERTIES.values(), ids=lambda row: row.name)
+def test_each_row_is_complete_and_its_default_allowed(row):
+    """Every property has a sentence, and its default written as text is read back unchanged."""
+    assert row.sentence.endswith(".")
+    assert (row.unit != "") == row.name.endswith((".ms", ".bytes"))
+    if row.default is not None:
+        assert row.parse(row.format(row.default)) == row.default
+
+
+def test_aliases_are_no_names_of_others():
+    """No two properties answer to one name."""
+    names = [*PROPERTIES, *(alias for row in PROPERTIES.values() for alias, _ in row.aliases)]
+    assert len(names) == len(set(names))
+
+
+def test_the_first_source_that_names_a_property_wins():
+    """Flag before environment before file before default (conventions 1)."""
+    file = "num.partitions=2\nnode.id=2\nlog.dirs=/file\n# a comment\n\n! and one more\n"
+    environ = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_NODE_ID": "3", "PATH": "/bin"}
+    loaded = load(file, environ, {"num.partitions": "4"})
+    config = loaded.config
+    assert (config.num_partitions, config.node_id, config.log_dirs) == (4, 3, PurePath("/file"))
+    assert loaded.sources["num.partitions"] == "flag"
+    assert loaded.sources["node.id"] == "environment"
+    assert loaded.sources["log.dirs"] == "file"
+    assert loaded.sources["flush"] == "default"
+    assert loaded.warnings == ()
+
+
+def test_a_coarser_name_counts_in_its_unit():
+    """log.retention.hours and .minutes are the same property as .ms; within a source .ms wins."""
+    assert load("log.retention.hours=2").config.log_retention_ms == 7_200_000
+    assert load("log.retention.minutes=2").config.log_retention_ms == 120_000
+    assert load("log.retention.hours=-1").config.log_retention_ms == -1
+    both = "log.retention.hours=9\nlog.retention.minutes=8\n"
+    assert load(both).config.log_retention_ms == 480_000
+    assert load(both + "log.retention.ms=7").config.log_retention_ms == 7
+    flags = {"log.retention.hours": "1"}
+    assert load("log.retention.ms=7", flags=flags).config.log_retention_ms == 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [("log.segmnt.bytes", "log.segment.bytes"), ("flushms", "flush.ms"), ("lisener", "listeners")],
+)
+def test_an_unknown_name_names_the_nearest(given, nearest):
+    """A name that does not exist is an error in a file or a flag, with the one meant."""
+    with pytest.raises(ConfigError, match=f"{given!r}; the nearest is {nearest!r}"):
+        load(f"{given}=1")
+    with pytest.raises(ConfigError, match=f"{given!r}; the nearest is {nearest!r}"):
+        load(flags={given: "1"})
+
+
+def test_an_environment_without_meaning_is_one_warning():
+    """A compose file written for another broker comes up; what it says in vain is named once."""
+    environ = {
+        "KAFKA_OPTS": "-X",
+        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@x:1",
+        "KAFKA_FLUSH": "always",
+    }
+    loaded = load(environ=environ)
+    assert loaded.config.flush == "always"
+    assert loaded.warnings == (
+        "the environment sets what has no meaning here: KAFKA_CONTROLLER_QUORUM_VOTERS, KAFKA_OPTS",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [("log.dirs", "KAFKA_LOG_DIRS"), ("a_b.c-d", "KAFKA_A__B_C___D")],
+)
+def test_the_environment_spells_names_as_apache_kafkas_image(name, variable):
+    """A dot is `_`, an underscore `__`, a dash `___` (conventions 1)."""
+    assert environment_name(name) == variable
+
+
+@given(st.from_regex(r"[a-z](?:[._-]?[a-z])*", fullmatch=True))
+def test_a_name_survives_the_environment(name):
+    """What is spelled for the environment is read back; an unknown name shows that."""
+    loaded = load(environ={environment_name(name): "1"} if name not in PROPERTIES else {})
+    assert loaded.warnings == () or loaded.warnings[0].endswith(environment_name(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("num.partitions", "0", "1 to 2^31-1"),
+        ("num.partitions", "many", "1 to 2^31-1"),
+        ("log.retention.ms", "-2", "-1 to 2^63-1 (ms)"),
+        ("flush.ms", str(2**63), "1 to 2^63-1 (ms)"),
+        ("flush", "sometimes", "never, interval, always"),
+        ("auto.create.topics.enable", "yes", "true, false"),
+        ("listeners", "SSL://x:1", "PLAINTEXT://HOST:PORT"),
+        ("listeners", "PLAINTEXT://x:65536", "PLAINTEXT://HOST:PORT"),
+        ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "PLAINTEXT://HOST:PORT"),
+        ("log.dirs", "/a,/b", "one directory"),
+        ("log.dirs", "", "one directory"),
+        ("metadata.store", "zookeeper:x", "sqlite:PATH, memory:"),
+        ("log.retention.hours", "x", "-1 to 2^63-1 (ms)"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_range(name, value, says):
+    """The error names the property as it was given, the value, and what is allowed."""
+    with pytest.raises(ConfigError) as caught:
+        load(flags={name: value})
+    assert str(caught.value) == f"{name} = {value!r} is not allowed; it takes {says}"
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("PLAINTEXT://127.0.0.1:9092", Endpoint("127.0.0.1", 9092)),
+        ("PLAINTEXT://:19092", Endpoint("0.0.0.0", 19092)),
+        ("localhost:0", Endpoint("localhost", 0)),
+        ("PLAINTEXT://[::1]:9092", Endpoint("::1", 9092)),
+    ],
+)
+def test_listeners_are_read(text, endpoint):
+    """A listener is PLAINTEXT://HOST:PORT; an empty host is every interface."""
+    assert load(flags={"listeners": text}).config.listeners == endpoint
+
+
+def test_a_line_that_is_no_property_is_named():
+    """A line of a file without `=` is an error with its number."""
+    with pytest.raises(ConfigError, match="line 2"):
+        load("node.id=1\nnonsense\n")
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text):
+    """A configuration file of any content is properties or a ConfigError, nothing else."""
+    try:
+        parse_properties(text)
+    except ConfigError:
+        return
+
+
+@given(st.sampled_from(sorted(PROPERTIES)), st.text(max_size=30))
+def test_any_value_is_read_or_refused(name, text):
+    """Any text for any property is a value within its range or a ConfigError."""
+    row = PROPERTIES[name]
+    try:
+        value = row.parse(text)
+    except ConfigError:
+        return
+    if row.kind is Kind.INT:
+        assert row.low <= value <= row.high
+
+
+def test_a_topic_overrides_the_broker():
+    """A topic's own settings win, the broker's hold for the rest, and the log gets its limits."""
+    config = load("log.segment.bytes=5000\nproducer.id.expiration.ms=77").config
+    assert config.for_topic().segment_bytes == 5000
+    topic = config.for_topic({"segment.bytes": "9000", "flush": "always", "retention.ms": "-1"})
+    assert (topic.segment_bytes, topic.flush, topic.retention_ms) == (9000, "always", -1)
+    assert topic.retention_bytes == -1
+    limits = topic.limits()
+    assert (limits.segment_bytes, limits.retention_ms, limits.producer_expiration_ms) == (
+        9000,
+        -1,
+        77,
+    )
+    assert limits.batch_bytes_max == config.message_max_bytes
+    assert limits.index_bytes_max == config.log_index_size_max_bytes
+
+
+def test_a_bad_override_is_refused():
+    """An unknown topic property names the nearest, a bad value its range."""
+    with pytest.raises(ConfigError, match=r"'retention.sm'; the nearest is 'retention.ms'"):
+        Config().for_topic({"retention.sm": "1"})
+    with pytest.raises(ConfigError, match=r"segment.bytes = '1' is not allowed; it takes 14 to"):
+        Config().for_topic({"segment.bytes": "1"})
+    with pytest.raises(ConfigError, match=r"cleanup.policy = 'compact' is not allowed"):
+        Config().for_topic({"cleanup.policy": "compact"})
+
+
+def test_a_configuration_describes_itself():
+    """Each property comes with its value as text and its source, in the order of the table."""
+    rows = load("flush=always\nlog.retention.hours=1").describe()
+    assert [row.property.name for row in rows] == list(PROPERTIES)
+    said = {row.property.name: (row.value, row.source) for row in rows}
+    assert said["flush"] == ("always", "file")
+    assert said["log.retention.ms"] == ("3600000", "file")
+    assert said["listeners"] == ("PLAINTEXT://127.0.0.1:9092", "default")
+    assert said["auto.create.topics.enable"] == ("true", "default")
+    assert said["metadata.store"] == ("", "default")
+
+
+def test_a_topic_is_described():
+    """DESCRIBE_CONFIGS lists every topic property, and which of them the topic sets itself."""
+    rows = {row.name: row for row in Config().describe_topic({"flush": "never"})}
+    assert rows.keys() == TOPIC_PROPERTIES.keys()
+    assert (rows["flush"].value, rows["flush"].is_default) == ("never", False)
+    assert (rows["retention.ms"].value, rows["retention.ms"].is_default) == ("604800000", True)
+    assert (rows["retention.ms"].type, rows["retention.ms"].unit) == ("int", "ms")
+
+
+def test_every_topic_setting_has_its_row():
+    """TopicConfig has one field for each topic property, and the broker's producer expiry."""
+    assert len(fields(TopicConfig)) == len(TOPIC_PROPERTIES) + 1
+
+
+def test_the_page_is_the_table():
+    """docs/configuration.md is what `reference_page()` makes of the table."""
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert page == reference_page(), "write reference_page() into docs/configuration.md"
