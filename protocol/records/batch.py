@@ -254,11 +254,7 @@ def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:
     _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
 
 
-def assemble(header: BatchHeader, body: bytes) -> bytearray:
-    """A whole batch of a header and its (packed) records; length and CRC are filled in."""
-    batch = bytearray(BATCH_HEADER_BYTES)
-    batch_length = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES + len(body)
-    _HEADER.pack_into(batch, 0, *header._replace(batch_length=batch_length))
-    batch += body
+def write_header(batch: bytearray, header: BatchHeader) -> None:
+    """Write all 61 bytes of one whole batch; only the CRC is computed, not taken."""
+    _HEADER.pack_into(batch, 0, *header)
     _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
-    return batch

@@ -9,12 +9,13 @@ Reading trusts nothing: lengths are checked against the record, the record again
 whatever is wrong raises `InvalidBatch`, never another exception.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain, count
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from minibroker.protocol.constants import (
     BATCH_HEADER_BYTES,
+    BATCH_OVERHEAD_BYTES,
     MAGIC,
     NO_EPOCH,
     ErrorCode,
@@ -24,7 +25,7 @@ from minibroker.protocol.records.batch import (
     BatchHeader,
     InvalidBatch,
     ProducerStamp,
-    assemble,
+    write_header,
 )
 from minibroker.protocol.records.compression import NONE, compress, decompress
 from minibroker.protocol.records.varint import (
@@ -71,37 +72,42 @@ def encode_batch(
 ) -> bytearray:
     """A batch of at least one record, as a producer sends it."""
     assert records, "a batch has at least one record"
-    timestamps = [record[0] for record in records]
-    body = b"".join(_encode_records(records, timestamps))
+    parts, max_timestamp = _encode_records(records)
+    if compression != NONE:
+        parts = [compress(compression, b"".join(parts))]
+    parts.insert(0, bytes(BATCH_HEADER_BYTES))
+    batch = bytearray().join(parts)
     header = BatchHeader(
         base_offset=0,
-        batch_length=0,
+        batch_length=len(batch) - BATCH_OVERHEAD_BYTES,
         leader_epoch=NO_EPOCH,
         magic=MAGIC,
         crc=0,
         attributes=compression,
         last_offset_delta=len(records) - 1,
-        base_timestamp=timestamps[0],
-        max_timestamp=max(timestamps),
+        base_timestamp=records[0][0],
+        max_timestamp=max_timestamp,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         base_sequence=producer.base_sequence,
         record_count=len(records),
     )
-    return assemble(header, body if compression == NONE else compress(compression, body))
+    write_header(batch, header)
+    return batch
 
 
-def _encode_records(records: Sequence[RecordToSend], timestamps: Sequence[int]) -> list[bytes]:
-    base = timestamps[0]
-    times: Iterable[bytes]
-    if min(timestamps) >= base and max(timestamps) - base < SMALL_COUNT:
-        times = [VARINT[timestamp - base] for timestamp in timestamps]
-    else:
-        times = [encode_varint(timestamp - base) for timestamp in timestamps]
-    offsets = chain(VARINT, map(encode_varint, count(SMALL_COUNT)))
+def _encode_records(records: Sequence[RecordToSend]) -> tuple[list[bytes], int]:
+    """The bytes of all records, in pieces, and the largest timestamp."""
     varint, start, keyless = VARINT, _START, _KEYLESS
+    offsets = chain(varint, map(encode_varint, count(SMALL_COUNT)))
+    base = last = newest = records[0][0]
+    time = varint[0]
     parts: list[bytes] = []
-    for (_, key, value, headers), time, offset in zip(records, times, offsets, strict=False):
+    for (timestamp, key, value, headers), offset in zip(records, offsets, strict=False):
+        if timestamp != last:
+            last, delta = timestamp, timestamp - base
+            time = varint[delta] if 0 <= delta < SMALL_COUNT else encode_varint(delta)
+            newest = max(newest, timestamp)
         try:
             if headers or value is None:
                 parts += _encode_record(key, value, headers, time + offset)
@@ -111,13 +117,13 @@ def _encode_records(records: Sequence[RecordToSend], timestamps: Sequence[int]) 
                 length = len(time) + len(offset) + len(sizes) + size + 2
                 parts += (start[length], time, offset, sizes, value, _NO_HEADERS)
             else:
-                key_size, value_size = varint[len(key)], varint[len(value)]
-                deltas = time + offset + key_size
+                value_size = varint[len(value)]
+                deltas = time + offset + varint[len(key)]
                 length = len(deltas) + len(key) + len(value_size) + len(value) + 2
                 parts += (start[length], deltas, key, value_size, value, _NO_HEADERS)
         except IndexError:  # a length beyond the tables
             parts += _encode_record(key, value, headers, time + offset)
-    return parts
+    return parts, newest
 
 
 def _encode_record(
@@ -157,6 +163,8 @@ def decode_records(batch: Buffer, header: BatchHeader) -> list[Record]:
         else:
             body = decompress(header.compression, packed)
         records = _decode_body(body, header)
+        if header.is_log_append_time:
+            records = [record._replace(timestamp=header.max_timestamp) for record in records]
     except IndexError:
         _refuse("the records are cut short")
     except ValueError as error:  # a number too large, a name that is no UTF-8, a corrupt block
@@ -178,23 +186,22 @@ def _decode_body(data: bytes, header: BatchHeader) -> list[Record]:
     records: list[Record] = []
     append, new, unsigned = records.append, tuple.__new__, decode_unsigned
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    append_time = header.max_timestamp if header.is_log_append_time else None
-    at, delta = 0, -1
+    at, last_delta = 0, -1
     for _ in range(header.record_count):
-        number = data[at]
+        size = data[at]
         at += 1
-        if number > 0x7F:
+        if size > 0x7F:
             if (more := data[at]) < 0x80:
-                number = number & 0x7F | more << 7
+                size = size & 0x7F | more << 7
                 at += 1
             else:
-                number, at = unsigned(data, at - 1, VARINT_BYTES_MAX)
-        end = at + (number >> 1)
+                size, at = unsigned(data, at - 1, VARINT_BYTES_MAX)
+        start = at
         number = data[at + 1]  # behind the attributes, which mean nothing
         at += 2
         if number > 0x7F:
             number, at = unsigned(data, at - 1, VARLONG_BYTES_MAX)
-        timestamp = base_timestamp + (number >> 1 ^ -(number & 1))
+        timestamp = base_timestamp + (number >> 1 ^ -(number & 1)) if number else base_timestamp
         number = data[at]
         at += 1
         if number > 0x7F:
@@ -203,31 +210,32 @@ def _decode_body(data: bytes, header: BatchHeader) -> list[Record]:
                 at += 1
             else:
                 number, at = unsigned(data, at - 1, VARINT_BYTES_MAX)
-        if number & 1 or number >> 1 <= delta:
-            raise ValueError("offsets do not ascend")
         delta = number >> 1
-        key = value = None
+        if number & 1 or delta <= last_delta:
+            raise ValueError("offsets do not ascend")
+        last_delta = delta
         if (number := data[at]) == 1:
+            key = None
             at += 1
+        elif number < 0x80 and not number & 1:
+            at += 1
+            key = data[at : (at := at + (number >> 1))]
         else:
             key, at = _decode_bytes(data, at)
         number = data[at]
         if number > 0x7F and (more := data[at + 1]) < 0x80 and not number & 1:
-            at += 2 + ((number & 0x7F | more << 7) >> 1)
-            value = data[at - ((number & 0x7F | more << 7) >> 1) : at]
-        elif number == 1:
-            at += 1
+            at += 2
+            value: bytes | None = data[at : (at := at + ((number & 0x7F) >> 1 | more << 6))]
         else:
             value, at = _decode_bytes(data, at)
-        headers: Headers = ()
         if data[at]:
             headers, at = _decode_headers(data, at)
         else:
+            headers = ()
             at += 1
-        if at != end:
+        if at - start << 1 != size:
             raise ValueError("a record's length is wrong")
-        time = timestamp if append_time is None else append_time
-        append(new(Record, (base_offset + delta, time, key, value, headers)))
+        append(new(Record, (base_offset + delta, timestamp, key, value, headers)))
     if at != len(data):
         raise ValueError("bytes behind the last record")
     return records
