@@ -1,0 +1,195 @@
+"""Opening a log: from the names in its directory to segments, epochs and producer states.
+
+After a clean stop no segment is read: names give the bases, the index files their ends, and a
+short walk from the last index entry the end of the log. After an unclean stop the recovery point
+says from where on everything is checked (`recovery.py`). Either way the epochs and the producer
+states are then compared with the batches, and made anew where they cannot be trusted. Opening twice
+gives the same log.
+"""
+
+import logging
+from typing import NamedTuple
+
+from minibroker.broker.log.epoch_file import EpochFile
+from minibroker.broker.log.epochs import EpochCache
+from minibroker.broker.log.limits import LogLimits
+from minibroker.broker.log.outcomes import Damage, Opening, Place
+from minibroker.broker.log.producers import ProducerStates, SnapshotError
+from minibroker.broker.log.recovery import Recovery, check_segment, known_damage
+from minibroker.broker.log.segment import DELETED_SUFFIX, Segment
+from minibroker.broker.log.segments import Segments
+from minibroker.broker.log.snapshots import Snapshots
+from minibroker.protocol.constants import NO_EPOCH
+
+LOGGER = logging.getLogger(__name__)
+LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned")
+
+
+class Loaded(NamedTuple):
+    """A log's parts, ready for use."""
+
+    segments: Segments
+    epochs: EpochCache
+    producers: ProducerStates
+    snapshots: Snapshots
+    epoch_file: EpochFile
+    log_start: int
+    log_end: int
+    recovery_point: int
+    damage: Damage | None
+
+
+def load(place: Place, limits: LogLimits, opening: Opening, now_ms: int) -> Loaded:
+    """Open the log in a directory; makes the directory and a first segment where needed."""
+    loader = _Loader(place, limits, opening, now_ms)
+    return loader.run()
+
+
+def rebuild_producers(
+    producers: ProducerStates, segments: Segments, snapshots: Snapshots, now_ms: int
+) -> None:
+    """Become what the log says up to its end: the newest good snapshot, then the batches."""
+    start = segments.first.base_offset
+    producers.clear(start)
+    for offset in reversed(snapshots.offsets()):
+        try:
+            producers.load(snapshots.read(offset), now_ms)
+            start = offset
+            break
+        except SnapshotError as error:
+            LOGGER.warning("%s is deleted: %s", snapshots.path(offset), error)
+            snapshots.drop(offset)
+    for header in segments.headers(start):
+        producers.update_from_replica(header, now_ms)
+
+
+class _Loader:
+    """One opening; its methods are the steps, in order."""
+
+    def __init__(self, place: Place, limits: LogLimits, opening: Opening, now_ms: int) -> None:
+        self._place = place
+        self._limits = limits
+        self._opening = opening
+        self._now_ms = now_ms
+        self._segments = Segments()
+        self._epoch_file = EpochFile(place.files, place.directory)
+        self._snapshots = Snapshots(place.files, place.directory)
+
+    def run(self) -> Loaded:
+        opening, segments = self._opening, self._segments
+        self._open_segments()
+        damage = known_damage(self._place)
+        first_checked = self._first_to_check()
+        log_end = -1
+        if first_checked < len(segments):
+            recovery = Recovery(self._place, opening, segments)
+            log_end = recovery.run(first_checked)
+            damage = recovery.damage or damage
+        else:
+            log_end = self._end_of_active()
+        if log_end < opening.log_start:
+            log_end = opening.log_start
+            self._restart_at(log_end)
+        log_start = max(opening.log_start, segments.first.base_offset)
+        recovery_point = log_end if opening.is_clean else min(opening.recovery_point, log_end)
+        epochs = self._load_epochs(first_checked, log_start, log_end)
+        trusted = log_end if opening.same_boot or opening.is_clean else recovery_point
+        self._snapshots.drop_outside(segments.first.base_offset, trusted)
+        producers = ProducerStates(self._limits.producer_expiration_ms)
+        rebuild_producers(producers, segments, self._snapshots, self._now_ms)
+        return Loaded(
+            segments,
+            epochs,
+            producers,
+            self._snapshots,
+            self._epoch_file,
+            log_start,
+            log_end,
+            recovery_point,
+            damage,
+        )
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        files, directory = self._place.files, self._place.directory
+        interval = self._limits.index_interval_bytes
+        return Segment(files, directory, base_offset, self._now_ms, interval)
+
+    def _open_segments(self) -> None:
+        files, directory = self._place.files, self._place.directory
+        files.make_dir(directory)
+        names = files.list(directory)
+        logs = {name.removesuffix(".log") for name in names if name.endswith(".log")}
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            is_orphan = suffix in ("index", "timeindex") and stem not in logs
+            if is_orphan or name.endswith(LEFTOVER_SUFFIXES):
+                files.remove(directory / name)
+        for base_offset in sorted(int(stem) for stem in logs if stem.isdigit()):
+            self._segments.add(self._new_segment(base_offset))
+        if not len(self._segments):
+            self._segments.add(self._new_segment(self._opening.log_start))
+
+    def _first_to_check(self) -> int:
+        """The index of the first segment to be read; the number of segments if none is."""
+        segments = self._segments
+        first = len(segments)
+        if not self._opening.is_clean:
+            first = segments.index_of(self._opening.recovery_point)
+        for index, segment in enumerate(segments):
+            if index >= first:
+                break
+            if segment.has_sound_indexes():
+                segment.load()
+            elif check_segment(segment, segment.base_offset).end < segment.size:
+                return index
+            elif segment is not segments.active:
+                segment.write_indexes()
+        if first == len(segments):
+            end, _ = segments.active.load_tail()
+            if end != segments.active.size:
+                return first - 1
+        return first
+
+    def _end_of_active(self) -> int:
+        active = self._segments.active
+        _, last = active.load_tail()
+        return active.base_offset if last is None else last.next_offset
+
+    def _restart_at(self, offset: int) -> None:
+        """Nothing of what is here is to be read any more (REC-08)."""
+        for segment in self._segments.take_from(0):
+            segment.close()
+            for path in segment.paths:
+                self._place.files.remove(path)
+        self._segments.add(self._new_segment(offset))
+
+    def _load_epochs(self, first_checked: int, log_start: int, log_end: int) -> EpochCache:
+        """The epochs of the file, as far as they agree with the batches."""
+        segments = self._segments
+        epochs = self._epoch_file.load()
+        before = epochs.dump() if epochs is not None else None
+        checked = list(segments)[first_checked:]
+        from_offset = checked[0].base_offset if checked else log_end
+        if epochs is None or not self._agrees(epochs, from_offset):
+            epochs, from_offset = EpochCache(), segments.first.base_offset
+        if from_offset < log_end:
+            epochs.truncate_from_end(from_offset)
+            for header in segments.headers(from_offset):
+                if header.leader_epoch > epochs.newest_epoch:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+        epochs.truncate_from_end(log_end)
+        epochs.truncate_from_start(log_start)
+        self._epoch_file.is_stale = epochs.dump() != before
+        self._epoch_file.save(epochs)
+        return epochs
+
+    def _agrees(self, epochs: EpochCache, end_offset: int) -> bool:
+        """Whether the last batch before `end_offset` has the epoch that the file gives it."""
+        if end_offset <= self._segments.first.base_offset:
+            return True
+        segment = list(self._segments)[self._segments.index_of(end_offset - 1)]
+        end, last = segment.load_tail()
+        if last is None:
+            return end == 0
+        known = [entry.epoch for entry in epochs.entries if entry.offset <= last.base_offset]
+        return (known[-1] if known else NO_EPOCH) == last.leader_epoch

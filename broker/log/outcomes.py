@@ -1,0 +1,91 @@
+"""What a log is opened with, and what its operations return: plain values."""
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import NamedTuple
+
+from minibroker.broker.log.files import File, Files
+from minibroker.protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a log lies, and whose it is."""
+
+    files: Files
+    directory: PurePath
+    topic_partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What the data directory knows about a log before its files are read.
+
+    `same_boot`: the machine has not stopped since the last append, so the page cache lost nothing.
+    """
+
+    is_clean: bool = False
+    recovery_point: int = 0
+    log_start: int = 0
+    high_watermark: int = 0
+    same_boot: bool = False
+
+
+NEW_LOG = Opening(is_clean=True)
+
+
+class Damage(NamedTuple):
+    """Records that should be there are not: from `offset` on the log is not what it was.
+
+    The bytes that were there lie beside the log in `*.damaged` files.
+    """
+
+    offset: int
+    reason: str
+
+
+class Appended(NamedTuple):
+    """Where a batch lies. `append_time_ms` is -1 unless the topic uses the append time."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    is_duplicate: bool
+
+
+class OffsetAtTime(NamedTuple):
+    """The first record of a time or later; timestamp in ms."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+class Flush(NamedTuple):
+    """What must be synced before the log may call `end_offset` durable.
+
+    The driver awaits `file.sync()` for each of `files`, then runs `Files.sync_dir` for each of
+    `directories` (a worker may: it is only there after a roll or a creation), then calls
+    `Log.finish_flush`.
+    """
+
+    files: tuple[File, ...]
+    directories: tuple[PurePath, ...]
+    end_offset: int
+    generation: int
+    opened: tuple[File, ...]
+    name_changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """A log at one moment; offsets, and sizes in bytes."""
+
+    log_start: int
+    log_end: int
+    recovery_point: int
+    size: int
+    segment_count: int
+    generation: int
+    producer_count: int
+    is_damaged: bool

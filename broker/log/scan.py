@@ -1,0 +1,105 @@
+"""Walking over the batches of a log file: fast hops over headers, and the full check.
+
+`batch_headers` trusts the file (it was checked when it was written, or by recovery) and reads only
+what it must: windows of 16 KB while batches are small, single headers when they are large.
+`checked_batches` trusts nothing and is what recovery uses: large reads, one CRC per batch, no work
+per record; its speed is that of reading the file once. `find_batch` looks for a batch behind bytes
+that are none, which is how recovery tells damage from a torn tail.
+"""
+
+from collections.abc import Iterator
+
+from minibroker.broker.log.files import File
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC
+from minibroker.protocol.records.batch import BatchHeader, has_valid_crc, read_header
+
+HOP_WINDOW_BYTES = 16 * 1024
+# Large reads, but small enough that the allocator reuses the memory instead of mapping it anew.
+CHECK_WINDOW_BYTES = 1024 * 1024
+MAGIC_POSITION = 16
+
+
+def batch_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch in `file[position:end]`, unchecked."""
+    window, start = b"", position
+    window_bytes = HOP_WINDOW_BYTES
+    while position + BATCH_HEADER_BYTES <= end:
+        at = position - start
+        if at + BATCH_HEADER_BYTES > len(window):
+            window, start, at = file.read(position, window_bytes), position, 0
+            if len(window) < BATCH_HEADER_BYTES:
+                return
+        header = read_header(window, at)
+        size = header.size
+        if size < BATCH_HEADER_BYTES or position + size > end:
+            return
+        yield position, header
+        position += size
+        window_bytes = HOP_WINDOW_BYTES if size < HOP_WINDOW_BYTES // 4 else BATCH_HEADER_BYTES
+
+
+def _is_sound(header: BatchHeader, next_offset: int) -> bool:
+    return (
+        header.magic == MAGIC
+        and header.size >= BATCH_HEADER_BYTES
+        and header.base_offset >= next_offset
+        and header.last_offset_delta >= 0
+    )
+
+
+def checked_batches(
+    file: File, position: int, next_offset: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each valid batch from `position` on; ends at the first bad byte.
+
+    Valid: whole, magic 2, right CRC, and an offset not below the end of the one before
+    (`next_offset` for the first).
+    """
+    end = file.size
+    window, start = memoryview(b""), position
+    while position + BATCH_HEADER_BYTES <= end:
+        at = position - start
+        if at + BATCH_HEADER_BYTES > len(window):
+            window, start, at = _window(file, position, CHECK_WINDOW_BYTES), position, 0
+            if len(window) < BATCH_HEADER_BYTES:
+                return
+        header = read_header(window, at)
+        size = header.size
+        if not _is_sound(header, next_offset) or position + size > end:
+            return
+        if at + size > len(window):
+            window, start, at = _window(file, position, max(size, CHECK_WINDOW_BYTES)), position, 0
+        if not has_valid_crc(window[at : at + size], header):
+            return
+        yield position, header
+        position += size
+        next_offset = header.next_offset
+
+
+def _window(file: File, position: int, size: int) -> memoryview:
+    return memoryview(file.read(position, size))
+
+
+def find_batch(file: File, position: int, next_offset: int) -> int | None:
+    """Where, behind `position`, a valid batch of `next_offset` or later begins; None if nowhere."""
+    end = file.size
+    while position + BATCH_HEADER_BYTES <= end:
+        window = file.read(position, CHECK_WINDOW_BYTES)
+        found = window.find(MAGIC, MAGIC_POSITION)
+        while found >= 0:
+            at = found - MAGIC_POSITION
+            if at + BATCH_HEADER_BYTES > len(window):
+                break
+            if _is_batch(file, position + at, read_header(window, at), next_offset):
+                return position + at
+            found = window.find(MAGIC, found + 1)
+        position += max(1, len(window) - BATCH_HEADER_BYTES + 1)
+    return None
+
+
+def _is_batch(file: File, position: int, header: BatchHeader, next_offset: int) -> bool:
+    if not _is_sound(header, next_offset) or position + header.size > file.size:
+        return False
+    if header.base_offset - next_offset >= 1 << 32:
+        return False
+    return has_valid_crc(_window(file, position, header.size), header)

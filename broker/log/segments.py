@@ -1,0 +1,121 @@
+"""The segments of one log, in order: finding, reading, measuring.
+
+Invariant: there is always at least one; bases grow; all but the last (the active one) are sealed,
+which means that nobody writes to them any more and their index files are complete.
+
+Reads answer with file slices, one per segment, cut at batch boundaries: a reader gets whole
+batches only, so nothing is sent that it would have to throw away.
+"""
+
+import bisect
+from collections.abc import Iterator
+
+from minibroker.broker.log.segment import Segment
+from minibroker.broker.log.slices import FileSlice
+from minibroker.protocol.records.batch import BatchHeader
+
+
+class Segments:
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._list: list[Segment] = []
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._list)
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    @property
+    def active(self) -> Segment:
+        """The last one, to which batches are appended."""
+        return self._list[-1]
+
+    @property
+    def first(self) -> Segment:
+        """The oldest one."""
+        return self._list[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        return sum(segment.size for segment in self._list)
+
+    def add(self, segment: Segment) -> None:
+        """Append a segment; its base lies above all others'."""
+        assert not self._bases or segment.base_offset > self._bases[-1]
+        self._bases.append(segment.base_offset)
+        self._list.append(segment)
+
+    def take_first(self, count: int) -> list[Segment]:
+        """Take the oldest ones out; at least one stays."""
+        assert count < len(self._list)
+        taken = self._list[:count]
+        del self._list[:count], self._bases[:count]
+        return taken
+
+    def take_from(self, index: int) -> list[Segment]:
+        """Take out the segment at `index` and all newer ones."""
+        taken = self._list[index:]
+        del self._list[index:], self._bases[index:]
+        return taken
+
+    def index_of(self, offset: int) -> int:
+        """Which segment holds an offset; the first one for offsets below it."""
+        return max(0, bisect.bisect_right(self._bases, offset) - 1)
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """The segment that holds `offset`, and the newer ones."""
+        return self._list[self.index_of(offset) :]
+
+    def end_of(self, index: int, log_end: int) -> int:
+        """The offset behind the last of a segment: the next one's base."""
+        return self._bases[index + 1] if index + 1 < len(self._bases) else log_end
+
+    # -- reading
+
+    def read(
+        self, offset: int, bytes_max: int, end_offset: int, at_least_one: bool
+    ) -> list[FileSlice]:
+        """Whole batches from the one that holds `offset` on, all below `end_offset`."""
+        slices: list[FileSlice] = []
+        room = bytes_max
+        for index in range(self.index_of(offset), self.index_of(end_offset) + 1):
+            segment = self._list[index]
+            start = segment.position_of(offset)
+            is_whole = index + 1 < len(self._bases) and self._bases[index + 1] <= end_offset
+            end = segment.size if is_whole else segment.position_of(end_offset)
+            if end - start > room:
+                end = segment.last_boundary(start, start + room)
+                if end == start and at_least_one and not slices:
+                    header = segment.batch_at(start)
+                    assert header is not None
+                    end = start + header.size
+                    room = 0
+            if end > start:
+                slices.append(segment.slice(start, end))
+                room -= end - start
+            if room <= 0 or end < segment.size:
+                break
+        return slices
+
+    def readable_bytes(self, offset: int, end_offset: int) -> int:
+        """How many bytes lie between two offsets, without a disk read.
+
+        Exact near the end of the log; elsewhere too many by at most an index interval and a batch
+        at each side, never too few.
+        """
+        if offset >= end_offset:
+            return 0
+        first, last = self.index_of(offset), self.index_of(end_offset - 1)
+        end = self._list[last].position_near(end_offset, is_end=True)
+        between = sum(segment.size for segment in self._list[first:last])
+        return between + end - self._list[first].position_near(offset, is_end=False)
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The header of every batch from the one that holds `offset` on."""
+        for segment in self.from_offset(offset):
+            for _, header in segment.batches_from(offset):
+                yield header
