@@ -88,6 +88,10 @@ class ProducerStates:
         """For tools and tests."""
         return self._entries.get(producer_id)
 
+    def entries(self) -> list[tuple[int, ProducerEntry]]:
+        """All of them by producer id, for tools."""
+        return sorted(self._entries.items())
+
     def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
         """Judge a batch that a client sent: None if it comes next, or itself as it is in the log.
 

@@ -1,0 +1,127 @@
+r"""kcat's format strings and offsets, which `consume` understands.
+
+A format string is compiled once into one function per piece, because it runs for every record:
+`%t` topic, `%p` partition, `%o` offset, `%k` key, `%K` its length, `%s` value, `%S` its length,
+`%R` the value's length as 4 bytes, `%T` timestamp in ms, `%h` headers, `%%` a percent sign, and
+the escapes `\n`, `\r`, `\t`, `\\`, `\xHH`. A null key or value is nothing, its length -1.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from minibroker.client import ConsumerRecord
+
+Piece: TypeAlias = "Callable[[ConsumerRecord], bytes]"
+
+TOKEN: Final = re.compile(r"%(.?)|\\x([0-9a-fA-F]{2})|\\(.?)", re.DOTALL)
+ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
+
+
+class FormatError(ValueError):
+    """A format string or an offset that means nothing; the text is for the user."""
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _headers(record: "ConsumerRecord") -> bytes:
+    pairs = (name.encode() + b"=" + (value or b"") for name, value in record.headers)
+    return b",".join(pairs)
+
+
+PIECES: Final[dict[str, Piece]] = {
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "k": lambda record: record.key or b"",
+    "K": lambda record: b"%d" % _size(record.key),
+    "s": lambda record: record.value or b"",
+    "S": lambda record: b"%d" % _size(record.value),
+    "R": lambda record: _size(record.value).to_bytes(4, "big", signed=True),
+    "T": lambda record: b"%d" % record.timestamp,
+    "h": _headers,
+}
+
+
+def _constant(text: bytes) -> Piece:
+    return lambda record: text
+
+
+def compile_format(text: str) -> Piece:
+    """A function that writes a record. Raises `FormatError` naming what is unknown."""
+    pieces: list[Piece] = []
+    position = 0
+    for match in TOKEN.finditer(text):
+        if match.start() > position:
+            pieces.append(_constant(text[position : match.start()].encode()))
+        position = match.end()
+        pieces.append(_piece(match))
+    if position < len(text):
+        pieces.append(_constant(text[position:].encode()))
+    if len(pieces) == 1:
+        return pieces[0]
+    return lambda record: b"".join([piece(record) for piece in pieces])
+
+
+def _piece(match: re.Match[str]) -> Piece:
+    token, hexadecimal, escape = match.groups()
+    if hexadecimal is not None:
+        return _constant(bytes.fromhex(hexadecimal))
+    if escape is not None and escape in ESCAPES:
+        return _constant(ESCAPES[escape])
+    if token == "%":
+        return _constant(b"%")
+    if token is not None and token in PIECES:
+        return PIECES[token]
+    known = " ".join(f"%{name}" for name in PIECES)
+    raise FormatError(f"{match.group()!r} is no format token; there are {known} %%")
+
+
+def format_of(properties: Mapping[str, str]) -> str:
+    """The format string of `print.key=true` and the other properties of Kafka's consumer."""
+    tokens = {"print.timestamp": "%T", "print.partition": "%p", "print.offset": "%o"}
+    tokens |= {"print.headers": "%h", "print.key": "%k", "print.value": "%s"}
+    separators = {"key.separator": r"\t", "line.separator": r"\n"}
+    known = tokens.keys() | separators.keys()
+    for name in properties:
+        if name not in known:
+            raise FormatError(f"unknown property {name!r}; there are {', '.join(sorted(known))}")
+    default = {"print.value": "true"}
+    wanted = [
+        token for name, token in tokens.items() if {**default, **properties}.get(name) == "true"
+    ]
+    given = {name: text for name, text in properties.items() if name in separators}
+    separators |= {name: text.replace("%", "%%") for name, text in given.items()}
+    return separators["key.separator"].join(wanted) + separators["line.separator"]
+
+
+class Start(NamedTuple):
+    """Where to begin: `kind` is beginning, end, offset, tail (before the end) or time (ms)."""
+
+    kind: str
+    number: int = 0
+
+
+def parse_offset(text: str) -> Start:
+    """`beginning`, `end`, `N`, `-N` (before the end), `s@TIME` (ms since 1970, or ISO 8601)."""
+    if text in ("beginning", "earliest", "end", "latest"):
+        return Start({"earliest": "beginning", "latest": "end"}.get(text, text))
+    if text.startswith("s@"):
+        return Start("time", _time_ms(text.removeprefix("s@")))
+    if re.fullmatch(r"-?\d+", text):
+        number = int(text)
+        return Start("tail", -number) if text.startswith("-") else Start("offset", number)
+    raise FormatError(f"{text!r} is no offset: beginning, end, N, -N or s@TIME")
+
+
+def _time_ms(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise FormatError(f"{text!r} is no time: milliseconds since 1970, or ISO 8601") from None

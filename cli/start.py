@@ -1,0 +1,192 @@
+"""`minibroker start`: one broker in this process, until SIGTERM or SIGINT.
+
+This is the real composition root: the network, the disk, the store, the clocks and the generator
+of chance are made here and handed to `broker.app.serve`; a simulation hands over others. The first
+signal stops the broker in order (logs flushed, the clean-shutdown mark written, exit code 0); a
+second one ends the process at once, which is no worse than `kill -9`: the next start recovers.
+"""
+
+import errno
+import logging
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibroker.cli.acknowledgement import meaning_of
+from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
+from minibroker.cli.terminal import Failure, end_now, note
+
+if TYPE_CHECKING:
+    import trio
+
+    from minibroker.broker.app import System
+    from minibroker.broker.config import Config
+    from minibroker.broker.metadata.store import MetadataStore
+    from minibroker.protocol.types import Endpoint
+
+# The pattern of Kafka's log4j configuration, which log shippers know.
+LOG_PATTERN = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+METADATA_FILE = "metadata.db"
+CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def start(
+    file: ConfigFile = None,
+    settings: Settings = None,
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", "-d", help="Where the data lies.", show_default=False),
+    ] = None,
+    listen: Annotated[
+        str,
+        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Default: 127.0.0.1:9092."),
+    ] = "",
+    flush: Annotated[
+        str,
+        typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
+    ] = "",
+) -> None:
+    """Start one broker and run it until SIGTERM or Ctrl-C.
+
+    It keeps everything in its data directory. Start it again with the same directory and it goes
+    on where it was, after `kill -9` too.
+    """
+    named = {"log.dirs": str(data_dir or ""), "listeners": listen, "flush": flush}
+    given = {name: value for name, value in named.items() if value}
+    loaded = load_settings(file, given_settings(settings) | given)
+    for warning in loaded.warnings:
+        note(f"WARNING: {warning}")
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=LOG_PATTERN)
+
+    import trio
+
+    root = _data_directory(Path(loaded.config.log_dirs))
+    try:
+        trio.run(_run, loaded.config, root)
+    except* OSError as group:
+        raise _failure_of(_first(group), loaded.config, root) from None
+
+
+async def _run(config: "Config", root: Path) -> None:
+    """The broker and the task that waits for signals."""
+    import trio
+
+    from minibroker.broker.app import serve
+
+    shutdown = trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_shut_down_on_signal, shutdown)
+        async with trio.open_nursery() as broker:
+            started = await broker.start(serve, config, _real_system(config, root), shutdown)
+            _announce(config, root, started.endpoint)
+        nursery.cancel_scope.cancel()
+    print(f"[KafkaServer id={config.node_id}] shut down completed", flush=True)
+
+
+async def _shut_down_on_signal(
+    shutdown: "trio.Event", task_status: "trio.TaskStatus[None]"
+) -> None:
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            if shutdown.is_set():
+                end_now(number)
+            note("shutting down; a second signal ends at once")
+            shutdown.set()
+
+
+def _real_system(config: "Config", root: Path) -> "System":
+    """Everything that a simulation replaces, in its real form."""
+    from minibroker.broker.app import System
+    from minibroker.broker.clock import boot_id, wall_ms
+    from minibroker.broker.disk import RealFiles, in_worker
+    from minibroker.client.net import TcpNetwork
+
+    return System(
+        network=TcpNetwork(in_worker),
+        files=RealFiles(),
+        store=_store(config.metadata_store or f"sqlite:{root / METADATA_FILE}"),
+        wall_ms=wall_ms,
+        boot_id=boot_id(),
+        rng=random.Random(),
+        in_worker=in_worker,
+    )
+
+
+def _store(name: str) -> "MetadataStore":
+    from minibroker.broker.disk import in_worker
+
+    kind, _, path = name.partition(":")
+    if kind == "memory":
+        from minibroker.broker.metadata.memory_store import MemoryStore
+
+        return MemoryStore()
+    from minibroker.broker.metadata.sqlite_store import SqliteStore
+
+    return SqliteStore(Path(path), in_worker)
+
+
+def _announce(config: "Config", root: Path, endpoint: "Endpoint") -> None:
+    """What a human wants to know, then the two lines that scripts wait for."""
+    print(f"Data directory: {root}")
+    print(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")
+    print(f"Listening on {endpoint}", flush=True)
+    if not _is_loopback(endpoint.host):
+        note(
+            f"WARNING: {endpoint} can be reached from other machines, and there is no"
+            " authentication yet: who reaches it can read, write and delete everything"
+        )
+    print(f"[KafkaServer id={config.node_id}] started")
+    print("Kafka Server started", flush=True)
+
+
+def _is_loopback(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _data_directory(root: Path) -> Path:
+    """Make it if it is not there."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Failure(
+            f"{error.filename or root} is a file, so {root} cannot be the data directory;"
+            " name another one with --data-dir"
+        ) from None
+    except OSError as error:
+        raise Failure(f"cannot make the data directory {root}: {error.strerror}") from None
+    return root.absolute()
+
+
+def _first(group: BaseExceptionGroup[OSError]) -> OSError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _failure_of(error: OSError, config: "Config", root: Path) -> Failure:
+    """What the user can do about it."""
+    if error.errno == errno.EADDRINUSE:
+        return Failure(
+            f"{config.listeners} is taken by another program; stop it, or choose another address"
+            " with --listen HOST:PORT (port 0 takes a free one)"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return Failure(f"{config.listeners} is no address of this machine; see --listen")
+    if isinstance(error, BlockingIOError):
+        return Failure(f"the data directory {root} is in use by another broker")
+    where = error.filename or root
+    if error.errno in CANNOT_WRITE:
+        return Failure(f"cannot write to {where}: {error.strerror}; see --data-dir")
+    return Failure(f"{error.strerror or error}: {where}")

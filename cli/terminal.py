@@ -1,0 +1,143 @@
+"""How every command speaks: results on stdout, everything else on stderr behind `% `.
+
+So stdout can be piped, and a failure is one line that says what to do. What a user or a machine
+can cause (a refused connection, a full disk, a bad setting) ends as `% ERROR: ...` and exit
+code 1; only a mistake of ours shows a traceback. Usage errors are typer's, with exit code 2.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+FAILED = 1
+USAGE = 2
+
+
+class Failure(Exception):
+    """An operating error; its text is for the user. `exit_code` is what the process ends with."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM arrived; a command ends its work in order."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.exit_code = 128 + signal_number
+
+
+class OutputFormat(StrEnum):
+    """What `list` and `describe` print."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Bootstrap = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-server",
+        "--bootstrap-servers",
+        "-b",
+        metavar="HOST:PORT",
+        envvar="MINIBROKER_BOOTSTRAP_SERVER",
+        help="Where to find a broker; several are joined by commas.",
+    ),
+]
+Format = Annotated[OutputFormat, typer.Option("--format", help="Shape of the output.")]
+TopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", show_default=False)]
+TopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="The same as TOPIC.", show_default=False),
+]
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def note(text: str) -> None:
+    """A line for the human at the terminal."""
+    print(f"% {text}", file=sys.stderr, flush=True)
+
+
+def one_topic(argument: str | None, option: str | None) -> str:
+    """The topic, given either way."""
+    if argument is not None and option is not None and argument != option:
+        raise typer.BadParameter(f"two topics are named: {argument} and {option}")
+    topic = argument if argument is not None else option
+    if topic is None:
+        raise typer.BadParameter("name a topic: TOPIC or --topic TOPIC")
+    return topic
+
+
+def pairs(given: list[str], option: str) -> dict[str, str]:
+    """`NAME=VALUE` texts as a mapping."""
+    split = [text.partition("=") for text in given]
+    for name, separator, value in split:
+        if not name or not separator:
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {name + value!r}")
+    return {name.strip(): value for name, _, value in split}
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into `Interrupted`; a second one ends all at once."""
+
+    def first(signal_number: int, frame: FrameType | None) -> NoReturn:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end_now)
+        raise Interrupted(signal_number)
+
+    before = {number: signal.signal(number, first) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_now(signal_number: int, frame: FrameType | None = None) -> NoReturn:
+    """Leave without finishing anything, with the exit code a shell expects."""
+    os._exit(128 + signal_number)
+
+
+def explain(error: BaseException) -> str | None:
+    """One line for an operating error; None for a mistake of ours, which shows its traceback."""
+    if isinstance(error, BaseExceptionGroup):
+        lines = [explain(inner) for inner in error.exceptions]
+        return lines[0] if None not in lines else None
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"{error.strerror or error}{where}"
+    if type(error).__module__.startswith("minibroker."):
+        return " ".join(str(error).split()) or type(error).__name__
+    return None
+
+
+@contextmanager
+def failures_as_one_line() -> Iterator[None]:
+    """Around everything: the exit code of each way to end."""
+    try:
+        yield
+    except Interrupted as interrupted:
+        sys.exit(interrupted.exit_code)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not complain while it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        message = explain(error)
+        if message is None:
+            raise
+        note(f"ERROR: {message}")
+        # An option or property that does not exist, or that may not have this value.
+        default = USAGE if type(error).__name__ == "ConfigError" else FAILED
+        sys.exit(getattr(error, "exit_code", default))
