@@ -1,0 +1,59 @@
+"""Producer ids: blocks of 1000, the next one in time, none twice (PID-17)."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.controller.producer_ids import (
+    ID_MAX,
+    ProducerIds,
+    ProducerIdsExhausted,
+    next_block,
+)
+
+
+def test_without_a_block_there_is_no_id():
+    """Before the first block there is no id, and the block is asked for once."""
+    ids = ProducerIds()
+    assert ids.take() is None
+    assert [ids.ask(), ids.ask()] == [True, False]
+
+
+def test_the_next_block_is_asked_for_when_nine_tenths_are_used():
+    """With 90 % of a block used the next is asked for, once, before the block runs out."""
+    ids = ProducerIds()
+    ids.add(range(1000))
+    asked = [(ids.take(), ids.ask()) for _ in range(1000)]
+    assert [producer_id for producer_id, is_asked in asked if is_asked] == [899]
+    assert ids.take() is None
+    ids.add(range(1000, 2000))
+    assert ids.take() == 1000
+    assert ids.ask() is False
+
+
+@given(st.lists(st.booleans(), max_size=400), st.integers(0, 2000))
+def test_ids_grow_and_none_comes_twice(moves, gap):
+    """Whatever the order of taking and of blocks arriving, ids only grow."""
+    ids, taken, first = ProducerIds(), [], 0
+    is_asked = False
+    for arrives in moves:
+        if arrives and is_asked:
+            ids.add(next_block(first))
+            first += 1000 + gap
+            is_asked = False
+        for _ in range(130):
+            producer_id = ids.take()
+            if producer_id is not None:
+                taken.append(producer_id)
+            is_asked = ids.ask() or is_asked
+    assert all(a < b for a, b in pairwise(taken))
+
+
+def test_a_counter_near_its_end_is_fatal():
+    """Near 2^63, and for a counter that makes no sense, there is an error instead of an id."""
+    assert next_block(5) == range(5, 1005)
+    for counter in (ID_MAX - 999, ID_MAX, -1):
+        with pytest.raises(ProducerIdsExhausted):
+            next_block(counter)

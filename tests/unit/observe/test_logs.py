@@ -1,0 +1,59 @@
+"""The log lines: Kafka's pattern, or JSON (conventions 3)."""
+
+import io
+import json
+import logging
+import re
+
+import pytest
+
+from minibroker.broker.observe.logs import configure_logs
+
+
+@pytest.fixture
+def ours():
+    logger = logging.getLogger("minibroker")
+    before = logger.handlers, logger.level, logger.propagate
+    yield logging.getLogger("minibroker.broker.x")
+    logger.handlers, logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])
+
+
+def test_the_text_form(ours):
+    """[date time,millis] LEVEL message (logger), with the level names of log4j."""
+    stream = io.StringIO()
+    configure_logs(stream)
+    ours.info("[KafkaServer id=%d] started", 1)
+    ours.warning("careful")
+    ours.debug("not shown")
+    first, second = stream.getvalue().splitlines()
+    stamp = r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\]"
+    assert re.fullmatch(
+        stamp + r" INFO \[KafkaServer id=1\] started \(minibroker\.broker\.x\)", first
+    )
+    assert re.fullmatch(stamp + r" WARN careful \(minibroker\.broker\.x\)", second)
+
+
+def test_the_json_form(ours):
+    """One object a line, with the traceback inside."""
+    stream = io.StringIO()
+    configure_logs(stream, "json")
+    try:
+        raise OSError("gone")
+    except OSError:
+        ours.exception('a "quoted"\nline')
+    (line,) = stream.getvalue().splitlines()
+    said = json.loads(line)
+    assert (said["level"], said["logger"]) == ("ERROR", "minibroker.broker.x")
+    assert said["message"] == 'a "quoted"\nline'
+    assert "OSError: gone" in said["exception"]
+
+
+def test_a_second_call_replaces_the_first(ours):
+    """Configuring again does not write lines twice."""
+    first, second = io.StringIO(), io.StringIO()
+    configure_logs(first)
+    configure_logs(second)
+    ours.info("once")
+    assert first.getvalue() == ""
+    assert len(second.getvalue().splitlines()) == 1
