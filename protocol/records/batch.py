@@ -156,11 +156,33 @@ def has_valid_crc(view: Buffer, header: BatchHeader) -> bool:
 def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
     """Check what one producer sent for one partition, and return its header.
 
-    Raises InvalidBatch. Cheap checks come first, the CRC last but for those that trust it.
+    Raises InvalidBatch. What can be said of bytes comes first, then the CRC, then what trusts it.
     """
     header = _read_whole(view, size_max)
     if not has_valid_crc(view, header):
         raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
+    if header.attributes:
+        _check_attributes(header)
+    if header.base_offset != 0:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}, a client sends 0"
+        )
+    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"{header.record_count} records, last offset delta {header.last_offset_delta}",
+        )
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if producer != NO_PRODUCER and min(producer) < 0:
+        raise InvalidBatch(
+            ErrorCode.INVALID_RECORD,
+            f"producer id, epoch and sequence {producer}: all -1 or none negative",
+        )
+    return header
+
+
+def _check_attributes(header: BatchHeader) -> None:
+    """Nothing but a codec comes from a client."""
     if header.compression >= len(CODEC_NAMES):
         raise InvalidBatch(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.compression}"
@@ -172,46 +194,30 @@ def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
             ErrorCode.INVALID_RECORD,
             f"attributes {header.attributes:#x}: no transactions, no control batches",
         )
-    if header.base_offset != 0:
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD, f"base offset {header.base_offset}, a client sends 0"
-        )
-    if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD,
-            f"{header.record_count} records, last offset delta {header.last_offset_delta}",
-        )
-    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    if min(producer) < 0 and producer != NO_PRODUCER:
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD,
-            f"producer id, epoch and sequence {producer}: all -1 or none negative",
-        )
-    return header
 
 
 def _read_whole(view: Buffer, size_max: int) -> BatchHeader:
     """The header of a view that is one batch and no more."""
-    if len(view) == 0:
+    given = len(view)
+    if given == 0:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "no batch")
-    if len(view) < BATCH_HEADER_BYTES:
-        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are no batch")
+    if given < BATCH_HEADER_BYTES:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"{given} bytes are no batch")
     header = read_header(view)
+    size = header.size
     if header.magic != MAGIC:
         raise InvalidBatch(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"format {header.magic}, only 2 is taken"
         )
-    if header.size > size_max:
+    if size > size_max:
         raise InvalidBatch(
-            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {header.size} bytes, at most {size_max}"
+            ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes, at most {size_max}"
         )
-    if header.size < BATCH_HEADER_BYTES or header.size > len(view):
+    if size < BATCH_HEADER_BYTES or size > given:
+        raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes in {given}")
+    if size < given:
         raise InvalidBatch(
-            ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes in {len(view)}"
-        )
-    if header.size < len(view):
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD, f"a batch of {header.size} bytes in {len(view)}: send one"
+            ErrorCode.INVALID_RECORD, f"a batch of {size} bytes in {given}: send one"
         )
     return header
 
