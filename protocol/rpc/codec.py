@@ -77,7 +77,7 @@ class UnsupportedVersion(ProtocolError):
 def encode_request(envelope: RequestEnvelope) -> list[Buffer]:
     """A whole frame: its length and header in the first buffer, then the records, uncopied."""
     blobs: list[Any] = []
-    body = _encoder_of(type(envelope.message))(envelope.message, blobs)
+    body = _encoder_of(envelope.message.__class__)(envelope.message, blobs)
     sizes = [len(blob) for blob in blobs]
     api_key, version, correlation_id, client_id, _ = envelope
     header = _pack((int(api_key), version, correlation_id, client_id, body, sizes))
@@ -88,7 +88,7 @@ def encode_request(envelope: RequestEnvelope) -> list[Buffer]:
 def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Records]]:
     """The first bytes of a frame, and the records that follow them in order."""
     blobs: list[Records] = []
-    body = _encoder_of(type(message))(message, blobs)
+    body = _encoder_of(message.__class__)(message, blobs)
     sizes = [records_size(blob) for blob in blobs]
     header = _pack((correlation_id, body, sizes))
     prefix = _PREFIX.pack(_HEADER_LENGTH.size + len(header) + sum(sizes), len(header))

@@ -6,9 +6,9 @@ The reader owns no socket. Its driver asks it for `space`, receives into that, t
 Memory is what matters here. Bytes arrive in a buffer that all connections share; a frame is a
 view of it, valid until the next wait. What is left of an unfinished frame is moved out by `park`
 and back in by the next `received`, so an idle connection holds nothing and a half-sent frame what
-arrived of it. A frame that the shared buffer cannot hold gets memory of its own, which doubles as bytes
-arrive: a length is only a claim, and nothing is allocated because of one. That memory is written
-once, so a frame in it stays valid for as long as somebody holds it.
+arrived of it. A frame that the shared buffer cannot hold gets memory of its own, which doubles as
+bytes arrive: a length is only a claim, and nothing is allocated because of one. That memory is
+written once, so a frame in it stays valid for as long as somebody holds it.
 
 Rejected: receiving exactly one frame at a time, or into a fresh buffer for each; both halve the
 throughput at 16 KB a request.
