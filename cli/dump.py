@@ -94,8 +94,9 @@ def _segment(path: Path, with_records: bool) -> Iterator[Entry]:
                 header, view = batch
                 is_valid = has_valid_crc(view, header)
                 yield _batch_entry(header, position, is_valid)
-                if header.base_offset < expected:
-                    yield _damage(position, 0, f"offset {header.base_offset} after {expected - 1}")
+                if is_valid and header.base_offset < expected:
+                    reason = f"offset {header.base_offset}, where {expected} is the next"
+                    yield _damage(position, header.size, reason)
                 if is_valid:
                     if with_records:
                         yield from _records(view, header, position)
