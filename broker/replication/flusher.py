@@ -18,22 +18,20 @@ from pathlib import PurePath
 import trio
 
 from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Purgatory
 
 
 class Flusher:
     """Knows which partitions are dirty and when each is due.
 
-    `sync_dir` makes the names in a directory durable, which is due after a roll; `after_flush` is
-    told that a partition's durable end may have moved.
+    `sync_dir` makes the names in a directory durable, which is due after a roll.
     """
 
     def __init__(
-        self,
-        sync_dir: Callable[[PurePath], Awaitable[None]],
-        after_flush: Callable[[Partition], None],
+        self, purgatory: Purgatory, sync_dir: Callable[[PurePath], Awaitable[None]]
     ) -> None:
+        self._purgatory = purgatory
         self._sync_dir = sync_dir
-        self._after_flush = after_flush
         # In the order of their first append since the last flush.
         self._due: dict[Partition, float] = {}
         self._next_due = math.inf
@@ -52,8 +50,14 @@ class Flusher:
         if due < self._next_due:
             self._news.set()
 
+    def reschedule(self, partition: Partition, now: float) -> None:
+        """The partition's settings changed: when its records are due may have, too."""
+        self._due.pop(partition, None)
+        if partition.log.durable_end < partition.log.log_end:
+            self.note_append(partition, now)
+
     def forget(self, partition: Partition) -> None:
-        """The partition's log is about to be closed."""
+        """The partition's log is about to be deleted."""
         self._due.pop(partition, None)
         if self._flushing is partition:
             self._flushing = None
@@ -73,16 +77,18 @@ class Flusher:
     async def _flush(self, partition: Partition) -> None:
         self._flushing = partition
         flush = partition.log.start_flush()
-        for file in flush.files:
-            await file.sync()
-            if self._flushing is None:  # forgotten meanwhile
-                return
-        for directory in flush.directories:
-            await self._sync_dir(directory)
-            if self._flushing is None:
-                return
+        try:
+            for file in flush.files:
+                await file.sync()
+            for directory in flush.directories:
+                await self._sync_dir(directory)
+        except OSError:
+            # Of a log that was deleted meanwhile nothing has to be durable.
+            if self._flushing is partition:
+                raise
         partition.log.finish_flush(flush)
-        self._after_flush(partition)
+        partition.advance()
+        self._purgatory.notify(partition.topic_partition)
 
     async def _wait(self) -> None:
         self._news = trio.Event()

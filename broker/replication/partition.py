@@ -10,7 +10,8 @@ or assignment.
 """
 
 from minibroker.broker.config import TopicConfig
-from minibroker.broker.log.log import Appended, Log
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import PartitionState
 from minibroker.broker.replication.roles import Leader, Offline

@@ -55,20 +55,21 @@ class Statistics(NamedTuple):
 
 
 class Replicas:
-    """See the head of this module. `flusher` is its own; its task is run by who made this."""
+    """See the head of this module. `wall_ms` is the wall clock in milliseconds."""
 
     def __init__(
         self,
         config: Config,
         manager: LogManager,
         purgatory: Purgatory,
+        flusher: Flusher,
         wall_ms: Callable[[], int],
     ) -> None:
         self._config = config
         self._manager = manager
         self._purgatory = purgatory
+        self._flusher = flusher
         self._wall_ms = wall_ms
-        self.flusher = Flusher(self._note_flush)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._controller_epoch = NO_EPOCH
@@ -98,8 +99,7 @@ class Replicas:
             if name.topic == topic:
                 partition.settings = settings
                 partition.log.limits = settings.limits()
-                self.flusher.forget(partition)
-                self._note_dirty(partition)
+                self._flusher.reschedule(partition, trio.current_time())
                 partition.advance()
                 self._purgatory.notify(name)
 
@@ -140,7 +140,7 @@ class Replicas:
         if version > partition.version:
             if state.leader == self._config.node_id:
                 partition.become_leader(state)
-                self._note_dirty(partition)
+                self._flusher.reschedule(partition, trio.current_time())
             else:
                 partition.lose_leader(state)
             self._purgatory.notify(name)
@@ -170,9 +170,9 @@ class Replicas:
             return Obeyed(name, ErrorCode.NONE, *partition.version)
         if EPOCH_DURING_DELETE != stopped.leader_epoch < partition.leader_epoch:
             return Obeyed(name, ErrorCode.FENCED_LEADER_EPOCH, *partition.version)
-        self.flusher.forget(partition)
         partition.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was stopped")
         if delete:
+            self._flusher.forget(partition)
             del self._partitions[name]
             self._manager.delete(name, self._wall_ms())
         self._purgatory.notify(name)
@@ -183,12 +183,4 @@ class Replicas:
     def note_append(self, partition: Partition, now: float) -> None:
         """Records were appended: wake who waits for them, and see to their flush."""
         self._purgatory.notify(partition.topic_partition)
-        self.flusher.note_append(partition, now)
-
-    def _note_dirty(self, partition: Partition) -> None:
-        if partition.log.durable_end < partition.log.log_end:
-            self.flusher.note_append(partition, trio.current_time())
-
-    def _note_flush(self, partition: Partition) -> None:
-        partition.advance()
-        self._purgatory.notify(partition.topic_partition)
+        self._flusher.note_append(partition, now)

@@ -1,0 +1,47 @@
+"""Which handler serves which api: a table, and the one place where a request meets it.
+
+A handler is a plain function `handle(services, request, now)`. It returns the answer, or a `Parked`
+one that is not ready yet, or None where the protocol has no answer (PRODUCE with acks=0). `now` is
+trio's clock in seconds.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.handlers import (
+    configs,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producer_id,
+    topics,
+    versions,
+)
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.rpc.codec import RequestEnvelope
+
+Outcome: TypeAlias = object | Parked[Any] | None
+Handler: TypeAlias = Callable[[Services, Any, float], Outcome]
+
+HANDLERS: Final[dict[int, Handler]] = {
+    ApiKey.PRODUCE: produce.handle,
+    ApiKey.FETCH: fetch.handle,
+    ApiKey.LIST_OFFSETS: offsets.list_offsets,
+    ApiKey.METADATA: metadata.handle,
+    ApiKey.API_VERSIONS: versions.handle,
+    ApiKey.CREATE_TOPICS: topics.create,
+    ApiKey.DELETE_TOPICS: topics.delete,
+    ApiKey.INIT_PRODUCER_ID: producer_id.handle,
+    ApiKey.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: configs.describe,
+    ApiKey.ALTER_CONFIGS: configs.alter,
+}
+assert set(HANDLERS) == set(ApiKey), "every api that is announced is served"
+
+
+def dispatch(services: Services, envelope: RequestEnvelope, now: float) -> Outcome:
+    """Serve one request. The decoder has let only known apis and versions through."""
+    return HANDLERS[envelope.api_key](services, envelope.message, now)

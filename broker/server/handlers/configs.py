@@ -1,0 +1,61 @@
+"""DESCRIBE_CONFIGS and ALTER_CONFIGS, for topics."""
+
+from minibroker.broker.properties import TOPIC_PROPERTIES
+from minibroker.broker.property import attribute_of
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.handlers.topics import late
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    ConfigDescription,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    TopicConfigs,
+)
+
+ALTER_WAIT_S = 30.0
+
+
+def describe(
+    services: Services, request: DescribeConfigsRequest, now: float
+) -> DescribeConfigsResponse:
+    """Every property of each topic, as it is in force."""
+    return DescribeConfigsResponse(tuple(_describe(services, name) for name in request.topics))
+
+
+def _describe(services: Services, name: str) -> TopicConfigs:
+    topic = services.image.topics.get(name)
+    if topic is None:
+        return TopicConfigs(
+            name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+        )
+    settings = services.config.for_topic(topic.configs)
+    return TopicConfigs(
+        name,
+        configs=tuple(
+            ConfigDescription(
+                name=key,
+                value=row.format(getattr(settings, attribute_of(key))),
+                is_default=key not in topic.configs,
+                type=row.kind,
+                unit=row.unit,
+                documentation=row.sentence,
+            )
+            for key, row in TOPIC_PROPERTIES.items()
+        ),
+    )
+
+
+def alter(
+    services: Services, request: AlterConfigsRequest, now: float
+) -> Parked[AlterConfigsResponse]:
+    """Handed to the controller, answered when it is done."""
+    job = services.controller.submit(request)
+    return Parked(
+        (job,),
+        now + ALTER_WAIT_S,
+        lambda now: job.result,
+        lambda: AlterConfigsResponse(tuple(late(topic.name) for topic in request.topics)),
+    )

@@ -1,0 +1,152 @@
+"""FETCH: answer with file slices, or wait until there is enough to answer with.
+
+A fetch is answered at once if it will not wait, asks for nothing, has `bytes_min` to read, or has a
+partition whose answer is an error or a divergence. Otherwise it is parked under its partitions.
+Each attempt looks at the partitions as they are then, by arithmetic over the index, and the answer
+is read from the log only when it is due: nothing that was found while waiting is kept.
+
+A consumer reads up to the high watermark, a follower up to the log end. An offset between high
+watermark and log end is no error: a new leader may not know yet that it is committed, so there is
+nothing to read for now. Beyond the log end it is OFFSET_OUT_OF_RANGE, at once.
+
+Limits: partitions are filled in the request's order. The first batch of the answer comes whole
+however long it is, so that a reader always gets on; everything else obeys both limits.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.fetch_sessions import FetchContext
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.fetch import (
+    FetchRequest,
+    FetchResponse,
+    PartitionFetch,
+    PartitionFetched,
+)
+from minibroker.protocol.rpc.codec import records_size
+from minibroker.protocol.types import Slice, TopicPartition
+
+
+class _Fetch:
+    """One request in its session."""
+
+    __slots__ = ("_bytes_max", "_bytes_min", "_context", "_replica_id", "_services")
+
+    def __init__(self, services: Services, request: FetchRequest, context: FetchContext) -> None:
+        self._services = services
+        self._context = context
+        self._replica_id = request.replica_id
+        self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
+        self._bytes_min = min(request.bytes_min, self._bytes_max)
+
+    @property
+    def keys(self) -> tuple[TopicPartition, ...]:
+        """What the answer depends on."""
+        return tuple(TopicPartition(p.topic, p.partition) for p in self._context.partitions)
+
+    def note_progress(self) -> None:
+        """A follower's fetch is its word that it has everything below the offsets it asks for."""
+        for asked in self._context.partitions:
+            name = TopicPartition(asked.topic, asked.partition)
+            with suppress(Refused):  # the answer will say so; a refused read is no progress
+                partition, _ = self._look(asked)
+                if partition.divergence(asked.fetch_offset, asked.last_fetched_epoch) is None:
+                    rose = partition.note_fetch(self._replica_id, asked.fetch_offset)
+                    if rose:
+                        self._services.purgatory.notify(name)
+
+    def attempt(self, now: float) -> FetchResponse | None:
+        """The answer, if it is due before the deadline."""
+        readable = 0
+        for asked in self._context.partitions:
+            try:
+                readable += self._readable_bytes(asked)
+            except Refused:
+                return self.answer()
+            if readable >= self._bytes_min:
+                return self.answer()
+        return None
+
+    def answer(self) -> FetchResponse:
+        """Read what there is, which may be nothing."""
+        room = self._bytes_max
+        is_empty = True
+        fetched = []
+        for asked in self._context.partitions:
+            answer = self._fetch(asked, room, at_least_one=is_empty)
+            if answer.records:
+                is_empty = False
+                room = max(0, room - records_size(answer.records))
+            fetched.append(answer)
+        return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
+
+    def _look(self, asked: PartitionFetch) -> tuple[Partition, int]:
+        """The partition, and the offset where this reader stops. Raises `Refused`."""
+        partition = self._services.partition(TopicPartition(asked.topic, asked.partition))
+        end = partition.readable_end(self._replica_id, asked.leader_epoch)
+        log_end = partition.log.log_end
+        if asked.fetch_offset > log_end:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
+        return partition, end
+
+    def _readable_bytes(self, asked: PartitionFetch) -> int:
+        """How much this partition has to say; a divergence is enough. Raises `Refused`."""
+        partition, end = self._look(asked)
+        offset = asked.fetch_offset
+        if partition.divergence(offset, asked.last_fetched_epoch) is not None:
+            return self._bytes_min
+        if offset >= end:
+            return 0
+        return min(partition.log.readable_bytes(offset, end), asked.bytes_max)
+
+    def _fetch(self, asked: PartitionFetch, room: int, *, at_least_one: bool) -> PartitionFetched:
+        topic, number, offset = asked.topic, asked.partition, asked.fetch_offset
+        records: Sequence[Slice] = ()
+        try:
+            partition, end = self._look(asked)
+            parted = partition.divergence(offset, asked.last_fetched_epoch)
+            if parted is None and offset < end:
+                bytes_max = min(asked.bytes_max, room)
+                records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)
+        except Refused as refused:
+            return self._failure(asked, refused.code)
+        known = (partition.high_watermark, partition.log.log_start)
+        if parted is not None:
+            return PartitionFetched(
+                topic,
+                number,
+                0,
+                *known,
+                diverging_epoch=parted.leader_epoch,
+                diverging_end=parted.offset,
+            )
+        return PartitionFetched(topic, number, 0, *known, records)
+
+    def _failure(self, asked: PartitionFetch, code: ErrorCode) -> PartitionFetched:
+        name = TopicPartition(asked.topic, asked.partition)
+        leader_id, leader_epoch = self._services.leader_hint(name, code)
+        return PartitionFetched(*name, code, leader_id=leader_id, leader_epoch=leader_epoch)
+
+
+def handle(
+    services: Services, request: FetchRequest, now: float
+) -> FetchResponse | Parked[FetchResponse]:
+    """Answer at once, or park. An error of the session itself is the answer's own error."""
+    try:
+        context = services.fetch_sessions.context(request, now)
+    except Refused as refused:
+        return FetchResponse(refused.code)
+    fetch = _Fetch(services, request, context)
+    if request.replica_id >= 0:
+        fetch.note_progress()
+    if request.wait_ms_max <= 0 or not context.partitions:
+        return fetch.answer()
+    answer = fetch.attempt(now)
+    if answer is not None:
+        return answer
+    return Parked(fetch.keys, now + request.wait_ms_max / 1000, fetch.attempt, fetch.answer)

@@ -1,0 +1,86 @@
+"""METADATA: the cluster as the newest image has it, making topics that are first asked for.
+
+A topic that does not exist is made where both the broker (`auto.create.topics.enable`) and the
+request allow it. The answer then waits for that, so that the asker learns its leaders at once
+instead of asking again; a topic that could not be made carries the reason as its error.
+"""
+
+from collections.abc import Mapping
+
+from minibroker.broker.metadata.model import ClusterImage, PartitionImage
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import NO_NODE, ErrorCode
+from minibroker.protocol.messages.metadata import (
+    BrokerMetadata,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
+
+CREATION_WAIT_S = 10.0
+NO_ERRORS: Mapping[str, int] = {}
+
+
+def handle(
+    services: Services, request: MetadataRequest, now: float
+) -> MetadataResponse | Parked[MetadataResponse]:
+    """All topics, the named ones, or none."""
+    names = services.image.topics if request.topics is None else dict.fromkeys(request.topics)
+    missing = [name for name in names if name not in services.image.topics]
+    may_create = request.allow_auto_topic_creation and services.config.auto_create_topics_enable
+    if not missing or not may_create:
+        return _describe(services.image, tuple(names), NO_ERRORS)
+    job = services.controller.submit(CreateTopicsRequest(tuple(map(NewTopic, missing))))
+
+    def attempt(now: float) -> MetadataResponse | None:
+        if job.result is None:
+            return None
+        errors = {result.name: result.error for result in job.result.topics}
+        return _describe(services.image, tuple(names), errors)
+
+    def expire() -> MetadataResponse:
+        errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
+        return _describe(services.image, tuple(names), errors)
+
+    return Parked((job,), now + CREATION_WAIT_S, attempt, expire)
+
+
+def _describe(
+    image: ClusterImage, names: tuple[str, ...], errors: Mapping[str, int]
+) -> MetadataResponse:
+    """`errors` are the reasons why topics do not exist, where one is known."""
+    return MetadataResponse(
+        tuple(
+            BrokerMetadata(broker.node_id, broker.endpoint.host, broker.endpoint.port)
+            for broker in image.brokers.values()
+        ),
+        image.cluster_id,
+        image.controller_id,
+        tuple(_topic(image, name, errors) for name in names),
+    )
+
+
+def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMetadata:
+    topic = image.topics.get(name)
+    if topic is None:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return TopicMetadata(name, errors.get(name) or unknown)
+    partitions = tuple(_partition(image, partition) for partition in topic.partitions)
+    return TopicMetadata(name, 0, topic.id, False, partitions)
+
+
+def _partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:
+    """A dead leader is none; who holds the partition is told all the same."""
+    is_led = partition.leader in image.brokers
+    return PartitionMetadata(
+        partition.partition,
+        0 if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition.leader if is_led else NO_NODE,
+        partition.leader_epoch,
+        partition.replicas,
+        partition.isr,
+        tuple(replica for replica in partition.replicas if replica not in image.brokers),
+    )

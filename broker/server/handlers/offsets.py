@@ -1,0 +1,83 @@
+"""LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH: questions about where a log begins, ends or turns.
+
+The latest offset is the high watermark for a consumer and the log end for a follower. A leader
+whose high watermark has not reached the start of its own term cannot name the latest offset: a
+consumer may already have read beyond that high watermark at the last leader, and an answer that
+goes back would make it read all again. It says OFFSET_NOT_AVAILABLE until it knows.
+"""
+
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_TIMESTAMP,
+    ErrorCode,
+)
+from minibroker.protocol.messages.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetsForLeaderEpochRequest,
+    OffsetsForLeaderEpochResponse,
+    PartitionEpoch,
+    PartitionEpochEnd,
+    PartitionListOffsets,
+    PartitionOffset,
+)
+from minibroker.protocol.types import TopicPartition
+
+
+def list_offsets(
+    services: Services, request: ListOffsetsRequest, now: float
+) -> ListOffsetsResponse:
+    """An offset for each partition."""
+    return ListOffsetsResponse(
+        tuple(_list_offset(services, asked, request.replica_id) for asked in request.partitions)
+    )
+
+
+def _list_offset(
+    services: Services, asked: PartitionListOffsets, replica_id: int
+) -> PartitionOffset:
+    name = TopicPartition(asked.topic, asked.partition)
+    try:
+        partition = services.partition(name)
+        leader = partition.leader(asked.leader_epoch)
+        end = partition.readable_end(replica_id, asked.leader_epoch)
+        log = partition.log
+        if asked.timestamp == EARLIEST_TIMESTAMP:
+            # A leader's log has an epoch, and the first one covers the log start.
+            epoch = log.epochs.entries[0].epoch
+            return PartitionOffset(*name, 0, NO_TIMESTAMP, log.log_start, epoch)
+        if asked.timestamp == LATEST_TIMESTAMP:
+            if replica_id < 0 and leader.high_watermark < leader.epoch_start:
+                raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "the term has only begun")
+            return PartitionOffset(*name, 0, NO_TIMESTAMP, end, leader.leader_epoch)
+        if asked.timestamp < 0:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"no such timestamp: {asked.timestamp}")
+        found = log.offset_for_timestamp(asked.timestamp, end)
+        if found is None:
+            return PartitionOffset(*name, 0)
+        return PartitionOffset(*name, 0, found.timestamp, found.offset, found.leader_epoch)
+    except Refused as refused:
+        return PartitionOffset(*name, refused.code)
+
+
+def offsets_for_leader_epoch(
+    services: Services, request: OffsetsForLeaderEpochRequest, now: float
+) -> OffsetsForLeaderEpochResponse:
+    """Where each asked epoch ended."""
+    return OffsetsForLeaderEpochResponse(
+        tuple(_epoch_end(services, asked) for asked in request.partitions)
+    )
+
+
+def _epoch_end(services: Services, asked: PartitionEpoch) -> PartitionEpochEnd:
+    name = TopicPartition(asked.topic, asked.partition)
+    try:
+        partition = services.partition(name)
+        partition.leader(asked.leader_epoch)
+        found = partition.log.epochs.end_offset_for(asked.epoch, partition.log.log_end)
+        return PartitionEpochEnd(*name, 0, found.leader_epoch, found.offset)
+    except Refused as refused:
+        return PartitionEpochEnd(*name, refused.code)

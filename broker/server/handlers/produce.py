@@ -1,0 +1,157 @@
+"""PRODUCE: append, then answer as `acks` asks.
+
+The partitions of a request are independent: each is appended or refused on its own, and the answer
+has one entry for each in the request's order. An answer waits only for what was appended: with
+acks=all until the high watermark has passed it, with acks=1 on a `flush=always` topic until it is
+durable here. A duplicate waits like the original, since that may not be committed either.
+
+What waits holds offsets and epochs, never the request: its records are views of the receive buffer.
+No failure on this path is UNKNOWN_SERVER_ERROR: clients have doubled records over that.
+"""
+
+from typing import NamedTuple, cast
+
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.roles import Leader
+from minibroker.broker.server.services import HangUp, Services
+from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ErrorCode
+from minibroker.protocol.messages.produce import (
+    PartitionProduce,
+    PartitionProduced,
+    ProduceRequest,
+    ProduceResponse,
+)
+from minibroker.protocol.types import TopicPartition
+
+ACKS = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
+
+
+class _Waiting(NamedTuple):
+    """A batch in the log whose answer waits until everything below `end` counts."""
+
+    place: int  # in the answer
+    partition: Partition
+    leader_epoch: int
+    end: int
+
+
+class _Produce:
+    """One request: its answers as they stand, and which of them are not final yet."""
+
+    __slots__ = ("_acks", "_answers", "_services", "_waiting")
+
+    def __init__(self, services: Services, acks: int) -> None:
+        self._services = services
+        self._acks = acks
+        self._answers: list[PartitionProduced] = []
+        self._waiting: list[_Waiting] = []
+
+    def append(self, asked: PartitionProduce, now: float, now_ms: int) -> None:
+        """Append one batch or refuse it, and note the answer."""
+        name = TopicPartition(asked.topic, asked.partition)
+        try:
+            if self._acks not in ACKS:
+                raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks} does not exist")
+            partition = self._services.partition(name)
+            # A decoded request has views; an empty one is refused like any other non-batch.
+            batch = cast(memoryview, asked.records)
+            appended = partition.append_as_leader(batch, self._acks, now_ms)
+        except Refused as refused:
+            self._answers.append(self._failure(name, refused.code, str(refused)))
+            return
+        self._services.replicas.note_append(partition, now)
+        end = appended.last_offset + 1
+        waiting = _Waiting(len(self._answers), partition, partition.leader_epoch, end)
+        self._answers.append(
+            PartitionProduced(
+                name.topic,
+                name.partition,
+                0,
+                appended.base_offset,
+                appended.append_time_ms,
+                partition.log.log_start,
+            )
+        )
+        if not self._is_final(waiting):
+            self._waiting.append(waiting)
+
+    @property
+    def failures(self) -> list[PartitionProduced]:
+        """The answers that are errors."""
+        return [answer for answer in self._answers if answer.error]
+
+    @property
+    def keys(self) -> tuple[TopicPartition, ...]:
+        """What the final answers depend on."""
+        return tuple(item.partition.topic_partition for item in self._waiting)
+
+    def attempt(self, now: float) -> ProduceResponse | None:
+        """The answer, once no entry of it can change any more."""
+        self._waiting = [item for item in self._waiting if not self._is_final(item)]
+        return None if self._waiting else ProduceResponse(tuple(self._answers))
+
+    def expire(self) -> ProduceResponse:
+        """The answer at the deadline. What is in the log stays there, and may yet be committed."""
+        for item in self._waiting:
+            name = item.partition.topic_partition
+            self._answers[item.place] = self._failure(
+                name, ErrorCode.REQUEST_TIMED_OUT, "appended, but not acknowledged in time"
+            )
+        return ProduceResponse(tuple(self._answers))
+
+    def _is_final(self, item: _Waiting) -> bool:
+        """Whether the batch counts as `acks` demands, or never will in this term."""
+        partition = item.partition
+        name = partition.topic_partition
+        role = partition.role
+        if (
+            not isinstance(role, Leader)
+            or role.leader_epoch != item.leader_epoch
+            or self._services.replicas.get(name) is not partition
+        ):
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if self._services.image.partition(name) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._answers[item.place] = self._failure(name, code, "its leader changed")
+            return True
+        if self._acks != ACKS_ALL:
+            return self._acks == ACKS_NONE or partition.own_end >= item.end
+        if role.high_watermark < item.end:
+            return False
+        if not role.is_isr_large_enough(partition.settings.min_insync_replicas):
+            self._answers[item.place] = self._failure(
+                name, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the in-sync set shrank"
+            )
+        return True
+
+    def _failure(self, name: TopicPartition, code: ErrorCode, message: str) -> PartitionProduced:
+        leader_id, leader_epoch = self._services.leader_hint(name, code)
+        return PartitionProduced(
+            name.topic,
+            name.partition,
+            code,
+            error_message=message,
+            leader_id=leader_id,
+            leader_epoch=leader_epoch,
+        )
+
+
+def handle(
+    services: Services, request: ProduceRequest, now: float
+) -> ProduceResponse | Parked[ProduceResponse] | None:
+    """Append each partition's batch. Raises `HangUp` where acks=0 leaves no other way to say it."""
+    produce = _Produce(services, request.acks)
+    now_ms = services.wall_ms()
+    for asked in request.partitions:
+        produce.append(asked, now, now_ms)
+    if request.acks == ACKS_NONE:
+        for failure in produce.failures:
+            raise HangUp(f"a batch that asked for no answer was refused: {failure.error_message}")
+        return None
+    answer = produce.attempt(now)
+    if answer is not None:
+        return answer
+    deadline = now + max(0, request.timeout_ms) / 1000
+    return Parked(produce.keys, deadline, produce.attempt, produce.expire)

@@ -1,0 +1,45 @@
+"""CREATE_TOPICS and DELETE_TOPICS: handed to the controller, answered when it is done."""
+
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    TopicResult,
+)
+
+LATE = "not done in time; it may still happen"
+
+
+def create(
+    services: Services, request: CreateTopicsRequest, now: float
+) -> Parked[CreateTopicsResponse]:
+    """A result for each topic; REQUEST_TIMED_OUT says nothing about whether it will be made."""
+    job = services.controller.submit(request)
+    return Parked(
+        (job,),
+        now + max(0, request.timeout_ms) / 1000,
+        lambda now: job.result,
+        lambda: CreateTopicsResponse(tuple(late(topic.name) for topic in request.topics)),
+    )
+
+
+def delete(
+    services: Services, request: DeleteTopicsRequest, now: float
+) -> Parked[DeleteTopicsResponse]:
+    """As `create`."""
+    job = services.controller.submit(request)
+    return Parked(
+        (job,),
+        now + max(0, request.timeout_ms) / 1000,
+        lambda now: job.result,
+        lambda: DeleteTopicsResponse(tuple(late(name) for name in request.topics)),
+    )
+
+
+def late(name: str) -> TopicResult:
+    """What is said of a topic when time is up."""
+    return TopicResult(name, ErrorCode.REQUEST_TIMED_OUT, LATE)

@@ -1,0 +1,94 @@
+"""Takes connections, and gives each a session of its own.
+
+Above `max.connections` one more is closed as soon as it was accepted: its client sees that at once
+and tries again later, while those that are served notice nothing. When the process has no file
+descriptor left, the system cannot even give us the connection to close; then accepting pauses, the
+connection waits in the backlog, and it is taken once another has ended. Each condition is logged
+when it begins, not for each connection.
+
+A session that neither got nor gave a byte for `connections.max.idle.ms` is closed by a sweep over
+all of them, a quarter of that time apart: a timer per connection would cost more than the session.
+"""
+
+import errno
+import logging
+
+import trio
+
+from minibroker.broker.server.services import Services
+from minibroker.broker.server.session import Session
+from minibroker.client.net import Listener, Stream
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 256 * 1024
+ACCEPT_PAUSE_S = 0.1
+# The system is out of something; it may have it again soon.
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    """One listening socket and the sessions of its connections."""
+
+    def __init__(self, services: Services, listener: Listener) -> None:
+        self._services = services
+        self._listener = listener
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        # A dict as an ordered set.
+        self._sessions: dict[Session, None] = {}
+        self._is_refusing = False
+
+    async def run(self) -> None:
+        """Serve, for ever. What is no peer's fault and no shortage leaves here."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close_idle)
+            while True:
+                stream = await self._accept()
+                if len(self._sessions) < self._services.config.max_connections:
+                    self._is_refusing = False
+                    session = Session(self._services, stream, self._buffer)
+                    self._sessions[session] = None
+                    nursery.start_soon(self._serve, session)
+                else:
+                    self._refuse(stream)
+
+    def statistics(self) -> int:
+        """How many connections are open."""
+        return len(self._sessions)
+
+    async def _accept(self) -> Stream:
+        is_paused = False
+        while True:
+            try:
+                return await self._listener.accept()
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+                if not is_paused:
+                    logger.error("cannot take connections for now: %s", error)
+                    is_paused = True
+                await trio.sleep(ACCEPT_PAUSE_S)
+
+    def _refuse(self, stream: Stream) -> None:
+        if not self._is_refusing:
+            logger.warning(
+                "refusing connections: all of max.connections=%d are open",
+                self._services.config.max_connections,
+            )
+            self._is_refusing = True
+        stream.close()
+
+    async def _serve(self, session: Session) -> None:
+        try:
+            await session.run()
+        finally:
+            del self._sessions[session]
+
+    async def _close_idle(self) -> None:
+        idle_s = self._services.config.connections_max_idle_ms / 1000
+        while True:
+            await trio.sleep(idle_s / 4)
+            oldest = trio.current_time() - idle_s
+            for session in list(self._sessions):
+                if session.last_active <= oldest:
+                    session.hang_up(f"it was silent for {idle_s:g} s")

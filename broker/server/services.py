@@ -1,0 +1,53 @@
+"""What handlers work on: one object per broker, made by `broker.app`, passed to each of them.
+
+It owns nothing. `image` is replaced by whoever publishes the newest one; everything else stays.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from minibroker.broker.config import Config
+from minibroker.broker.controller.controller import Controller
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.metadata.model import ClusterImage
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
+from minibroker.protocol.types import TopicPartition
+
+
+class HangUp(Exception):
+    """Raised by a handler that has no answer to put an error in: its connection is closed."""
+
+
+@dataclass(slots=True)
+class Services:
+    """See the head of this module. `wall_ms` is the wall clock in milliseconds."""
+
+    config: Config
+    replicas: Replicas
+    purgatory: Purgatory
+    controller: Controller
+    fetch_sessions: FetchSessions
+    wall_ms: Callable[[], int]
+    image: ClusterImage
+
+    def partition(self, name: TopicPartition) -> Partition:
+        """The replica that is here. Raises `Refused`: NOT_LEADER_OR_FOLLOWER if it is elsewhere,
+        UNKNOWN_TOPIC_OR_PARTITION if it is nowhere."""
+        partition = self.replicas.get(name)
+        if partition is not None:
+            return partition
+        if self.image.partition(name) is not None:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}")
+
+    def leader_hint(self, name: TopicPartition, error: ErrorCode) -> tuple[int, int]:
+        """Leader and epoch to tell who asked the wrong broker or under a wrong epoch."""
+        if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            image = self.image.partition(name)
+            if image is not None:
+                return image.leader, image.leader_epoch
+        return NO_NODE, NO_EPOCH

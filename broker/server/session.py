@@ -1,0 +1,176 @@
+"""One connection: a task that reads requests and a task that answers them, in order.
+
+    reader:  receive -> frame -> decode -> handler          (plain calls, in arrival order)
+               |  a bounded channel of replies, one place for each request
+    writer:  settle what is parked -> encode -> send        (all that is ready in one call)
+
+The reader receives into a buffer that all connections share, and hands frames to the handlers
+without copying them. That is sound because nothing else runs between the arrival of bytes and the
+last handler's return: before any wait the reader moves what is left of the buffer into memory of
+its own (`FrameReader.park`). So an idle connection holds no buffer, and nothing parked may hold a
+view of a request.
+
+The channel has few places. That bounds what a client can make the broker hold by not reading its
+answers (the reader then stops reading, and the client's own sends come to wait), and it is the time
+slice: after that many requests the reader lets others run.
+
+What ends a session: the peer's end of stream, bytes that are no request, a handler's `HangUp`, a
+slice whose log was cut, a broken connection, or silence. None of these concern anybody else. What
+was answered before the end still goes out if it can within `DRAIN_S`; what is still parked then is
+dropped, and the client sees a closed connection, never a false answer. Any other exception is a
+defect: it leaves through the nursery and stops the broker.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+import trio
+
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.dispatch import Outcome, dispatch
+from minibroker.broker.server.handlers import versions
+from minibroker.broker.server.services import HangUp, Services
+from minibroker.client.net import Stream
+from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.rpc.codec import UnsupportedVersion, decode_request, encode_response
+from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.types import Buffer, Records, Slice, StaleSlice
+
+logger = logging.getLogger(__name__)
+
+REPLIES_MAX = 16  # requests of one connection that were handled and not answered yet
+DRAIN_S = 1.0
+
+
+class _Reply(NamedTuple):
+    """The place of one request in the order of answers."""
+
+    correlation_id: int
+    outcome: Outcome
+
+
+class Session:
+    """See the head of this module. `last_active` is when bytes last came or went."""
+
+    def __init__(self, services: Services, stream: Stream, buffer: memoryview) -> None:
+        self._services = services
+        self._stream = stream
+        self._buffer = buffer
+        self._frames = FrameReader(services.config.socket_request_max_bytes)
+        self._scope = trio.CancelScope()
+        self.last_active = trio.current_time()
+
+    async def run(self) -> None:
+        """Serve the connection until it ends; close it."""
+        sender, receiver = trio.open_memory_channel[_Reply](REPLIES_MAX)
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._answer_requests, receiver)
+                    await self._read_requests(sender)
+                    self._scope.deadline = trio.current_time() + DRAIN_S
+        finally:
+            self._stream.close()
+
+    def hang_up(self, reason: str) -> None:
+        """End the session now."""
+        logger.warning("closing the connection from %s: %s", self._stream.peer, reason)
+        self._scope.cancel()
+
+    # -- the reader
+
+    async def _read_requests(self, replies: trio.MemorySendChannel[_Reply]) -> None:
+        with replies:
+            try:
+                await self._expect_preface()
+                while await self._read_some(replies):
+                    pass
+            except (ProtocolError, HangUp) as error:
+                logger.warning("closing the connection from %s: %s", self._stream.peer, error)
+            except trio.BrokenResourceError:
+                logger.info("the connection from %s broke", self._stream.peer)
+
+    async def _expect_preface(self) -> None:
+        preface = bytearray(len(PREFACE))
+        missing = memoryview(preface)
+        while missing:
+            count = await self._stream.receive_into(missing)
+            if count == 0:
+                return
+            missing = missing[count:]
+        if preface != PREFACE:
+            raise ProtocolError(f"it began with {bytes(preface)!r}, not with {PREFACE!r}")
+
+    async def _read_some(self, replies: trio.MemorySendChannel[_Reply]) -> bool:
+        """Receive once and handle the requests that are whole; False at the end of the stream."""
+        count = await self._stream.receive_into(self._frames.space(self._buffer))
+        if count == 0:
+            return False
+        self.last_active = now = trio.current_time()
+        for frame in self._frames.received(count, self._buffer):
+            reply = self._handle(frame, now)
+            del frame
+            try:
+                replies.send_nowait(reply)
+            except trio.WouldBlock:
+                self._frames.park()
+                await replies.send(reply)
+                now = trio.current_time()
+        self._frames.park()
+        return True
+
+    def _handle(self, frame: memoryview, now: float) -> _Reply:
+        try:
+            envelope = decode_request(frame)
+        except UnsupportedVersion as error:
+            if error.api_key != ApiKey.API_VERSIONS:
+                raise
+            return _Reply(error.correlation_id, versions.UNSUPPORTED)
+        return _Reply(envelope.correlation_id, dispatch(self._services, envelope, now))
+
+    # -- the writer
+
+    async def _answer_requests(self, replies: trio.MemoryReceiveChannel[_Reply]) -> None:
+        try:
+            while True:
+                await self._send_ready(await replies.receive(), replies)
+                self.last_active = trio.current_time()
+        except trio.EndOfChannel:
+            pass
+        except StaleSlice as error:
+            self.hang_up(f"the log was cut under an answer: {error}")
+        except trio.BrokenResourceError:
+            self._scope.cancel()
+
+    async def _send_ready(self, reply: _Reply, replies: trio.MemoryReceiveChannel[_Reply]) -> None:
+        """Send the answer of `reply`, and with it all that are ready behind it."""
+        ready: list[Buffer] = []
+        while True:
+            answer = reply.outcome
+            if isinstance(answer, Parked):
+                parked = answer
+                answer = parked.attempt(trio.current_time())
+                if answer is None:
+                    if ready:
+                        await self._stream.send(ready)
+                        ready = []
+                    answer = await self._services.purgatory.settle(parked)
+            if answer is not None:
+                header, records = encode_response(reply.correlation_id, answer)
+                ready.append(header)
+                if records:
+                    await self._stream.send_slices(b"".join(ready), _slices(records))
+                    ready = []
+            try:
+                reply = replies.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                break
+        if ready:
+            await self._stream.send(ready)
+
+
+def _slices(records: Sequence[Records]) -> list[Slice]:
+    """What a broker answers with: each partition's records are slices of its log."""
+    return [part for slices in records for part in cast(Sequence[Slice], slices)]
