@@ -1,0 +1,334 @@
+"""One outgoing RPC connection, for clients and for brokers that talk to each other.
+
+    start() -> [outgoing] -> writer task -> stream -> broker
+    PendingReply <- [in flight, oldest first] <- reader task <-
+
+`start` is a plain call: it encodes and queues, so the order of calls is the order on the wire, and
+what many calls queued goes out in one send. A broker answers in the order of requests, so an
+answer belongs to the oldest request in flight; another correlation id is a broken protocol. The
+reader settles all answers that arrived together in one wake-up.
+
+A connection has no half-dead state (NET-06). When it ends, for whatever reason, every request in
+flight fails the same way, and `start` raises: a lost or closed connection is `ConnectionLost`, an
+answer that took longer than the time-out is `RequestTimedOut`. Nobody knows then what the broker
+did with these requests. Connecting again, and how soon, is the business of `client/cluster.py`.
+
+How much may wait in `outgoing` is bounded by who calls: a producer's requests in flight, a
+consumer's one FETCH per broker.
+"""
+
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import trio
+
+from minibroker.client.net import Network, Stream
+from minibroker.protocol.constants import ACKS_NONE, FRAME_BYTES_MAX, PREFACE, ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError, ProtocolError
+from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.messages.produce import ProduceRequest
+from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.types import Buffer, Endpoint
+
+RECEIVE_BUFFER_BYTES = 256 * 1024
+_CORRELATION_ID_MAX = 2**31 - 1
+
+
+class ConnectionLost(OSError):
+    """The connection ended; whether its unanswered requests had an effect is not known."""
+
+
+class RequestTimedOut(ConnectionLost):
+    """The broker took too long over a request, and the connection was closed for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """Times in seconds; `client_id` is what the broker writes into its log lines."""
+
+    client_id: str = "minibroker"
+    request_timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    frame_bytes_max: int = FRAME_BYTES_MAX
+
+
+class ChannelStatistics(NamedTuple):
+    """Requests since the connection was made, and what is under way now."""
+
+    sent: int
+    in_flight: int
+    queued_buffers: int
+
+
+class PendingReply:
+    """The answer to one request, once it is there."""
+
+    __slots__ = ("_arrived", "_failure", "_message", "api_key", "deadline", "is_settled")
+
+    def __init__(self, api_key: ApiKey, deadline: float) -> None:
+        self.api_key = api_key
+        self.deadline = deadline
+        self.is_settled = False
+        self._message: Any = None
+        self._failure: tuple[type[ConnectionLost], str] | None = None
+        self._arrived: trio.Event | None = None
+
+    async def wait(self) -> Any:
+        """The message; no checkpoint if it is there already. None for a request without answer.
+
+        Raises `ConnectionLost` or `RequestTimedOut`.
+        """
+        if not self.is_settled:
+            if self._arrived is None:
+                self._arrived = trio.Event()
+            await self._arrived.wait()
+        if self._failure is not None:
+            kind, reason = self._failure
+            raise kind(reason)
+        return self._message
+
+    def settle(self, message: object, failure: tuple[type[ConnectionLost], str] | None) -> None:
+        """Called once, by the channel."""
+        assert not self.is_settled
+        self.is_settled = True
+        self._message = message
+        self._failure = failure
+        if self._arrived is not None:
+            self._arrived.set()
+
+
+class RpcChannel:
+    """See the head of this module. Made by `connect_channel`; its owner runs `run`."""
+
+    def __init__(
+        self, stream: Stream, endpoint: Endpoint, options: ChannelOptions, receiver: "_Receiver"
+    ) -> None:
+        self.endpoint = endpoint
+        self._stream = stream
+        self._options = options
+        self._receiver = receiver
+        self._versions: dict[int, int] = {}
+        self._correlation_id = 0
+        self._sent = 0
+        self._outgoing: list[Buffer] = []
+        self._writer_idle = trio.lowlevel.ParkingLot()
+        self._in_flight: deque[tuple[int, PendingReply]] = deque()
+        self._unanswered: list[PendingReply] = []  # settled once they are sent
+        self._timeout = trio.CancelScope()
+        self._lost: tuple[type[ConnectionLost], str] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `start` would take a request."""
+        return self._lost is None
+
+    def statistics(self) -> ChannelStatistics:
+        """What happened on this connection."""
+        return ChannelStatistics(self._sent, len(self._in_flight), len(self._outgoing))
+
+    def start(self, api_key: ApiKey, message: object) -> PendingReply:
+        """Queue a request. Record bytes are not copied: leave them alone until the answer.
+
+        Raises `ConnectionLost`, or `BrokerError` where the broker does not serve this api.
+        """
+        if self._lost is not None:
+            kind, reason = self._lost
+            raise kind(reason)
+        version = self._versions.get(api_key)
+        if version is None:
+            text = f"{self.endpoint} serves no version of {api_key.name} that is known here"
+            raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, text)
+        self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MAX
+        envelope = RequestEnvelope(
+            api_key, version, self._correlation_id, self._options.client_id, message
+        )
+        self._outgoing += encode_request(envelope)
+        self._sent += 1
+        reply = PendingReply(api_key, trio.current_time() + self._options.request_timeout_s)
+        if isinstance(message, ProduceRequest) and message.acks == ACKS_NONE:
+            self._unanswered.append(reply)
+        else:
+            self._in_flight.append((self._correlation_id, reply))
+        if len(self._in_flight) + len(self._unanswered) == 1:
+            self._timeout.deadline = reply.deadline
+        self._writer_idle.unpark()
+        return reply
+
+    async def call(self, api_key: ApiKey, message: object) -> Any:
+        """Ask and wait for the answer."""
+        return await self.start(api_key, message).wait()
+
+    def close(self) -> None:
+        """End the connection now; requests in flight fail."""
+        self._lose(ConnectionLost, f"the connection to {self.endpoint} was closed here")
+
+    async def run(self) -> None:
+        """Send and receive until the connection ends, which is no exception; then close it."""
+        try:
+            with self._timeout:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._send_requests, nursery.cancel_scope)
+                    await self._receive_answers()
+                    nursery.cancel_scope.cancel()
+            if self._timeout.cancelled_caught:
+                seconds = self._options.request_timeout_s
+                reason = f"{self.endpoint} did not answer within {seconds:g} s"
+                self._lose(RequestTimedOut, reason)
+        finally:
+            self.close()
+
+    async def negotiate(self) -> None:
+        """Ask what the broker serves; the first thing on a connection."""
+        versions = {api_key: api.version_max for api_key, api in APIS.items()}
+        request = RequestEnvelope(
+            ApiKey.API_VERSIONS,
+            versions[ApiKey.API_VERSIONS],
+            self._correlation_id,
+            self._options.client_id,
+            ApiVersionsRequest("minibroker"),
+        )
+        await self._stream.send([PREFACE, *encode_request(request)])
+        frames: list[memoryview] = []
+        while not frames:
+            frames += await self._receiver.receive()
+        _, answer = decode_response(frames[0], request.api_key, request.version)
+        assert isinstance(answer, ApiVersionsResponse)
+        if answer.error:
+            raise ProtocolError(f"it answers API_VERSIONS with error {answer.error}")
+        for served in answer.apis:
+            api = APIS.get(ApiKey(served.api_key)) if served.api_key in versions else None
+            if api and max(api.version_min, served.version_min) <= served.version_max:
+                self._versions[served.api_key] = min(api.version_max, served.version_max)
+
+    async def _send_requests(self, scope: trio.CancelScope) -> None:
+        try:
+            while True:
+                while not self._outgoing:
+                    await self._writer_idle.park()
+                buffers, self._outgoing = self._outgoing, []
+                unanswered_count = len(self._unanswered)
+                await self._stream.send(buffers)
+                if unanswered_count:
+                    self._settle_unanswered(unanswered_count)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._lose(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
+            scope.cancel()
+
+    async def _receive_answers(self) -> None:
+        try:
+            while True:
+                for frame in await self._receiver.receive():
+                    self._settle(frame)
+                self._set_deadline()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost) as error:
+            self._lose(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
+        except ProtocolError as error:
+            self._lose(ConnectionLost, f"{self.endpoint} broke the protocol: {error}")
+
+    def _settle(self, frame: memoryview) -> None:
+        if not self._in_flight:
+            raise ProtocolError("an answer that nobody asked for")
+        expected, reply = self._in_flight[0]
+        correlation_id, message = decode_response(
+            frame, reply.api_key, self._versions[reply.api_key]
+        )
+        if correlation_id != expected:
+            raise ProtocolError(f"an answer to request {correlation_id}, not to {expected}")
+        self._in_flight.popleft()
+        reply.settle(message, None)
+
+    def _settle_unanswered(self, count: int) -> None:
+        for reply in self._unanswered[:count]:
+            reply.settle(None, None)
+        del self._unanswered[:count]
+        self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        """The end of patience is that of the oldest request."""
+        deadline = self._in_flight[0][1].deadline if self._in_flight else math.inf
+        if self._unanswered:
+            deadline = min(deadline, self._unanswered[0].deadline)
+        self._timeout.deadline = deadline
+
+    def _lose(self, kind: type[ConnectionLost], reason: str) -> None:
+        """Everything under way fails; only the first reason counts."""
+        if self._lost is not None:
+            return
+        self._lost = failure = (kind, reason)
+        self._stream.close()
+        self._outgoing.clear()
+        while self._in_flight:
+            self._in_flight.popleft()[1].settle(None, failure)
+        while self._unanswered:
+            self._unanswered.pop().settle(None, failure)
+
+
+class _Receiver:
+    """Frames from a stream. They own their bytes, for records outlive the next receive."""
+
+    def __init__(self, stream: Stream, frame_bytes_max: int) -> None:
+        self._stream = stream
+        self._frames = FrameReader(frame_bytes_max)
+        self._memory = bytearray(RECEIVE_BUFFER_BYTES)
+
+    async def receive(self) -> Iterator[memoryview]:
+        """Wait for bytes; the frames that are whole then. Iterate to the end."""
+        self._frames.park()
+        shared = memoryview(self._memory)
+        count = await self._stream.receive_into(self._frames.space(shared))
+        if count == 0:
+            raise ConnectionLost("the broker closed it")
+        return map(self._own, self._frames.received(count, shared))
+
+    def _own(self, frame: memoryview) -> memoryview:
+        """A frame too large for the buffer has memory of its own already."""
+        return memoryview(bytes(frame)) if frame.obj is self._memory else frame
+
+
+async def connect_channel(
+    network: Network, endpoint: Endpoint, options: ChannelOptions
+) -> RpcChannel:
+    """Connect and agree on versions. Nothing runs yet: the caller starts `channel.run`.
+
+    Raises `OSError`: nobody listens, or nobody who speaks this protocol answered in time.
+    """
+    with trio.move_on_after(options.connect_timeout_s):
+        stream = await network.connect(endpoint)
+        try:
+            receiver = _Receiver(stream, options.frame_bytes_max)
+            channel = RpcChannel(stream, endpoint, options, receiver)
+            await channel.negotiate()
+        except (ProtocolError, trio.BrokenResourceError, ConnectionLost) as error:
+            stream.close()
+            text = f"{endpoint} did not answer as a broker does: {error}"
+            raise ConnectionLost(text) from error
+        except BaseException:
+            stream.close()
+            raise
+        return channel
+    raise RequestTimedOut(f"{endpoint} did not answer within {options.connect_timeout_s:g} s")
+
+
+@asynccontextmanager
+async def open_channel(
+    network: Network, endpoint: Endpoint, options: ChannelOptions
+) -> AsyncIterator[RpcChannel]:
+    """A connected channel for the length of a block, whose exception comes out as it is."""
+    channel = await connect_channel(network, endpoint, options)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(channel.run)
+        try:
+            yield channel
+        except Exception as error:
+            failure = error
+        finally:
+            channel.close()
+    if failure is not None:
+        raise failure
