@@ -1,4 +1,4 @@
-"""What a leader checks before it appends a producer's batch, beyond its producer's sequence.
+"""What is checked before an append, beyond a producer's sequence.
 
 `protocol.records.batch.validate_batch` knows the format; this module knows the log's limits. Both
 refuse with an error code that travels to the producer, and neither looks into the records:
@@ -8,8 +8,17 @@ timestamps are judged by the header alone, its first and its largest.
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
-from minibroker.protocol.records.batch import BatchHeader, InvalidBatch, validate_batch
+from minibroker.protocol.records.batch import (
+    BatchHeader,
+    InvalidBatch,
+    iterate_headers,
+    validate_batch,
+)
 from minibroker.protocol.types import Buffer
+
+
+class UnexpectedOffset(Exception):
+    """A follower was given batches that do not continue its log; nothing was written."""
 
 
 def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
@@ -37,3 +46,18 @@ def _check_timestamp(timestamp: int, limits: LogLimits, now_ms: int) -> None:
         raise Refused(
             ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is too far from {now_ms}"
         )
+
+
+def check_continuation(records: Buffer, log_end: int) -> list[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch that a follower may append, or UnexpectedOffset.
+
+    Gaps are allowed, steps back are not. CRCs were checked on arrival.
+    """
+    batches = list(iterate_headers(records))
+    for _, header in batches:
+        if header.base_offset < log_end:
+            raise UnexpectedOffset(
+                f"a batch of offset {header.base_offset} where {log_end} or later must follow"
+            )
+        log_end = header.next_offset
+    return batches

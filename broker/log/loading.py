@@ -36,6 +36,7 @@ class Loaded(NamedTuple):
     log_start: int
     log_end: int
     recovery_point: int
+    high_watermark: int
     damage: Damage | None
 
 
@@ -106,6 +107,7 @@ class _Loader:
             log_start,
             log_end,
             recovery_point,
+            min(max(opening.high_watermark, log_start), log_end),
             damage,
         )
 

@@ -17,16 +17,16 @@ What must be true on the disk, in this order:
 bytes that were cut are stale.
 """
 
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Self
 
-from minibroker.broker.log.admission import check_append
+from minibroker.broker.log.admission import check_append, check_continuation
+from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.epoch_file import DISK_IS_FULL
 from minibroker.broker.log.epochs import EpochCache
-from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.files import Files
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
 from minibroker.broker.log.outcomes import (
@@ -42,23 +42,18 @@ from minibroker.broker.log.outcomes import (
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage
 from minibroker.broker.log.retention import expired_count
+from minibroker.broker.log.rolling import must_roll
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.trash import Trash
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import (
     BatchHeader,
-    iterate_headers,
     read_header,
     stamp,
     stamp_append_time,
 )
-from minibroker.protocol.records.record import decode_records
 from minibroker.protocol.types import Slice, TopicPartition
-
-
-class UnexpectedOffset(Exception):
-    """A follower was given batches that do not continue its log; nothing was written."""
 
 
 def _refusal(error: OSError) -> Exception:
@@ -71,20 +66,19 @@ def _refusal(error: OSError) -> Exception:
 class Log:
     """See the head of this file. Made by `Log.open`.
 
-    `log_start` is the first readable offset, `log_end` the next one to be written. Below
-    `recovery_point` everything was synced (so it is the durable end, too). `limits` may be
+    `log_start` is the first readable offset, `log_end` the next one to be written.
+    `checkpointed_high_watermark` is the one from the disk, fitted to the log. `limits` may be
     replaced at any time.
     """
 
     def __init__(self, place: Place, limits: LogLimits, loaded: Loaded) -> None:
-        self.limits = limits
+        self._limits = limits
         self.epochs: EpochCache = loaded.epochs
         self.producers: ProducerStates = loaded.producers
         self.log_start = loaded.log_start
         self.log_end = loaded.log_end
-        self.recovery_point = loaded.recovery_point
+        self.checkpointed_high_watermark = loaded.high_watermark
         self.damage: Damage | None = loaded.damage
-        self.generation = 0
         # Called with an offset before the log is cut there, to lower what is checkpointed.
         self.before_cut: Callable[[TopicPartition, int], None] = lambda *_: None
         self._place = place
@@ -92,9 +86,7 @@ class Log:
         self._snapshots = loaded.snapshots
         self._epoch_file = loaded.epoch_file
         self._trash = Trash(place.files)
-        # Files created, renamed or removed so far, and how many of these are durable.
-        self._name_changes = 1
-        self._durable_name_changes = 0
+        self._durability = Durability(place.files, loaded.recovery_point)
         self._is_closed = False
 
     @classmethod
@@ -115,14 +107,40 @@ class Log:
         return self._place.topic_partition
 
     @property
+    def topic_id(self) -> bytes:
+        """Which topic of that name; b"" if the directory does not say."""
+        return self._place.topic_id
+
+    @property
+    def limits(self) -> LogLimits:
+        """The settings it obeys."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: LogLimits) -> None:
+        self._limits = limits
+        self.producers.expiration_ms = limits.producer_expiration_ms
+        self._segments.active.index_interval_bytes = limits.index_interval_bytes
+
+    @property
     def directory(self) -> PurePath:
         """Where it lies."""
         return self._place.directory
 
     @property
-    def durable_end(self) -> int:
+    def recovery_point(self) -> int:
         """All below it was synced."""
-        return self.recovery_point
+        return self._durability.recovery_point
+
+    @property
+    def durable_end(self) -> int:
+        """The same, as it counts for the high watermark."""
+        return self._durability.recovery_point
+
+    @property
+    def generation(self) -> int:
+        """How often it was cut since it was opened."""
+        return self._durability.generation
 
     @property
     def size(self) -> int:
@@ -145,8 +163,8 @@ class Log:
 
         Raises Refused. A repetition of a batch is not written; its first place is returned.
         """
-        header = check_append(batch, self.limits, now_ms)
-        uses_append_time = self.limits.timestamp_type == "LogAppendTime"
+        header = check_append(batch, self._limits, now_ms)
+        uses_append_time = self._limits.timestamp_type == "LogAppendTime"
         if header.producer_id >= 0:
             duplicate = self.producers.check(header, now_ms)
             if duplicate is not None:
@@ -176,15 +194,7 @@ class Log:
         Raises UnexpectedOffset if they do not continue this log, then nothing was written, and
         Refused when the disk is full, then batches from the front may have been written.
         """
-        batches = list(iterate_headers(records))
-        next_offset = self.log_end
-        for _, header in batches:
-            if header.base_offset < next_offset:
-                raise UnexpectedOffset(
-                    f"{self.topic_partition}: a batch of offset {header.base_offset}"
-                    f" where {next_offset} or later must follow"
-                )
-            next_offset = header.next_offset
+        batches = check_continuation(records, self.log_end)
         for position, header in batches:
             if header.leader_epoch != self.epochs.newest_epoch:
                 self.assign_epoch(header.leader_epoch, header.base_offset)
@@ -203,32 +213,12 @@ class Log:
         self._epoch_file.save(self.epochs)
 
     def _segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
-        segment, limits = self._segments.active, self.limits
-        size = segment.size
-        if size == 0:
-            if segment.has_room_for(header.last_offset, limits.index_bytes_max):
-                return segment
-            # A follower's log may have a gap that is too wide for 32 bits.
-            return self._roll(header.base_offset, now_ms)
-        if header.max_timestamp >= 0 and segment.first_timestamp >= 0:
-            age = header.max_timestamp - segment.first_timestamp
-        else:
-            age = now_ms - segment.created_ms
-        if (
-            size > limits.segment_bytes - header.size
-            or age > limits.segment_ms - self._jitter_ms(segment)
-            or not segment.has_room_for(header.last_offset, limits.index_bytes_max)
-        ):
-            self._roll(self.log_end, now_ms)
-            return self._segment_for(header, now_ms)
+        segment = self._segments.active
+        while must_roll(segment, header, self._limits, now_ms):
+            # An empty segment is left when a follower's log has a gap too wide for 32 bits.
+            base_offset = header.base_offset if segment.size == 0 else self.log_end
+            segment = self._roll(base_offset, now_ms)
         return segment
-
-    def _jitter_ms(self, segment: Segment) -> int:
-        """By how much earlier a segment rolls, so that not all logs of a broker do at once."""
-        jitter_ms = self.limits.segment_jitter_ms
-        if jitter_ms == 0:
-            return 0
-        return zlib.crc32(f"{self.topic_partition}:{segment.base_offset}".encode()) % jitter_ms
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         """Seal the active segment and begin a new one; may be tried again if the disk is full."""
@@ -242,8 +232,8 @@ class Log:
         return segment
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        self._name_changes += 1
-        interval = self.limits.index_interval_bytes
+        self._durability.note_name_change()
+        interval = self._limits.index_interval_bytes
         return Segment(self._files, self.directory, base_offset, now_ms, interval)
 
     # -- reading
@@ -274,48 +264,18 @@ class Log:
 
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> OffsetAtTime | None:
         """The first record of that time or later below `end_offset`. Decodes batches."""
-        for segment in self._segments:
-            if segment.max_timestamp < timestamp_ms:
-                continue
-            for position, header in segment.batches_since(timestamp_ms):
-                batch = segment.file.read(position, header.size)
-                for record in decode_records(batch, header):
-                    if record.timestamp >= timestamp_ms and record.offset >= self.log_start:
-                        if record.offset >= end_offset:
-                            return None
-                        return OffsetAtTime(record.timestamp, record.offset, header.leader_epoch)
-        return None
+        found = self._segments.first_since(timestamp_ms, self.log_start)
+        return found if found is not None and found.offset < end_offset else None
 
     # -- making durable
 
     def start_flush(self) -> Flush:
         """What to sync so that all that is in the log now becomes durable; see `Flush`."""
-        files: list[File] = []
-        opened: list[File] = []
-        if self.recovery_point < self.log_end:
-            for segment in self._segments.from_offset(self.recovery_point):
-                files.append(segment.file)
-                if segment is not self._segments.active:
-                    opened += [self._files.open(path) for path in segment.index_paths]
-        directories: tuple[PurePath, ...] = ()
-        if self._durable_name_changes < self._name_changes:
-            directories = (self.directory, self.directory.parent)
-        return Flush(
-            (*files, *opened),
-            directories,
-            self.log_end,
-            self.generation,
-            tuple(opened),
-            self._name_changes,
-        )
+        return self._durability.start(self._segments, self.log_end, self.directory)
 
     def finish_flush(self, flush: Flush) -> None:
         """All of `flush` was synced. Proves nothing if the log was cut meanwhile."""
-        for file in flush.opened:
-            file.close()
-        self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)
-        if flush.generation == self.generation:
-            self.recovery_point = max(self.recovery_point, flush.end_offset)
+        self._durability.finish(flush)
 
     # -- cutting
 
@@ -354,12 +314,11 @@ class Log:
             self._files.remove(path)
 
     def _before_cut(self, offset: int) -> None:
-        self.generation += 1
-        self.recovery_point = min(self.recovery_point, offset)
+        self._durability.cut(offset)
         self.before_cut(self.topic_partition, offset)
 
     def _after_cut(self, offset: int, now_ms: int) -> None:
-        self._name_changes += 1
+        self._durability.note_name_change()
         self.log_end = offset
         self.log_start = min(self.log_start, offset)
         self._cut_epochs(offset)
@@ -375,7 +334,7 @@ class Log:
     def apply_retention(self, high_watermark: int, now_ms: int) -> int:
         """Delete the segments that are too old or too many; how many. Raises OSError."""
         end_offset = min(high_watermark, self.log_end)
-        count = expired_count(self._segments, self.limits, self.log_start, end_offset, now_ms)
+        count = expired_count(self._segments, self._limits, self.log_start, end_offset, now_ms)
         if count == len(self._segments):
             self._roll(self.log_end, now_ms)
         deleted = self._segments.take_first(count)
@@ -384,7 +343,7 @@ class Log:
             self._epoch_file.is_stale |= self.epochs.truncate_from_start(self.log_start)
             self._epoch_file.save(self.epochs)
         for segment in deleted:
-            self._trash.put(segment, now_ms + self.limits.file_delete_delay_ms)
+            self._trash.put(segment, now_ms + self._limits.file_delete_delay_ms)
         for segment in self._segments:
             if segment is not self._segments.active:
                 segment.release_indexes()

@@ -10,11 +10,12 @@ from minibroker.protocol.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a log lies, and whose it is."""
+    """Where a log lies, and whose it is; the topic id is b"" where that cannot be told."""
 
     files: Files
     directory: PurePath
     topic_partition: TopicPartition
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ batches only, so nothing is sent that it would have to throw away.
 import bisect
 from collections.abc import Iterator
 
+from minibroker.broker.log.outcomes import OffsetAtTime
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.slices import FileSlice
 from minibroker.protocol.records.batch import BatchHeader
+from minibroker.protocol.records.record import decode_records
 
 
 class Segments:
@@ -119,3 +121,15 @@ class Segments:
         for segment in self.from_offset(offset):
             for _, header in segment.batches_from(offset):
                 yield header
+
+    def first_since(self, timestamp: int, log_start: int) -> OffsetAtTime | None:
+        """The first record of a time (ms) or later, not below `log_start`. Decodes batches."""
+        for segment in self._list:
+            if segment.max_timestamp < timestamp:
+                continue
+            for position, header in segment.batches_since(timestamp):
+                batch = segment.file.read(position, header.size)
+                for record in decode_records(batch, header):
+                    if record.timestamp >= timestamp and record.offset >= log_start:
+                        return OffsetAtTime(record.timestamp, record.offset, header.leader_epoch)
+        return None

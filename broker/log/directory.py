@@ -1,0 +1,133 @@
+"""A broker's data directory as a whole: who may use it, whose it is, and how the last run ended.
+
+The marks, and why in this order:
+
+* `.lock` is held while a broker runs; a second one is refused.
+* `meta.properties` says to which cluster and node the directory belongs.
+* `clean-shutdown` is written last at a clean stop, and removed before any log is opened, so that a
+  crash while opening counts as unclean.
+* `boot-id` names the machine's run. If it is the same as at the last start, nothing was lost with
+  the page cache, however the process ended.
+* `tail-unsafe` stands from a start that found neither a clean stop nor the same boot until somebody
+  was told (`forget_lost_tail`): a second crash, in between, must not hide the lost tail.
+"""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+
+from minibroker.broker.log.files import Files, Lock
+
+LOCK = ".lock"
+META = "meta.properties"
+CLEAN_SHUTDOWN = "clean-shutdown"
+BOOT_ID = "boot-id"
+TAIL_UNSAFE = "tail-unsafe"
+FORMAT_VERSION = "1"
+
+NOT_A_DIRECTORY = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
+NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+class DataDirectoryError(Exception):
+    """The data directory cannot be used; the text says what to do."""
+
+
+@contextmanager
+def explaining(root: PurePath) -> Iterator[None]:
+    """Turn an OSError met while starting into a DataDirectoryError."""
+    try:
+        yield
+    except BlockingIOError:
+        raise DataDirectoryError(
+            f"data directory {root} is in use by another broker: stop that one,"
+            " or choose another with --data-dir"
+        ) from None
+    except OSError as error:
+        where = error.filename or root
+        if error.errno in NOT_A_DIRECTORY:
+            text = f"{where} is in the way, it is not a directory: choose another with --data-dir"
+        elif error.errno in NOT_WRITABLE:
+            text = f"it cannot be written: change its owner or mount, or choose another: {where}"
+        elif error.errno in (errno.ENOSPC, errno.EDQUOT):
+            text = f"the disk is full: make room, or choose another: {where}"
+        else:
+            text = f"it cannot be used: {where}"
+        reason = error.strerror or str(error)
+        raise DataDirectoryError(f"data directory {root}: {text} ({reason})") from error
+
+
+class DataDirectory:
+    """The marks in one directory. `is_clean`, `same_boot` and `tail_safe` are known after `begin`.
+
+    `tail_safe`: nothing that was appended can have been lost by how the last runs ended.
+    """
+
+    def __init__(self, files: Files, root: PurePath) -> None:
+        self.root = root
+        self.is_clean = False
+        self.same_boot = False
+        self.tail_safe = False
+        self._files = files
+        self._lock: Lock | None = None
+
+    def take(self) -> None:
+        """Make the directory if needed and lock it. May be called twice."""
+        if self._lock is None:
+            self._files.make_dir(self.root)
+            self._lock = self._files.lock(self.root / LOCK)
+
+    def release(self) -> None:
+        """Give the lock back. May be called twice."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def begin(self, boot_id: str, cluster_id: str, node_id: int) -> None:
+        """Check whose directory it is, learn how the last run ended, and begin a new one."""
+        self._claim(cluster_id, node_id)
+        root, files = self.root, self._files
+        is_new = not files.exists(root / BOOT_ID)
+        self.is_clean = is_new or files.exists(root / CLEAN_SHUTDOWN)
+        is_same = not is_new and files.read_bytes(root / BOOT_ID).decode(errors="replace")
+        was_told = not files.exists(root / TAIL_UNSAFE)
+        self.same_boot = is_same == boot_id and was_told
+        self.tail_safe = (self.is_clean or self.same_boot) and was_told
+        if not self.tail_safe and was_told:
+            files.write_atomic(root / TAIL_UNSAFE, b"")
+        if is_same != boot_id:
+            files.write_atomic(root / BOOT_ID, boot_id.encode())
+        files.remove(root / CLEAN_SHUTDOWN)
+        files.sync_dir(root)
+
+    def forget_lost_tail(self) -> None:
+        """Whoever decides about it was told that the tail may be lost (or it was safe)."""
+        self._files.remove(self.root / TAIL_UNSAFE)
+        self._files.sync_dir(self.root)
+
+    def end_clean(self) -> None:
+        """Everything is closed and durable."""
+        self._files.write_atomic(self.root / CLEAN_SHUTDOWN, b"")
+
+    def _claim(self, cluster_id: str, node_id: int) -> None:
+        path = self.root / META
+        ours = {"version": FORMAT_VERSION, "cluster.id": cluster_id, "node.id": str(node_id)}
+        if not self._files.exists(path):
+            text = "".join(f"{name}={value}\n" for name, value in ours.items())
+            self._files.write_atomic(path, text.encode())
+            return
+        theirs = _parse(self._files.read_bytes(path))
+        for name, value in ours.items():
+            if theirs.get(name) != value:
+                raise DataDirectoryError(
+                    f"data directory {self.root} has {name} {theirs.get(name)!r} in {META}, this"
+                    f" broker has {value!r}: it belongs to another broker or cluster; choose"
+                    " another with --data-dir"
+                )
+
+
+def _parse(data: bytes) -> dict[str, str]:
+    lines = data.decode(errors="replace").splitlines()
+    pairs = [line.partition("=") for line in lines if not line.startswith("#")]
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,0 +1,62 @@
+"""How much of a log is on the disk for good, and what to sync so that all of it is.
+
+A flush has two halves, because fsync happens elsewhere: `start` says what to sync and remembers how
+far the log was, `finish` believes it. A cut in between makes a flush prove nothing about offsets:
+what was synced may have been cut and written anew. So every cut starts a new generation.
+
+Names are durable on their own: a file that was synced is lost if its name is. After a creation, a
+rename or a removal the next flush syncs the directories, too.
+"""
+
+from pathlib import PurePath
+
+from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.outcomes import Flush
+from minibroker.broker.log.segments import Segments
+
+
+class Durability:
+    """Below `recovery_point` all was synced; `generation` counts the cuts."""
+
+    def __init__(self, files: Files, recovery_point: int) -> None:
+        self.recovery_point = recovery_point
+        self.generation = 0
+        self._files = files
+        self._name_changes = 1
+        self._durable_name_changes = 0
+
+    def note_name_change(self) -> None:
+        """A file was made, renamed or removed."""
+        self._name_changes += 1
+
+    def cut(self, offset: int) -> None:
+        """The log is about to be cut at an offset."""
+        self.generation += 1
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def start(self, segments: Segments, log_end: int, directory: PurePath) -> Flush:
+        """What to sync so that all that is in the log now becomes durable; see `Flush`."""
+        files: list[File] = []
+        opened: list[File] = []
+        if self.recovery_point < log_end:
+            for segment in segments.from_offset(self.recovery_point):
+                files.append(segment.file)
+                if segment is not segments.active:
+                    opened += [self._files.open(path) for path in segment.index_paths]
+        has_new_names = self._durable_name_changes < self._name_changes
+        return Flush(
+            files=(*files, *opened),
+            directories=(directory, directory.parent) if has_new_names else (),
+            end_offset=log_end,
+            generation=self.generation,
+            opened=tuple(opened),
+            name_changes=self._name_changes,
+        )
+
+    def finish(self, flush: Flush) -> None:
+        """All of `flush` was synced."""
+        for file in flush.opened:
+            file.close()
+        self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)
+        if flush.generation == self.generation:
+            self.recovery_point = max(self.recovery_point, flush.end_offset)

@@ -1,0 +1,331 @@
+"""All logs of a broker: opened at start, made and deleted by name, closed in order.
+
+The manager owns the data directory, the three checkpoint files and the table of logs. It decides
+nothing about partitions: who leads, what is committed and what is to be deleted is told to it.
+A directory that nobody knows is never deleted: it is renamed `*-stray` and reported. One that is
+to be deleted is renamed `*-delete` at once, so that its name is free, and removed after a delay.
+
+Checkpoints lag behind the logs and only ever to the safe side; what a missing or unreadable one
+means is to read more at the next start, never a failure. A full disk leaves the old file in place.
+
+`start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint.
+"""
+
+import base64
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from minibroker.broker.log.checkpoint import CheckpointError, read_offsets, write_offsets
+from minibroker.broker.log.directory import DataDirectory, explaining
+from minibroker.broker.log.epoch_file import DISK_IS_FULL
+from minibroker.broker.log.files import Files
+from minibroker.broker.log.limits import LogLimits
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.outcomes import Opening, Place
+from minibroker.broker.log.validate import Refused
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.types import TopicPartition
+
+LOGGER = logging.getLogger(__name__)
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+NAME_BYTES_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerStatistics:
+    """All logs at one moment."""
+
+    log_count: int
+    damaged: tuple[TopicPartition, ...]
+    strays: tuple[str, ...]
+    deleting_count: int
+    tail_safe: bool
+
+
+class LogManager:
+    """See the head of this file. `limits` hold for a log until its own are set."""
+
+    def __init__(self, files: Files, root: PurePath, limits: LogLimits) -> None:
+        self._files = files
+        self._root = root
+        self._limits = limits
+        self._directory = DataDirectory(files, root)
+        self._logs: dict[TopicPartition, Log] = {}
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._deleted: list[tuple[int, Log]] = []
+        self._cut_count = 0
+        self._is_closed = False
+
+    # -- starting
+
+    def lock(self) -> None:
+        """Take the directory for this process, before anything else in it is touched.
+
+        Raises DataDirectoryError. `start` does it too; may be called twice.
+        """
+        with explaining(self._root):
+            self._directory.take()
+
+    def start(self, boot_id: str, cluster_id: str, node_id: int, now_ms: int) -> None:
+        """Take the directory and open all logs in it. Raises DataDirectoryError."""
+        try:
+            self.lock()
+            with explaining(self._root):
+                self._directory.begin(boot_id, cluster_id, node_id)
+                self._open_logs(now_ms)
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def tail_safe(self) -> bool:
+        """Whether no append can have been lost by how the last runs ended."""
+        return self._directory.tail_safe
+
+    def forget_lost_tail(self) -> None:
+        """Whoever decides what an unsafe tail means was told."""
+        self._directory.forget_lost_tail()
+
+    def _open_logs(self, now_ms: int) -> None:
+        recovery_points = self._read(RECOVERY_POINTS)
+        log_starts = self._read(LOG_STARTS)
+        self._high_watermarks = self._read(HIGH_WATERMARKS)
+        for name in self._files.list(self._root):
+            directory = self._root / name
+            if not self._files.is_dir(directory):
+                continue
+            if name.endswith(DELETE_SUFFIX):
+                self._files.remove_tree(directory)
+                continue
+            topic_partition = _parse_name(name)
+            if topic_partition is None or self._remove_unborn(directory):
+                continue
+            opening = Opening(
+                is_clean=self._directory.is_clean,
+                recovery_point=recovery_points.get(topic_partition, 0),
+                log_start=log_starts.get(topic_partition, 0),
+                high_watermark=self._high_watermarks.get(topic_partition, 0),
+                same_boot=self._directory.same_boot,
+            )
+            topic_id = self._read_topic_id(directory)
+            place = Place(self._files, directory, topic_partition, topic_id)
+            self._adopt(Log.open(place, self._limits, opening, now_ms=now_ms))
+
+    def _adopt(self, log: Log) -> None:
+        log.before_cut = self._before_cut
+        self._logs[log.topic_partition] = log
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self._files, self._root / name)
+        except CheckpointError as error:
+            LOGGER.warning("%s is not used: %s", self._root / name, error)
+            return {}
+
+    def _read_topic_id(self, directory: PurePath) -> bytes:
+        """The topic id in `partition.metadata`, b"" if it cannot be told."""
+        path = directory / PARTITION_METADATA
+        data = self._files.read_bytes(path) if self._files.exists(path) else b""
+        for line in data.splitlines():
+            name, _, value = line.partition(b": ")
+            if name == b"topic_id":
+                return base64.urlsafe_b64decode(value + b"==")
+        LOGGER.warning("%s names no topic id", path)
+        return b""
+
+    def _remove_unborn(self, directory: PurePath) -> bool:
+        """Remove what a crash left of a creation: no topic id yet, and no record either."""
+        if self._files.exists(directory / PARTITION_METADATA):
+            return False
+        for name in self._files.list(directory):
+            if name.endswith(".log"):
+                file = self._files.open(directory / name)
+                size = file.size
+                file.close()
+                if size:
+                    return False
+        self._files.remove_tree(directory)
+        return True
+
+    # -- the table of logs
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The log of a partition, if it has one here."""
+        return self._logs.get(topic_partition)
+
+    @property
+    def logs(self) -> dict[TopicPartition, Log]:
+        """A copy of the table."""
+        return dict(self._logs)
+
+    def create(
+        self, topic_partition: TopicPartition, topic_id: bytes, limits: LogLimits, now_ms: int
+    ) -> Log:
+        """Make a log where there is none. Raises Refused if the disk is full, OSError."""
+        assert topic_partition not in self._logs, "there is a log of that name"
+        directory = self._root / str(topic_partition)
+        text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
+        place = Place(self._files, directory, topic_partition, topic_id)
+        try:
+            self._files.make_dir(directory)
+            self._files.write_atomic(
+                directory / PARTITION_METADATA, b"version: 0\ntopic_id: " + text + b"\n"
+            )
+            log = Log.open(place, limits, now_ms=now_ms)
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            self._files.remove_tree(directory)
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full") from error
+        self._high_watermarks.pop(topic_partition, None)
+        self._adopt(log)
+        return log
+
+    def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Take a log away: its name is free at once, its files go when the delay has passed."""
+        log = self._put_aside(topic_partition, DELETE_SUFFIX)
+        self._deleted.append((now_ms + log.limits.file_delete_delay_ms, log))
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Keep the bytes of a log that nobody knows, out of the way."""
+        log = self._put_aside(topic_partition, STRAY_SUFFIX)
+        log.abandon()
+        LOGGER.warning("%s is unknown to the metadata, kept in %s", topic_partition, log.directory)
+
+    def _put_aside(self, topic_partition: TopicPartition, suffix: str) -> Log:
+        log = self._logs.pop(topic_partition)
+        self._high_watermarks.pop(topic_partition, None)
+        for count in range(len(self._files.list(self._root)) + 1):
+            ending = f".{log.topic_id.hex()}{count or ''}{suffix}"
+            name = str(topic_partition)[: NAME_BYTES_MAX - len(ending)] + ending
+            if not self._files.exists(self._root / name):
+                log.move_to(self._root / name)
+                break
+        return log
+
+    # -- duties
+
+    def apply_retention(self, high_watermarks: Mapping[TopicPartition, int], now_ms: int) -> int:
+        """Delete expired segments of the logs named, below the high watermark; how many."""
+        count = 0
+        for topic_partition, high_watermark in high_watermarks.items():
+            log = self._logs.get(topic_partition)
+            if log is not None:
+                count += log.apply_retention(high_watermark, now_ms)
+        return count
+
+    def remove_deleted_files(self, now_ms: int) -> None:
+        """Remove the files of deleted segments and logs whose time has come."""
+        for log in self._logs.values():
+            log.remove_deleted_files(now_ms)
+        for due_ms, log in list(self._deleted):
+            if due_ms <= now_ms:
+                log.abandon()
+                self._files.remove_tree(log.directory)
+                self._deleted.remove((due_ms, log))
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forget idle producers in all logs."""
+        for log in self._logs.values():
+            log.expire_producers(now_ms)
+
+    # -- checkpoints
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Write the high watermarks; a partition that is not named keeps what it had."""
+        known = {name: log.checkpointed_high_watermark for name, log in list(self._logs.items())}
+        self._high_watermarks = {
+            name: high_watermarks.get(name, self._high_watermarks.get(name, before))
+            for name, before in known.items()
+        }
+        self._write(HIGH_WATERMARKS, self._high_watermarks)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Write the recovery points. A worker may: if a log is cut meanwhile, it writes again."""
+        cut_count = -1
+        while cut_count != self._cut_count:
+            cut_count = self._cut_count
+            logs = list(self._logs.items())
+            self._write(RECOVERY_POINTS, {name: log.recovery_point for name, log in logs})
+
+    def checkpoint_log_starts(self) -> None:
+        """Write the log starts."""
+        logs = list(self._logs.items())
+        self._write(LOG_STARTS, {name: log.log_start for name, log in logs})
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        try:
+            write_offsets(self._files, self._root / name, offsets)
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            LOGGER.warning("%s stays as it was: the disk is full", self._root / name)
+            return False
+        return True
+
+    def _before_cut(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Lower what is checkpointed for a log before it is cut. Raises Refused."""
+        self._cut_count += 1
+        recovery_points = {name: log.recovery_point for name, log in self._logs.items()}
+        is_written = self._write(RECOVERY_POINTS, recovery_points)
+        if self._high_watermarks.get(topic_partition, 0) > offset:
+            self._high_watermarks[topic_partition] = offset
+            is_written &= self._write(HIGH_WATERMARKS, self._high_watermarks)
+        if not is_written:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+
+    # -- ending
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Close all logs, checkpoint them, and mark the stop as clean. May be called twice.
+
+        A full disk leaves no mark: the next start reads more. Other errors are raised.
+        """
+        if self._is_closed:
+            return
+        try:
+            for log in self._logs.values():
+                log.close()
+            self.checkpoint_high_watermarks(high_watermarks)
+            self.checkpoint_recovery_points()
+            self.checkpoint_log_starts()
+            self._directory.end_clean()
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            LOGGER.warning("The stop is not marked clean: the disk is full")
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close all files and give the directory back, without a word. May be called twice."""
+        self._is_closed = True
+        for log in [*self._logs.values(), *(log for _, log in self._deleted)]:
+            log.abandon()
+        self._directory.release()
+
+    def statistics(self) -> ManagerStatistics:
+        """All logs at this moment."""
+        strays = [name for name in self._files.list(self._root) if name.endswith(STRAY_SUFFIX)]
+        return ManagerStatistics(
+            log_count=len(self._logs),
+            damaged=tuple(name for name, log in self._logs.items() if log.damage is not None),
+            strays=tuple(strays),
+            deleting_count=len(self._deleted),
+            tail_safe=self.tail_safe,
+        )
+
+
+def _parse_name(name: str) -> TopicPartition | None:
+    """The partition of a directory's name; None if it is none."""
+    topic, dash, partition = name.rpartition("-")
+    if not (topic and dash and partition.isascii() and partition.isdigit()):
+        return None
+    return TopicPartition(topic, int(partition))
