@@ -17,6 +17,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from minibroker.broker.config import Config, ConfigError, topic_property
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.placement import place
+from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import (
     ClusterImage,
     PartitionImage,
@@ -77,14 +78,6 @@ class _Draft:
         if name not in self.image.topics:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
         return self.image.topics[name]
-
-
-class Refused(Exception):
-    """One topic of a request cannot have what it asks for; the others go on."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def elect(
@@ -313,7 +306,7 @@ def _each(
         try:
             results.append(decide(draft, wanted))
         except Refused as refused:
-            results.append(TopicResult(name, refused.code, str(refused)))
+            results.append(TopicResult(name, refused.code, refused.message))
         except ConfigError as error:
             results.append(TopicResult(name, ErrorCode.INVALID_CONFIG, str(error)))
     return tuple(results)

@@ -48,8 +48,9 @@ async def test_what_was_put_is_there(store):
 
 async def test_a_prefix_selects_and_orders(store):
     """Only keys that begin with the prefix come back, in ascending order."""
-    keys = ["topics/b", "topics/a", "topics", "topics0", "partitions/0", "topics/a/1"]
-    await store.transact([], [Put(key, b"x") for key in keys])
+    keys = ["topics/b", "topics/a", "topics", "topics0", "old/topics/0", "topics/a/1"]
+    values = [b"%d" % number for number in reversed(range(len(keys)))]
+    await store.transact([], [Put(*entry) for entry in zip(keys, values, strict=True)])
     assert list((await store.get("topics/")).entries) == ["topics/a", "topics/a/1", "topics/b"]
     assert list((await store.get("")).entries) == sorted(keys)
     assert list((await store.get("nothing")).entries) == []
@@ -167,6 +168,16 @@ async def test_sqlite_commits_are_synced(tmp_path):
     connection = store._connection
     assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
     assert connection.execute("PRAGMA synchronous").fetchall() == [(2,)]
+    await store.close()
+
+
+async def test_sqlite_undoes_a_transaction_that_fails_in_the_middle(tmp_path):
+    """An error between two writes undoes the first, and the store goes on."""
+    store = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    with pytest.raises(TypeError):
+        await store.transact([], [Put("first", b""), Put("second", None)])
+    assert (await store.transact([], [Put("third", b"")])).revision == 1
+    assert list((await store.get("")).entries) == ["third"]
     await store.close()
 
 

@@ -143,6 +143,17 @@ async def test_each_start_raises_every_leader_epoch():
     }
 
 
+async def test_leader_epochs_grow_from_start_to_start():
+    """The raised epochs are in the store: the next start raises them further."""
+    store, epochs = MemoryStore(), []
+    async with running(store) as broker:
+        await broker.ask(new(NewTopic("t")))
+    for _ in range(3):
+        async with running(store) as broker:
+            epochs.append(broker.image.topics["t"].partitions[0].leader_epoch)
+    assert epochs == [1, 2, 3]
+
+
 async def test_a_damaged_partition_stays_offline(caplog):
     """A partition whose log was found damaged gets no leader, and that is said (REC-03)."""
     store = MemoryStore()

@@ -3,6 +3,7 @@
 import pytest
 
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage, TopicImage
+from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.types import TopicPartition
 
 TOPIC = TopicImage(bytes(16), "t", {}, (PartitionImage(0, 1, 0, (1,), (1,), 0),))
@@ -26,7 +27,7 @@ def test_a_change_makes_a_new_image():
     assert one.without_topic("t") == empty
 
 
-@pytest.mark.parametrize(("leader", "isr"), [(1, ()), (2, (1,))])
+@pytest.mark.parametrize(("leader", "isr"), [(NO_NODE, ()), (2, (1,))])
 def test_an_impossible_partition_is_refused(leader, isr):
     """An ISR is never empty, and a leader is in it (CTL-05)."""
     with pytest.raises(AssertionError):
