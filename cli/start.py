@@ -7,8 +7,8 @@ second one ends the process at once, which is no worse than `kill -9`: the next 
 """
 
 import errno
-import logging
 import random
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -18,18 +18,16 @@ import typer
 
 from minibroker.cli.acknowledgement import meaning_of
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
-from minibroker.cli.terminal import Failure, end_now, note
+from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
 
 if TYPE_CHECKING:
     import trio
 
-    from minibroker.broker.app import System
+    from minibroker.broker.app import Started, System
     from minibroker.broker.config import Config
     from minibroker.broker.metadata.store import MetadataStore
-    from minibroker.protocol.types import Endpoint
 
-# The pattern of Kafka's log4j configuration, which log shippers know.
-LOG_PATTERN = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
+FILES_MAX = 65_536
 METADATA_FILE = "metadata.db"
 CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -50,6 +48,9 @@ def start(
         str,
         typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
     ] = "",
+    log_format: Annotated[
+        OutputFormat, typer.Option("--log-format", help="Shape of the log lines.")
+    ] = OutputFormat.TEXT,
 ) -> None:
     """Start one broker and run it until SIGTERM or Ctrl-C.
 
@@ -61,10 +62,13 @@ def start(
     loaded = load_settings(file, given_settings(settings) | given)
     for warning in loaded.warnings:
         note(f"WARNING: {warning}")
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format=LOG_PATTERN)
 
     import trio
 
+    from minibroker.broker.observe.logs import configure_logs
+
+    configure_logs(sys.stdout, log_format)
+    _allow_many_files()
     root = _data_directory(Path(loaded.config.log_dirs))
     try:
         trio.run(_run, loaded.config, root)
@@ -79,12 +83,17 @@ async def _run(config: "Config", root: Path) -> None:
     from minibroker.broker.app import serve
 
     shutdown = trio.Event()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_shut_down_on_signal, shutdown)
-        async with trio.open_nursery() as broker:
-            started = await broker.start(serve, config, _real_system(config, root), shutdown)
-            _announce(config, root, started.endpoint)
-        nursery.cancel_scope.cancel()
+    system = _real_system(config, root)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_shut_down_on_signal, shutdown)
+            async with trio.open_nursery() as broker:
+                started = await broker.start(serve, config, system, shutdown)
+                _announce(config, root, started)
+            nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await system.store.close()
     print(f"[KafkaServer id={config.node_id}] shut down completed", flush=True)
 
 
@@ -100,6 +109,14 @@ async def _shut_down_on_signal(
                 end_now(number)
             note("shutting down; a second signal ends at once")
             shutdown.set()
+
+
+def _allow_many_files() -> None:
+    """Each connection and each open segment is a descriptor; shells start with few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _real_system(config: "Config", root: Path) -> "System":
@@ -133,8 +150,14 @@ def _store(name: str) -> "MetadataStore":
     return SqliteStore(Path(path), in_worker)
 
 
-def _announce(config: "Config", root: Path, endpoint: "Endpoint") -> None:
+def _announce(config: "Config", root: Path, started: "Started") -> None:
     """What a human wants to know, then the two lines that scripts wait for."""
+    endpoint = started.endpoint
+    for topic, partition in started.damaged:
+        note(
+            f"WARNING: {topic}-{partition} has lost records and stays offline; to go on with what"
+            f" is left, stop the broker and say: minibroker partition recover {topic} {partition}"
+        )
     print(f"Data directory: {root}")
     print(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")
     print(f"Listening on {endpoint}", flush=True)

@@ -1,0 +1,212 @@
+"""What hostile and broken peers may do to a broker: end their own connection, and nothing else."""
+
+import contextlib
+import os
+import random
+import resource
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from minibroker.protocol.constants import (
+    ACKS_ALL,
+    FRAME_BYTES_MAX,
+    PREFACE,
+    ApiKey,
+    ErrorCode,
+)
+from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
+from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.records.record import encode_batch
+from tests.processes import BrokerProcess, run_cli
+from tests.wire import Wire, frame_of
+
+ANSWER_S_MAX = 2.0
+
+
+@dataclass
+class Bystander:
+    """Somebody who behaves, on a connection that stays open."""
+
+    wire: Wire
+    topic: str
+    address: str
+
+    def goes_on(self) -> None:
+        """The same connection is answered soon, and what was stored is still there."""
+        began = time.monotonic()
+        answer = self.wire.call(ApiKey.METADATA, MetadataRequest((self.topic,)))
+        assert isinstance(answer, MetadataResponse)
+        assert time.monotonic() - began < ANSWER_S_MAX
+        read = run_cli("consume", self.topic, "-b", self.address, "--from-beginning", "-e")
+        assert read.stdout == "stored\n"
+
+
+@pytest.fixture(scope="module")
+def bystander(broker: BrokerProcess) -> Iterator[Bystander]:
+    """One for all of this file."""
+    topic = "bystander"
+    assert run_cli("produce", topic, "-b", broker.address, stdin="stored\n").returncode == 0
+    with Wire(broker.address) as wire:
+        yield Bystander(wire, topic, broker.address)
+
+
+def noise(size: int, seed: int) -> bytes:
+    """Bytes without meaning, the same every time."""
+    return random.Random(seed).randbytes(size)
+
+
+def whole() -> bytes:
+    """A request that means something."""
+    return frame_of(ApiKey.METADATA, MetadataRequest(None))
+
+
+ENDS_ITS_CONNECTION = {
+    "random bytes": (b"", noise(4096, 1)),
+    "http": (b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "random bytes behind the preface": (PREFACE, noise(4096, 2)),
+    "a negative length": (PREFACE, b"\xff\xff\xff\xff"),
+    "the largest length": (PREFACE, b"\x7f\xff\xff\xff"),
+    "one byte more than allowed": (PREFACE, struct.pack(">I", FRAME_BYTES_MAX + 1)),
+    "an empty frame": (PREFACE, bytes(4)),
+    "a header longer than its frame": (PREFACE, struct.pack(">II", 8, 1000) + bytes(4)),
+    "a header that is no msgpack": (PREFACE, struct.pack(">II", 8, 4) + b"\xc1\xc1\xc1\xc1"),
+    "lengths that lie": (PREFACE, struct.pack(">II", 9, 5) + b"\xdd\xff\xff\xff\xff"),
+    "an unknown api": (PREFACE, frame_of(9999, MetadataRequest(None))),
+    "an unknown version": (PREFACE, frame_of(ApiKey.METADATA, MetadataRequest(None), 1, 77)),
+    "another api's body": (PREFACE, frame_of(ApiKey.PRODUCE, MetadataRequest(("a",)))),
+}
+
+
+@pytest.mark.parametrize("attack", ENDS_ITS_CONNECTION)
+def test_it_ends_its_own_connection(
+    broker: BrokerProcess, bystander: Bystander, attack: str
+) -> None:
+    """Bytes that are no request close their connection, and no other (NET-01, NET-02)."""
+    preface, data = ENDS_ITS_CONNECTION[attack]
+    with Wire(broker.address, preface) as wire:
+        wire.send(data)
+        assert wire.read_frame() is None
+    bystander.goes_on()
+
+
+@pytest.mark.parametrize("cut", [1, 4, 6, len(whole()) - 1])
+def test_half_a_request_is_no_request(
+    broker: BrokerProcess, bystander: Bystander, cut: int
+) -> None:
+    """A peer that goes away in the middle of a frame leaves nothing behind."""
+    with Wire(broker.address) as wire:
+        wire.send(whole()[:cut])
+    bystander.goes_on()
+
+
+def changed(batch: bytearray, position: int, new: bytes) -> bytes:
+    """A batch with some bytes replaced."""
+    batch[position : position + len(new)] = new
+    return bytes(batch)
+
+
+def sound() -> bytearray:
+    """A batch that a broker takes."""
+    return encode_batch([(1, None, b"value", [])])
+
+
+BAD_BATCHES = {
+    "a flipped bit": (changed(sound(), 65, b"\xff"), ErrorCode.CORRUPT_MESSAGE),
+    "magic 1": (changed(sound(), 16, b"\1"), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    "a length that lies": (changed(sound(), 8, b"\x7f\xff\xff\xff"), None),
+    "a negative length": (changed(sound(), 8, b"\xff\xff\xff\xff"), None),
+    "half a batch": (bytes(sound()[:40]), None),
+    "nothing": (b"", None),
+    "two batches": (bytes(sound() + sound()), ErrorCode.INVALID_RECORD),
+    "too large": (bytes(encode_batch([(1, None, bytes(2**21), [])])), ErrorCode.MESSAGE_TOO_LARGE),
+    "noise": (noise(500, 3), None),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BATCHES)
+def test_a_bad_batch_is_refused_and_not_stored(
+    broker: BrokerProcess, bystander: Bystander, name: str
+) -> None:
+    """A batch that is not sound is an error in its answer; the connection goes on (LOG-03)."""
+    data, expected = BAD_BATCHES[name]
+    with Wire(broker.address) as wire:
+        request = ProduceRequest(ACKS_ALL, 1000, (PartitionProduce(bystander.topic, 0, data),))
+        [answer] = wire.call(ApiKey.PRODUCE, request).partitions
+        assert answer.error != ErrorCode.NONE
+        if expected is not None:
+            assert answer.error == expected
+        assert answer.base_offset == -1
+        assert wire.call(ApiKey.METADATA, MetadataRequest((bystander.topic,))).topics
+    bystander.goes_on()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../x", "a b", "ü", "x" * 250])
+def test_a_bad_topic_name_makes_nothing(broker: BrokerProcess, name: str) -> None:
+    """A name that cannot be a directory is refused, also where a topic is made on first use."""
+    with Wire(broker.address) as wire:
+        [topic] = wire.call(ApiKey.METADATA, MetadataRequest((name,))).topics
+        assert topic.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+    made = run_cli("topic", "create", "-b", broker.address, "--topic", name)
+    assert made.returncode == 1
+    assert "Traceback" not in made.stderr
+
+
+def resident_bytes(broker: BrokerProcess) -> int:
+    """The broker's memory, from the system."""
+    if os.path.exists("/proc/self/statm"):
+        with open(f"/proc/{broker.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    shown = subprocess.run(
+        ["ps", "-o", "rss=", "-p", str(broker.pid)], capture_output=True, check=True
+    )
+    return int(shown.stdout) * 1024
+
+
+def test_huge_lengths_take_no_memory(broker: BrokerProcess, bystander: Bystander) -> None:
+    """A broker gives memory for bytes that came, never for a length that was claimed."""
+    before = resident_bytes(broker)
+    with contextlib.ExitStack() as stack:
+        for _ in range(200):
+            wire = stack.enter_context(Wire(broker.address))
+            wire.send(struct.pack(">I", FRAME_BYTES_MAX) + bytes(100))
+        bystander.goes_on()
+        assert resident_bytes(broker) - before < 20e6
+
+
+def test_idle_connections_are_cheap(broker: BrokerProcess, bystander: Bystander) -> None:
+    """A thousand silent connections cost under 30 KB each, and delay nobody."""
+    count = 1000
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2 * count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * count, hard))
+    with contextlib.ExitStack() as stack:
+        before = resident_bytes(broker)
+        wires = [stack.enter_context(Wire(broker.address)) for _ in range(count)]
+        for wire in wires:
+            assert wire.call(ApiKey.METADATA, MetadataRequest((bystander.topic,))).topics
+        assert (resident_bytes(broker) - before) / count < 30e3
+        bystander.goes_on()
+
+
+def test_a_client_that_does_not_read_costs_no_memory(
+    broker: BrokerProcess, bystander: Bystander
+) -> None:
+    """Answers that nobody takes are not piled up, and others do not wait for them (NET-08)."""
+    topic = "unread"
+    lines = "x" * 1000 + "\n"
+    assert run_cli("produce", topic, "-b", broker.address, stdin=lines * 20_000).returncode == 0
+    fetch = FetchRequest(bytes_max=2**24, partitions=(PartitionFetch(topic, 0, 0, 2**24),))
+    before = resident_bytes(broker)
+    with Wire(broker.address) as wire:
+        wire.socket.settimeout(1.0)
+        with contextlib.suppress(TimeoutError):
+            for number in range(20_000):
+                wire.socket.sendall(frame_of(ApiKey.FETCH, fetch, number))
+        bystander.goes_on()
+        assert resident_bytes(broker) - before < 20e6

@@ -1,0 +1,170 @@
+"""The broker as a process: how it starts, refuses to start, stops, and comes back."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.demo import Story, differences, run, standard_library
+from tests.processes import COMMAND, BrokerProcess, run_cli, running_broker
+
+LINES = 60_000
+
+
+async def test_kill_9_loses_nothing_and_stores_nothing_twice(data_dir: Path) -> None:
+    """Killed in the middle of an idempotent producer's work, a broker comes back with each
+    acknowledged record exactly once and in order per key."""
+    story = Story()
+    await run(story, standard_library(LINES), data_dir)
+    assert story.differences == []
+    assert story.consumed == story.line_count
+    assert 0 < story.delivered_at_kill < story.line_count
+
+
+@pytest.mark.parametrize(
+    ("found", "part"),
+    [
+        ({b"a": [b"1"], b"b": [b"1", b"2"]}, "a: 2 lines sent, 1 read, the first difference at 1"),
+        ({b"a": [b"1", b"2", b"2"], b"b": [b"1", b"2"]}, "a: 2 lines sent, 3 read"),
+        ({b"a": [b"1", b"2"], b"b": [b"2", b"1"]}, "b: 2 lines sent, 2 read, .* at 0"),
+        ({b"a": [b"1", b"2"]}, "b: 2 lines sent, 0 read"),
+        ({b"a": [b"1", b"2"], b"b": [b"1", b"2"], b"c": [b""]}, "c: 0 lines sent, 1 read"),
+    ],
+)
+def test_the_demo_sees_every_kind_of_difference(found: dict, part: str) -> None:
+    """A lost, doubled, moved or foreign line is a difference."""
+    [difference] = differences({b"a": [b"1", b"2"], b"b": [b"1", b"2"]}, found)
+    assert re.search(part, difference)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_one_signal_ends_it_in_order(data_dir: Path, number: signal.Signals) -> None:
+    """SIGTERM and SIGINT: exit code 0, and the next start finds all without recovery (BRK-02)."""
+    with running_broker(data_dir) as broker:
+        produced = run_cli("produce", "t", "-b", broker.address, stdin="one\ntwo\n")
+        assert produced.returncode == 0, produced.stderr
+        broker.send_signal(number)
+        assert broker.wait() == 0, broker.output
+    assert "Traceback" not in broker.output
+    assert (data_dir / "clean-shutdown").exists()
+    with running_broker(data_dir) as broker:
+        read = run_cli("consume", "t", "-b", broker.address, "--from-beginning", "-e")
+        assert read.stdout == "one\ntwo\n"
+        assert broker.stop() == 0
+
+
+def test_a_second_signal_ends_it_at_once(data_dir: Path) -> None:
+    """Two signals: the exit code of the second, and no clean-shutdown mark."""
+    with running_broker(data_dir) as broker:
+        # Both are there before it can do anything about the first.
+        broker.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, broker.pid, os.WSTOPPED)
+        broker.send_signal(signal.SIGTERM)
+        broker.send_signal(signal.SIGINT)
+        broker.send_signal(signal.SIGCONT)
+        assert broker.wait() in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+    assert not (data_dir / "clean-shutdown").exists()
+
+
+def fails_to_start(*options: str) -> str:
+    """The one line that a broker says which cannot start."""
+    done = run_cli("start", *options)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("% ERROR: ")]
+    return line
+
+
+def test_a_taken_port_is_told(data_dir: Path) -> None:
+    """Another program listens there: the error names the address and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        line = fails_to_start("--data-dir", str(data_dir), "--listen", address)
+    assert address in line
+    assert "--listen" in line
+
+
+def test_a_data_directory_has_one_broker(data_dir: Path) -> None:
+    """The second broker on a directory ends with an error, the first one goes on (BRK-08)."""
+    with running_broker(data_dir) as broker:
+        line = fails_to_start("--data-dir", str(data_dir), "--listen", "127.0.0.1:0")
+        assert "in use" in line
+        assert str(data_dir) in line
+        assert run_cli("topic", "list", "-b", broker.address).returncode == 0
+
+
+@pytest.mark.parametrize("place", ["data", "data/below"])
+def test_a_file_is_no_data_directory(tmp_path: Path, place: str) -> None:
+    """A file in the directory's place, or above it, is told, and stays as it was."""
+    (tmp_path / "data").write_text("precious")
+    line = fails_to_start("--data-dir", str(tmp_path / place), "--listen", "127.0.0.1:0")
+    assert "is a file" in line
+    assert (tmp_path / "data").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [".lock", "meta.properties", "metadata.db", "boot-id"])
+def test_a_directory_that_cannot_be_written_is_told(data_dir: Path, name: str) -> None:
+    """A broker that cannot write one of its files does not start, and says which one.
+
+    A directory in the file's place stops the superuser as well, whom permissions do not.
+    """
+    (data_dir / name / "occupied").mkdir(parents=True)
+    assert name in fails_to_start("--data-dir", str(data_dir), "--listen", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (["--set", "log.segment.byte=1"], "log.segment.bytes"),
+        (["--set", "log.segment.bytes=-1"], "log.segment.bytes"),
+        (["--flush", "sometimes"], "interval"),
+        (["--config", "nowhere.properties"], "nowhere.properties"),
+        (["--set", "nonsense"], "NAME=VALUE"),
+    ],
+)
+def test_a_bad_setting_is_a_usage_error(data_dir: Path, options: list[str], part: str) -> None:
+    """An unknown name or a value out of range: exit code 2, and what was meant."""
+    done = run_cli("start", "--data-dir", str(data_dir), *options)
+    assert done.returncode == 2
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_says_what_an_ack_means(data_dir: Path) -> None:
+    """The start prints the flush mode's promise, where it listens, and Kafka's two lines."""
+    with running_broker(data_dir, "--flush", "always") as broker:
+        assert "survives kill -9 and a power cut" in broker.output
+        assert f"Listening on {broker.address}" in broker.lines
+        assert "[KafkaServer id=1] started" in broker.lines
+        assert "WARNING" not in broker.output
+
+
+def test_beyond_this_machine_it_warns(data_dir: Path) -> None:
+    """An address that others can reach comes with the warning that nothing is authenticated."""
+    broker = BrokerProcess(data_dir, listen="0.0.0.0:0")
+    try:
+        broker.wait_until_ready()
+        assert "no authentication" in broker.output
+    finally:
+        broker.kill()
+
+
+def test_an_unreachable_broker_is_one_line() -> None:
+    """A client command that finds nobody ends with exit code 1 and says whom it asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    done = subprocess.run(
+        [*COMMAND, "topic", "list", "-b", address, "--timeout-s", "1"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("% ERROR: ")
+    assert address in done.stderr
+    assert "Traceback" not in done.stderr

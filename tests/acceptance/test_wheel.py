@@ -1,0 +1,130 @@
+"""A wheel built from the tree, installed where nothing else of it is.
+
+The environment's dependencies are copied from the one that runs the tests, following what the
+wheel itself declares: so a requirement that is not declared is missing there, and no index is
+asked.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("broker", "cli", "client", "protocol", "testing")
+
+
+def build_wheel(directory: Path) -> Path:
+    """Build in a copy, so that nothing appears in the tree."""
+    source = directory / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, source / name)
+    for part in PARTS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / part, source / part, ignore=ignored)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", directory]
+    done = subprocess.run([*build, source], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = directory.glob("*.whl")
+    return wheel
+
+
+def requirements_of(name: str) -> list[str]:
+    """What a distribution needs here, without extras."""
+    requirements = [Requirement(text) for text in distribution(name).requires or []]
+    return [
+        requirement.name
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+
+
+def copy_distributions(names: list[str], target: Path) -> None:
+    """Copy installed distributions and all that they need."""
+    waiting, done = list(names), set()
+    while waiting:
+        name = waiting.pop()
+        if name in done:
+            continue
+        done.add(name)
+        waiting += requirements_of(name)
+        for file in distribution(name).files or []:
+            if ".." not in file.parts and file.suffix != ".pyc":
+                (target / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.locate(), target / file)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel and what it declares, and nothing else."""
+    directory = tmp_path_factory.mktemp("wheel")
+    wheel = build_wheel(directory)
+    home = directory / "environment"
+    venv.create(home, symlinks=True, with_pip=False)
+    pip = [sys.executable, "-m", "pip", "--python", home / "bin" / "python"]
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "install", *options, wheel], check=True)
+    [packages] = home.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        text = archive.read(metadata).decode()
+    declared = [line.split(":", 1)[1] for line in text.splitlines() if "Requires-Dist:" in line]
+    needed = [Requirement(line) for line in declared]
+    copy_distributions([each.name for each in needed if each.marker is None], packages)
+    return home
+
+
+def run(environment: Path, *command: str, stdin: str = "") -> subprocess.CompletedProcess:
+    """Run a program of the environment, outside the tree."""
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [environment / "bin" / command[0], *command[1:]],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=environment,
+        env=clean,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_start_produce_consume(environment: Path, tmp_path: Path) -> None:
+    """The installed command starts a broker, produces and consumes."""
+    broker = subprocess.Popen(
+        [environment / "bin" / "minibroker", "start", "-d", tmp_path / "data", "-l", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=environment,
+    )
+    try:
+        assert broker.stdout
+        address = next(
+            line.split()[-1] for line in broker.stdout if line.startswith("Listening on ")
+        )
+        sent = run(environment, "minibroker", "produce", "t", "-b", address, stdin="a\nb\n")
+        assert sent.returncode == 0, sent.stderr
+        read = run(environment, "minibroker", "consume", "t", "-b", address, "-o", "-2", "-e")
+        assert (read.returncode, read.stdout) == (0, "a\nb\n"), read.stderr
+        broker.terminate()
+        assert broker.wait(30) == 0
+    finally:
+        broker.kill()
+        broker.communicate()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_plain_name_is_taken(environment: Path, part: str) -> None:
+    """`import client` fails: the package takes no word but its own from anybody."""
+    assert run(environment, "python", "-c", f"import minibroker.{part}").returncode == 0
+    taken = run(environment, "python", "-c", f"import {part}")
+    assert taken.returncode == 1
+    assert "ModuleNotFoundError" in taken.stderr
