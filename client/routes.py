@@ -68,7 +68,7 @@ class Routes:
     def __init__(
         self, accumulator: Accumulator, has_leader: Callable[[TopicPartition], bool]
     ) -> None:
-        self._accumulator = accumulator
+        self.accumulator = accumulator
         self._has_leader = has_leader
         self.by_topic: dict[str, Route] = {}
         self.unasked: list[str] = []  # topics that somebody must ask the cluster for
@@ -87,7 +87,7 @@ class Routes:
         size = record_bytes(record)
         batch = lane.open
         if batch.room < size:
-            batch = self._accumulator.open_batch(lane, size, now, may_overdraw=may_overdraw)
+            batch = self.accumulator.open_batch(lane, size, now, may_overdraw=may_overdraw)
         batch.room -= size
         if watcher is not None:
             if batch.watchers is None:
@@ -108,7 +108,7 @@ class Routes:
                 self._rotate(route)
             return route.sticky
         if route.is_orphan:
-            return self._accumulator.lane(TopicPartition(topic, ORPHANS_WITH_KEY))
+            return self.accumulator.lane(TopicPartition(topic, ORPHANS_WITH_KEY))
         lane = route.by_key.get(key)
         if lane is None:
             if len(route.by_key) >= KEYS_REMEMBERED_MAX:
@@ -118,7 +118,7 @@ class Routes:
         return lane
 
     def _open_orphan(self, topic: str) -> Route:
-        sticky = self._accumulator.lane(TopicPartition(topic, ORPHANS_WITHOUT_KEY))
+        sticky = self.accumulator.lane(TopicPartition(topic, ORPHANS_WITHOUT_KEY))
         route = self.by_topic[topic] = Route(topic, sticky)
         self.orphans.add(topic)
         self.unasked.append(topic)
@@ -127,12 +127,12 @@ class Routes:
     def _lane_of_partition(self, route: Route, partition: int) -> Lane:
         if partition < 0 or (route.lanes and partition >= len(route.lanes)):
             raise _no_partition(route, TopicPartition(route.topic, partition))
-        return self._accumulator.lane(TopicPartition(route.topic, partition))
+        return self.accumulator.lane(TopicPartition(route.topic, partition))
 
     def _rotate(self, route: Route) -> None:
         """The sticky lane's batch is done: go on to the next partition."""
         if route.sticky.open is not NO_BATCH:
-            self._accumulator.seal(route.sticky)
+            self.accumulator.seal(route.sticky)
         partition = next_partition(
             route.sticky.topic_partition.partition,
             len(route.lanes),
@@ -150,23 +150,23 @@ class Routes:
         self.orphans.discard(topic)
         without_key = route.sticky
         if without_key.open is not NO_BATCH:
-            self._accumulator.seal(without_key)
+            self.accumulator.seal(without_key)
         route.lanes = [
-            self._accumulator.lane(TopicPartition(topic, number))
+            self.accumulator.lane(TopicPartition(topic, number))
             for number in range(partition_count)
         ]
         route.sticky = route.lanes[start]
         while without_key.queue:
             self._rotate(route)
-            self._accumulator.adopt(without_key, route.sticky)
+            self.accumulator.adopt(without_key, route.sticky)
         self._place_by_key(topic, now)
-        for lane in self._accumulator.lanes_of(topic):
+        for lane in self.accumulator.lanes_of(topic):
             if lane.topic_partition.partition >= partition_count:
-                self._accumulator.fail_lane(lane, _no_partition(route, lane.topic_partition))
+                self.accumulator.fail_lane(lane, _no_partition(route, lane.topic_partition))
 
     def _place_by_key(self, topic: str, now: float) -> None:
-        orphans = self._accumulator.lane(TopicPartition(topic, ORPHANS_WITH_KEY))
-        for batch in self._accumulator.take_back(orphans):
+        orphans = self.accumulator.lane(TopicPartition(topic, ORPHANS_WITH_KEY))
+        for batch in self.accumulator.take_back(orphans):
             watchers = dict(batch.watchers or ())
             records = decode_records(batch.data, read_header(batch.data))
             for index, record in enumerate(records):
@@ -179,8 +179,8 @@ class Routes:
         """There is no such topic: what waited for it fails, and the next record asks again."""
         del self.by_topic[topic]
         self.orphans.discard(topic)
-        for lane in self._accumulator.lanes_of(topic):
-            self._accumulator.fail_lane(lane, error)
+        for lane in self.accumulator.lanes_of(topic):
+            self.accumulator.fail_lane(lane, error)
 
 
 def _no_partition(route: Route, topic_partition: TopicPartition) -> ValueError:

@@ -1,0 +1,171 @@
+"""What became of records: told per batch, because a future per record would cost more than sending.
+
+A `Delivery` is one batch's fate. Who gives the producer an `on_delivery` callback sees every one.
+Who asks for a single record (`send_and_wait`, `send_for_delivery`) holds a `PendingDelivery`. A
+failure that neither of them saw is kept by `Failures` until `flush` or the producer's end raises
+it: a send cannot get lost silently. Kept are the first hundred such deliveries, and the count of
+records of all.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import trio
+
+from minibroker.client.batches import Batch, Settled
+from minibroker.protocol.constants import NO_OFFSET
+from minibroker.protocol.records.batch import read_header
+from minibroker.protocol.records.record import Record, decode_records
+
+DELIVERIES_KEPT_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delivery:
+    """One batch that was delivered (`error` is None) or given up.
+
+    `partition` is negative where none was chosen yet, `base_offset` is -1 where it is not known:
+    after a failure, with acks=0, and after a retry whose first try the broker no longer remembers.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+    error: Exception | None
+    data: bytearray = field(repr=False)
+
+    def records(self) -> Iterator[Record]:
+        """The batch's records, with their final offsets where these are known, else -1."""
+        for index, record in enumerate(decode_records(self.data, read_header(self.data))):
+            yield record._replace(offset=self.offset_of(index))
+
+    def offset_of(self, index: int) -> int:
+        """The offset of a record of the batch."""
+        return NO_OFFSET if self.base_offset == NO_OFFSET else self.base_offset + index
+
+
+class RecordDelivered(NamedTuple):
+    """Where one record is now; `offset` is -1 where the broker did not say."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class CloseReport(NamedTuple):
+    """A closed producer's sum, in records.
+
+    `failed` were given up before the end, `undelivered` were neither acknowledged nor given up
+    when the producer closed: a broker may still have got them.
+    """
+
+    delivered: int
+    failed: int
+    undelivered: int
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every record that was taken was delivered."""
+        return not self.failed and not self.undelivered
+
+
+class Failures:
+    """Failed deliveries, with how many of their records nobody has asked about."""
+
+    def __init__(self) -> None:
+        self._unseen: dict[Delivery, int] = {}
+        self._more = 0  # records of failures beyond those kept
+
+    def add(self, delivery: Delivery) -> None:
+        """Keep a failure that no callback saw."""
+        if len(self._unseen) < DELIVERIES_KEPT_MAX:
+            self._unseen[delivery] = delivery.record_count
+        else:
+            self._more += delivery.record_count
+
+    def seen(self, delivery: Delivery) -> None:
+        """Somebody was told about one record of it."""
+        unseen = self._unseen.get(delivery)
+        if unseen == 1:
+            del self._unseen[delivery]
+        elif unseen is not None:
+            self._unseen[delivery] = unseen - 1
+
+    def take(self) -> tuple[list[Delivery], int]:
+        """What was not seen, which counts as seen now: the deliveries kept, and all records."""
+        deliveries, records = list(self._unseen), sum(self._unseen.values()) + self._more
+        self._unseen.clear()
+        self._more = 0
+        return deliveries, records
+
+
+class PendingDelivery:
+    """One record's fate, for who asked. Waiting for it may be given up and begun again."""
+
+    __slots__ = ("_delivery", "_failures", "_index", "_settled")
+
+    def __init__(self, failures: Failures) -> None:
+        self._failures = failures
+        self._settled = trio.Event()
+        self._delivery: Delivery | None = None
+        self._index = 0
+
+    def settled(self, delivery: Delivery, index: int) -> None:
+        """Called by the producer."""
+        self._delivery = delivery
+        self._index = index
+        self._settled.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._delivery is not None
+
+    async def wait(self) -> RecordDelivered:
+        """Wait until the record is delivered; raises why it was not."""
+        await self._settled.wait()
+        delivery = self._delivery
+        assert delivery is not None, "settled() sets both"
+        if delivery.error is not None:
+            self._failures.seen(delivery)
+            raise delivery.error
+        offset = delivery.offset_of(self._index)
+        return RecordDelivered(delivery.topic, delivery.partition, offset)
+
+
+class Outcomes:
+    """All that became of a producer's records, and who is to be told.
+
+    `progress` is where everybody waits who waits for something to be settled.
+    """
+
+    def __init__(self, on_delivery: Callable[[Delivery], None] | None) -> None:
+        self._on_delivery = on_delivery
+        self.failures = Failures()
+        self.progress = trio.lowlevel.ParkingLot()
+        self.delivered = 0  # records
+        self.failed = 0
+
+    def note(self, settled: list[Settled]) -> None:
+        """Count batches and tell of them."""
+        for batch, base_offset, error in settled:
+            if error is None:
+                self.delivered += batch.record_count
+            else:
+                self.failed += batch.record_count
+            if error is not None or batch.watchers or self._on_delivery is not None:
+                self._tell(batch, base_offset, error)
+        self.progress.unpark_all()
+
+    def _tell(self, batch: Batch, base_offset: int, error: Exception | None) -> None:
+        topic, partition = batch.lane.topic_partition
+        count = batch.record_count
+        delivery = Delivery(topic, partition, base_offset, count, error, batch.data)
+        if self._on_delivery is not None:
+            self._on_delivery(delivery)
+        elif error is not None:
+            self.failures.add(delivery)
+        for index, watcher in batch.watchers or ():
+            watcher.settled(delivery, index)

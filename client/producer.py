@@ -1,0 +1,305 @@
+"""The producer: takes records, and says what became of them.
+
+Taking is client/intake.py, sending client/sender.py; here is what waits. `send` is `send_nowait`
+that waits for room, and lets the loop run (a checkpoint) whenever a batch became ready, so that a
+program in a tight loop of sends still sends.
+
+Nothing is lost silently. A record that was taken is delivered, or its batch's failure is seen:
+by `on_delivery`, by who waits for the record, or else by `flush`, `close` or the end of
+`async with`, which raise `DeliveryFailed`. `close` always returns within its time, and its report
+counts what was given up.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from math import inf
+from types import TracebackType
+from typing import NamedTuple, Self, TypeAlias
+
+import trio
+
+from minibroker.client.accumulator import Accumulator, Limits
+from minibroker.client.batches import Headers
+from minibroker.client.cluster import Cluster, open_cluster
+from minibroker.client.delivery import (
+    CloseReport,
+    Delivery,
+    Outcomes,
+    RecordDelivered,
+)
+from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
+from minibroker.client.intake import Intake
+from minibroker.client.options import (
+    ProducerOptions,
+    Seams,
+    Servers,
+    default_seams,
+    read_options,
+)
+from minibroker.client.routes import Routes
+from minibroker.client.sender import Sender, SenderOptions
+from minibroker.protocol.records.compression import CODEC_NAMES
+from minibroker.protocol.types import TopicPartition
+
+OnDelivery: TypeAlias = Callable[[Delivery], None]
+
+
+class ProducerStatistics(NamedTuple):
+    """Records delivered and failed so far, and the bytes of buffer.memory in use."""
+
+    delivered: int
+    failed: int
+    bytes_held: int
+
+
+class Producer(Intake):
+    """Sends records to topics; used with `async with`.
+
+    `bootstrap_servers` is "HOST:PORT", several with commas, a list of them, or a mapping of
+    Kafka's option names; options may be keywords too (`linger_ms=5`). `on_delivery` is called
+    with every `Delivery`, in the loop: it must not block, and what it raises ends the producer.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Servers = None,
+        *,
+        on_delivery: OnDelivery | None = None,
+        seams: Seams | None = None,
+        **options: object,
+    ) -> None:
+        self.options = read_options(ProducerOptions, bootstrap_servers, options)
+        self._seams = seams or default_seams()
+        routes = Routes(Accumulator(_limits_of(self.options)), self._has_leader)
+        outcomes = Outcomes(on_delivery)
+        super().__init__(
+            self.options, routes, outcomes, self._seams.wall_ms, lambda: self._sender.wake()
+        )
+        self._report: CloseReport | None = None
+        self._cluster: Cluster
+        self._sender: Sender
+        self._running: AbstractAsyncContextManager[None] = self._run()
+
+    # Sending
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`).
+
+        A checkpoint only when it waits, or when a batch has become ready since the last one.
+        """
+        while True:
+            try:
+                self.send_nowait(
+                    topic,
+                    value,
+                    key,
+                    headers=headers,
+                    partition=partition,
+                    timestamp_ms=timestamp_ms,
+                )
+            except BufferFull:
+                await self.room()
+            else:
+                break
+        if self._has_news:
+            self._has_news = False
+            await trio.lowlevel.checkpoint()
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordDelivered:
+        """Take a record and wait until it is delivered; raises why it was not."""
+        while True:
+            try:
+                pending = self.send_for_delivery(
+                    topic,
+                    value,
+                    key,
+                    headers=headers,
+                    partition=partition,
+                    timestamp_ms=timestamp_ms,
+                )
+            except BufferFull:
+                await self.room()
+            else:
+                return await pending.wait()
+
+    # Waiting
+
+    async def room(self) -> None:
+        """Wait until there is memory for another batch, at most max.block.ms (`ClientTimeout`)."""
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(self._options.max_block_ms / 1000):
+            while self._accumulator.free_bytes < self._bytes_wanted:
+                self._check_open()
+                await self._outcomes.progress.park()
+            return
+        raise ClientTimeout(
+            f"no room in buffer.memory ({self._options.buffer_memory} bytes) "
+            f"within max.block.ms ({self._options.max_block_ms})"
+        )
+
+    async def flush(self) -> None:
+        """Wait until all records taken before the call are delivered or given up.
+
+        Raises `DeliveryFailed` for failures that nobody has seen, older ones too.
+        """
+        await self._wait_for_all()
+        deliveries, records = self._outcomes.failures.take()
+        if records:
+            raise _failed(deliveries, records)
+
+    async def _wait_for_all(self) -> None:
+        await trio.lowlevel.checkpoint()
+        orphans = set(self._routes.orphans)
+        while orphans & self._routes.orphans:
+            await self._outcomes.progress.park()
+        self._accumulator.seal_all()
+        self._wake()
+        for batch in self._accumulator.unsettled():
+            while batch.unsettled_parts:
+                await self._outcomes.progress.park()
+
+    async def close(self, timeout_s: float | None = None) -> CloseReport:
+        """Take no more records, wait for those taken, and say what became of all.
+
+        After `timeout_s` (None: as long as delivery.timeout.ms lets it take) the rest is given
+        up and counted as undelivered. Raises `DeliveryFailed` for failures that nobody has seen.
+        """
+        self._stop_taking()
+        self._outcomes.progress.unpark_all()
+        failures: tuple[list[Delivery], int] = ([], 0)
+        if self._report is None:
+            try:
+                with trio.move_on_after(inf if timeout_s is None else timeout_s):
+                    await self._wait_for_all()
+            finally:
+                failures = self._outcomes.failures.take()
+                self._give_up()
+        assert self._report is not None, "_give_up makes it"
+        if failures[1]:
+            raise _failed(*failures)
+        return self._report
+
+    def _give_up(self) -> None:
+        """What is not settled now never will be."""
+        if self._report is not None:
+            return
+        outcomes = self._outcomes
+        failed = outcomes.failed
+        self._accumulator.fail_all(
+            lambda batch: ClientClosed(
+                f"the producer was closed before {batch.record_count} records for "
+                f"{batch.lane.topic_partition} were acknowledged"
+            )
+        )
+        outcomes.note(self._accumulator.take_settled())
+        outcomes.failures.take()  # the report tells of them
+        self._report = CloseReport(outcomes.delivered, failed, outcomes.failed - failed)
+
+    def statistics(self) -> ProducerStatistics:
+        """Counts of this moment."""
+        held = self.options.buffer_memory - self._accumulator.free_bytes
+        return ProducerStatistics(self._outcomes.delivered, self._outcomes.failed, held)
+
+    # Opening and closing
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        async with (
+            open_cluster(self.options, self._seams) as cluster,
+            trio.open_nursery() as nursery,
+        ):
+            self._cluster = cluster
+            self._sender = Sender(
+                SenderOptions(
+                    acks=self.options.acks,
+                    in_flight_max=self.options.max_in_flight_requests_per_connection,
+                    request_timeout_ms=self.options.request_timeout_ms,
+                    retry_backoff_s=self.options.retry_backoff_ms / 1000,
+                ),
+                self._routes,
+                cluster,
+                self._seams.rng,
+                self._outcomes.note,
+            )
+            nursery.start_soon(self._sender.run)
+            self._start_taking()
+            try:
+                yield
+            finally:
+                self._stop_taking()
+                self._give_up()
+                nursery.cancel_scope.cancel()
+
+    async def __aenter__(self) -> Self:
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        """Close. An error of the body comes out as it is, with what was not delivered as a note.
+
+        Cancelled or interrupted: gives up at once.
+        """
+        ending = error
+        if error is None or isinstance(error, Exception):
+            try:
+                await self.close()
+            except BaseException as raised:
+                ending = raised
+        if ending is None or isinstance(ending, Exception):
+            # Not shown to the tasks: they would wrap it in a group.
+            await self._running.__aexit__(None, None, None)
+        else:
+            await self._running.__aexit__(type(ending), ending, ending.__traceback__)
+        if error is None and ending is not None:
+            raise ending
+        if error is not None and ending is not error:
+            error.add_note(f"and at its end the producer: {ending}")
+        return False
+
+    def _has_leader(self, topic_partition: TopicPartition) -> bool:
+        return self._cluster.leader_of(topic_partition) is not None
+
+
+def _failed(deliveries: list[Delivery], records: int) -> DeliveryFailed:
+    first = deliveries[0].error
+    assert first is not None, "only failures are kept"
+    return DeliveryFailed(records, first)
+
+
+def _limits_of(options: ProducerOptions) -> Limits:
+    return Limits(
+        batch_bytes=min(options.batch_size, options.max_request_size, options.buffer_memory),
+        linger_s=options.linger_ms / 1000,
+        memory_bytes=options.buffer_memory,
+        request_bytes_max=options.max_request_size,
+        in_flight_max=options.max_in_flight_requests_per_connection,
+        delivery_timeout_s=options.delivery_timeout_ms / 1000,
+        retries=options.retries,
+        retry_backoff_s=options.retry_backoff_ms / 1000,
+        retry_backoff_max_s=options.retry_backoff_max_ms / 1000,
+        compression=CODEC_NAMES.index(options.compression_type),
+        is_idempotent=options.enable_idempotence,
+    )

@@ -1,0 +1,289 @@
+"""The one who drains the accumulator: batches to brokers, answers back.
+
+    run                  seals what lingered, expires what is late, asks for what is missing
+    +- _serve (a node)   connects to one broker, then settles its answers in order
+    +- _identify         asks for a producer id
+    +- _learn (a topic)  asks for a topic's partitions
+    +- _refresh          asks again who leads
+
+Only this module changes the accumulator beside appending, and all its tasks are one in the sense
+that matters: they run in one loop and touch the accumulator only between two awaits. Requests are
+started from whoever has news (`_pump` is synchronous): new batches in `run`, free places in flight
+in `_serve`, which settles every answer that has arrived before it starts new requests. So a
+wake-up costs one task switch for many batches.
+
+A node whose connection breaks fails all its requests in flight at once and in order (NET-06), then
+connects again; the cluster knows the back-off. A node that is down holds up only its own lanes
+(NET-07).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from minibroker.client.batches import Batch, Identity, Settled
+from minibroker.client.channel import PendingReply, RequestTimedOut, RpcChannel
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import ClientError
+from minibroker.client.routes import Routes
+from minibroker.protocol.constants import ACKS_NONE, NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
+from minibroker.protocol.messages.produce import (
+    PartitionProduce,
+    PartitionProduced,
+    ProduceRequest,
+    ProduceResponse,
+)
+from minibroker.protocol.messages.producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SenderOptions:
+    """A producer's options, as far as they concern sending."""
+
+    acks: int
+    in_flight_max: int  # requests under way to one node
+    request_timeout_ms: int  # how long a broker may wait for its replicas
+    retry_backoff_s: float
+
+
+class _Node:
+    """One broker, and the requests under way to it, oldest first."""
+
+    __slots__ = ("channel", "has_work", "node_id", "requests")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.channel: RpcChannel | None = None
+        self.requests: deque[tuple[list[Batch], PendingReply]] = deque()
+        self.has_work = trio.Event()
+
+
+class Sender:
+    """Moves batches from an accumulator to the brokers. `on_progress` is told what was settled."""
+
+    def __init__(
+        self,
+        options: SenderOptions,
+        routes: Routes,
+        cluster: Cluster,
+        rng: Random,
+        on_progress: Callable[[list[Settled]], None],
+    ) -> None:
+        self._options = options
+        self._routes = routes
+        self._accumulator = routes.accumulator
+        self._cluster = cluster
+        self._rng = rng
+        self._on_progress = on_progress
+        self._nodes: dict[int, _Node] = {}
+        self._woken = trio.Event()
+        self._asking: set[str] = set()  # which of the single questions are under way
+
+    def wake(self) -> None:
+        """There is something new in the accumulator, or its next deadline has changed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                now = trio.current_time()
+                self._accumulator.seal_due(now)
+                self._accumulator.expire(now)
+                self._ask_for_what_is_missing(nursery)
+                self._pump_all(nursery)
+                self._tell()
+                with trio.move_on_at(self._accumulator.next_due(now)):
+                    await self._woken.wait()
+                self._woken = trio.Event()
+
+    # What is missing
+
+    def _ask_for_what_is_missing(self, nursery: trio.Nursery) -> None:
+        unasked = self._routes.unasked
+        while unasked:
+            nursery.start_soon(self._learn, unasked.pop())
+        if self._accumulator.needs_identity and "identity" not in self._asking:
+            self._asking.add("identity")
+            nursery.start_soon(self._identify)
+
+    async def _learn(self, topic: str) -> None:
+        try:
+            metadata = await self._cluster.topic(topic)
+        except (BrokerError, ClientError) as error:
+            self._routes.unknown(topic, error)
+        else:
+            count = len(metadata.partitions)
+            self._routes.learnt(topic, count, self._rng.randrange(count), trio.current_time())
+        self.wake()
+
+    async def _identify(self) -> None:
+        while True:
+            answer = await self._init_producer_id()
+            if answer.error == ErrorCode.NONE:
+                identity = Identity(answer.producer_id, answer.producer_epoch)
+                self._accumulator.numbering.identity = identity
+                break
+            if answer.error not in RETRIABLE:
+                self._accumulator.fail_all(
+                    lambda _batch, code=answer.error: BrokerError(
+                        ErrorCode(code), "a producer id was refused: no batch can be sent"
+                    )
+                )
+                break
+            await trio.sleep(self._options.retry_backoff_s)
+        self._asking.discard("identity")
+        self.wake()
+
+    async def _init_producer_id(self) -> InitProducerIdResponse:
+        try:
+            channel = await self._cluster.any_channel()
+            answer = await channel.call(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
+        except (OSError, ClientError):
+            return InitProducerIdResponse(error=ErrorCode.NETWORK_EXCEPTION)
+        assert isinstance(answer, InitProducerIdResponse), "the channel decodes what was asked for"
+        return answer
+
+    async def _refresh(self) -> None:
+        await self._cluster.refreshed()
+        await trio.sleep(self._options.retry_backoff_s)  # an answer that helps nobody is not news
+        self._asking.discard("leaders")
+        self.wake()
+
+    # Sending
+
+    def _pump_all(self, nursery: trio.Nursery) -> None:
+        nodes, is_leaderless = self._accumulator.nodes_wanted(self._cluster.leader_of)
+        for node_id in nodes:
+            node = self._nodes.get(node_id)
+            if node is None:
+                node = self._nodes[node_id] = _Node(node_id)
+                nursery.start_soon(self._serve, node)
+            if node.channel is None:
+                node.has_work.set()
+            else:
+                self._pump(node)
+        if is_leaderless and "leaders" not in self._asking:
+            self._asking.add("leaders")
+            self._cluster.request_refresh()
+            nursery.start_soon(self._refresh)
+
+    def _pump(self, node: _Node) -> None:
+        """Start requests to a node while there are batches for it and places in flight."""
+        leader_of = self._cluster.leader_of
+        now = trio.current_time()
+        while node.channel is not None and len(node.requests) < self._options.in_flight_max:
+            batches = self._accumulator.drain(node.node_id, leader_of, now)
+            if not batches:
+                break
+            request = ProduceRequest(
+                self._options.acks,
+                self._options.request_timeout_ms,
+                tuple(
+                    [PartitionProduce(*batch.lane.topic_partition, batch.data) for batch in batches]
+                ),
+            )
+            try:
+                reply = node.channel.start(ApiKey.PRODUCE, request)
+            except (OSError, BrokerError) as error:
+                node.channel = None
+                node.has_work.set()  # `_serve` connects again
+                self._lose(batches, error)
+                break
+            node.requests.append((batches, reply))
+            node.has_work.set()
+
+    # Answers
+
+    async def _serve(self, node: _Node) -> None:
+        """Keep a connection to a node while there is work for it."""
+        while True:
+            await node.has_work.wait()
+            try:
+                channel = await self._cluster.channel(node.node_id)
+            except (OSError, ClientError):
+                node.has_work = trio.Event()  # `run` sets it again if the node still leads
+                self._cluster.request_refresh()
+                await trio.sleep(self._options.retry_backoff_s)
+                self.wake()
+                continue
+            node.channel = channel
+            self._pump(node)
+            try:
+                await self._settle_answers(node)
+            except OSError as error:
+                node.channel = None
+                for batches, _reply in node.requests:
+                    self._lose(batches, error)
+                node.requests.clear()
+                self._cluster.request_refresh()
+                self._tell()
+            self.wake()
+
+    async def _settle_answers(self, node: _Node) -> None:
+        """Settle answers, and start new requests for them, until the connection is lost."""
+        requests = node.requests
+        while requests or node.channel is not None:
+            if not requests:
+                node.has_work = trio.Event()
+                await node.has_work.wait()
+                continue
+            response = await requests[0][1].wait()
+            self._settle(requests.popleft()[0], response)
+            while requests and requests[0][1].is_settled:
+                response = await requests[0][1].wait()
+                self._settle(requests.popleft()[0], response)
+            self._tell()
+            self._pump(node)
+
+    def _settle(self, batches: list[Batch], response: object) -> None:
+        now = trio.current_time()
+        if self._options.acks == ACKS_NONE:  # nobody answers: it is on its way
+            for batch in batches:
+                self._accumulator.answer(batch, PartitionProduced(*batch.lane.topic_partition), now)
+            return
+        assert isinstance(response, ProduceResponse), "the channel decodes what was asked for"
+        answers = response.partitions
+        for index, batch in enumerate(batches):
+            answer = answers[index] if index < len(answers) else None
+            if answer is None or (answer.topic, answer.partition) != batch.lane.topic_partition:
+                answer = PartitionProduced(
+                    *batch.lane.topic_partition,
+                    error=ErrorCode.UNKNOWN_SERVER_ERROR,
+                    error_message="the broker's answer says nothing about them",
+                )
+            if answer.error:
+                self._note_leader(batch, answer)
+            self._accumulator.answer(batch, answer, now)
+
+    def _note_leader(self, batch: Batch, answer: PartitionProduced) -> None:
+        """An error may say who leads now; else ask."""
+        if answer.leader_id != NO_NODE:
+            topic_partition = batch.lane.topic_partition
+            self._cluster.update_leader(topic_partition, answer.leader_id, answer.leader_epoch)
+        elif answer.error in REFRESH_METADATA:
+            self._cluster.request_refresh()
+        self.wake()  # there is a retry to wait for
+
+    def _lose(self, batches: list[Batch], error: Exception) -> None:
+        """No answer will come for these."""
+        is_late = isinstance(error, RequestTimedOut)
+        code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
+        now = trio.current_time()
+        for batch in batches:
+            lost = PartitionProduced(
+                *batch.lane.topic_partition, error=code, error_message=str(error)
+            )
+            self._accumulator.answer(batch, lost, now)
+
+    def _tell(self) -> None:
+        settled = self._accumulator.take_settled()
+        if settled:
+            self._on_progress(settled)
