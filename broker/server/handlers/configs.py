@@ -1,7 +1,5 @@
 """DESCRIBE_CONFIGS and ALTER_CONFIGS, for topics."""
 
-from minibroker.broker.properties import TOPIC_PROPERTIES
-from minibroker.broker.property import attribute_of
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers.topics import late
 from minibroker.broker.server.services import Services
@@ -9,7 +7,6 @@ from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
-    ConfigDescription,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     TopicConfigs,
@@ -31,21 +28,7 @@ def _describe(services: Services, name: str) -> TopicConfigs:
         return TopicConfigs(
             name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
         )
-    settings = services.config.for_topic(topic.configs)
-    return TopicConfigs(
-        name,
-        configs=tuple(
-            ConfigDescription(
-                name=key,
-                value=row.format(getattr(settings, attribute_of(key))),
-                is_default=key not in topic.configs,
-                type=row.kind,
-                unit=row.unit,
-                documentation=row.sentence,
-            )
-            for key, row in TOPIC_PROPERTIES.items()
-        ),
-    )
+    return TopicConfigs(name, configs=services.config.describe_topic(topic.configs))
 
 
 def alter(
