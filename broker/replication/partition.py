@@ -24,19 +24,17 @@ class Partition:
 
     __slots__ = ("_broker_id", "log", "role", "settings", "topic_id", "topic_partition", "version")
 
-    def __init__(
-        self, broker_id: int, topic_id: bytes, log: Log, settings: TopicConfig, high_watermark: int
-    ) -> None:
-        """`high_watermark` is the checkpointed one, within the log."""
-        assert log.log_start <= high_watermark <= log.log_end
+    def __init__(self, broker_id: int, log: Log, settings: TopicConfig) -> None:
         self._broker_id = broker_id
         self.topic_partition: TopicPartition = log.topic_partition
-        self.topic_id = topic_id
+        self.topic_id = log.topic_id
         self.log = log
         self.settings = settings
         self.version = (NO_EPOCH, NO_EPOCH)
         self.role: Leader | Offline = Offline(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, "it has no role yet", high_watermark
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "it has no role yet",
+            log.checkpointed_high_watermark,
         )
 
     # -- what it is
@@ -103,9 +101,19 @@ class Partition:
         self.role = Offline(error, reason, self.high_watermark)
 
     def lose_leader(self, state: PartitionState) -> None:
-        """Somebody else leads, or nobody does."""
-        reason = "nobody leads it" if state.leader == NO_NODE else f"broker {state.leader} leads it"
-        self.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)
+        """Somebody else leads, or nobody does: perhaps because this log lost records."""
+        damage = self.log.damage
+        if damage is not None:
+            self.go_offline(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"records are lost from offset {damage.offset} on ({damage.reason}); to go on"
+                " with what is left: minibroker partition recover"
+                f" {state.topic} {state.partition}",
+            )
+        elif state.leader == NO_NODE:
+            self.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody leads it")
+        else:
+            self.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {state.leader} leads it")
         self._take_version(state)
 
     def _take_version(self, state: PartitionState) -> None:

@@ -106,6 +106,8 @@ class Replicas:
     def apply(self, order: LeaderAndIsr) -> tuple[Obeyed, ...]:
         """Take the roles of an order. Raises `Refused` for an old controller, and does nothing."""
         self._check_controller(order.controller_epoch)
+        if order.is_full:
+            self._set_strays_aside(order)
         return tuple(self._apply(state) for state in order.partitions)
 
     def stop(self, order: StopReplica) -> tuple[Obeyed, ...]:
@@ -126,19 +128,33 @@ class Replicas:
         partition = self._partitions.get(name)
         return Obeyed(name, error) if partition is None else Obeyed(name, error, *partition.version)
 
+    def _set_strays_aside(self, order: LeaderAndIsr) -> None:
+        """A log that the metadata does not know is kept, but in nobody's way."""
+        known = {
+            TopicPartition(state.topic, state.partition): state.topic_id
+            for state in order.partitions
+        }
+        for name, log in self._manager.logs.items():
+            if name not in self._partitions and known.get(name) != log.topic_id:
+                self._manager.set_aside(name)
+
     def _take_role(self, name: TopicPartition, state: PartitionState) -> ErrorCode:
         if self._config.node_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self._partitions.get(name)
         if partition is None:
-            partition = self._open(name, state.topic_id)
+            try:
+                partition = self._open(name, state.topic_id)
+            except Refused as refused:
+                logger.error("%s cannot be made: %s", name, refused)
+                return refused.code
         if partition.topic_id != state.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         version = (state.leader_epoch, state.partition_epoch)
         if version < partition.version:
             return ErrorCode.FENCED_LEADER_EPOCH
         if version > partition.version:
-            if state.leader == self._config.node_id:
+            if state.leader == self._config.node_id and partition.log.damage is None:
                 partition.become_leader(state)
                 self._flusher.reschedule(partition, trio.current_time())
             else:

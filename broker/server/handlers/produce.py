@@ -59,7 +59,7 @@ class _Produce:
             batch = cast(memoryview, asked.records)
             appended = partition.append_as_leader(batch, self._acks, now_ms)
         except Refused as refused:
-            self._answers.append(self._failure(name, refused.code, str(refused)))
+            self._answers.append(self._failure(name, refused.code, refused.message))
             return
         self._services.replicas.note_append(partition, now)
         end = appended.last_offset + 1
