@@ -7,8 +7,8 @@ environment it is one warning for all of them: a compose file written for anothe
 mapping of names shall come up.
 
 `Config.for_topic` lays a topic's own settings over the broker's. What a topic may override, and
-how it is checked, comes from the same table; so do the rows that describe a configuration and the
-reference page (docs/configuration.md, which a test compares). Nothing here reads files or the
+how it is checked, comes from the same table; so do the rows that describe a topic and the reference
+page (docs/configuration.md, which a test compares). Nothing here reads files or the
 environment: the caller hands over text and a mapping.
 """
 
@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.properties import (
@@ -45,7 +45,6 @@ from minibroker.protocol.messages.configs import ConfigDescription
 __all__ = [
     "Config",
     "ConfigError",
-    "Described",
     "Loaded",
     "TopicConfig",
     "environment_name",
@@ -167,21 +166,6 @@ class Loaded:
     config: Config
     sources: Mapping[str, str]
     warnings: tuple[str, ...]
-
-    def describe(self) -> tuple["Described", ...]:
-        """Every property with its value, in the order of the table."""
-        return tuple(
-            Described(row, row.format(self.config.value_of(row)), self.sources[row.name])
-            for row in PROPERTIES.values()
-        )
-
-
-class Described(NamedTuple):
-    """A property with the value in force; `source` is flag, environment, file or default."""
-
-    property: Property
-    value: str
-    source: str
 
 
 def topic_property(name: str) -> Property:

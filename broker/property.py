@@ -74,7 +74,12 @@ class Property:
                 return "one directory" if self.kind is Kind.PATH else "any text"
 
     def parse(self, text: str, name: str | None = None) -> Value:
-        """The value that `text` means. Raises `ConfigError` with the range; `name` is as given."""
+        """The value that `text` means; "" is None where the default is None.
+
+        Raises `ConfigError` with the range; `name` is the name as it was given.
+        """
+        if self.default is None and not text.strip():
+            return None
         try:
             return self._parse(text.strip())
         except ValueError:
