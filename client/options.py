@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
 from minibroker.client.errors import ConfigError
-from minibroker.client.net import Network
+from minibroker.client.net import Network, TcpNetwork
 from minibroker.protocol.constants import ACKS_ALL, IN_FLIGHT_MAX
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import Endpoint
@@ -56,6 +56,11 @@ class ClientOptions:
         """How long a call may try before it gives up, where it takes no timeout of its own."""
         raise AssertionError("each client names its own")
 
+    @property
+    def may_create_topics(self) -> bool:
+        """Whether asking for a topic may create it, where the broker allows that too."""
+        return False
+
     def check(self) -> None:
         """Raise `ConfigError` where options contradict each other."""
         if not self.bootstrap_servers:
@@ -82,6 +87,10 @@ class ProducerOptions(ClientOptions):
     def patience_ms(self) -> int:
         return self.max_block_ms
 
+    @property
+    def may_create_topics(self) -> bool:
+        return True
+
     def check(self) -> None:
         super().check()
         if self.enable_idempotence and self.acks != ACKS_ALL:
@@ -98,7 +107,7 @@ class ProducerOptions(ClientOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """A consumer's. `fetch.max.bytes` bounds what it has fetched and not yet returned."""
+    """A consumer's. `fetch.max.bytes` bounds an answer, and what waits to be returned."""
 
     auto_offset_reset: str = option("latest", choices=("latest", "earliest", "none"))
     fetch_min_bytes: int = option(1)
@@ -113,6 +122,10 @@ class ConsumerOptions(ClientOptions):
     @property
     def patience_ms(self) -> int:
         return self.default_api_timeout_ms
+
+    @property
+    def may_create_topics(self) -> bool:
+        return self.allow_auto_create_topics
 
     def check(self) -> None:
         super().check()
@@ -145,8 +158,6 @@ class Seams:
 
 def default_seams() -> Seams:
     """The real ones."""
-    from minibroker.client.net import TcpNetwork
-
     return Seams(TcpNetwork(), Random(), lambda: int(time.time() * 1000))
 
 

@@ -1,0 +1,144 @@
+"""A client's connections: at most one for each broker and lane, made when somebody wants it.
+
+A lane is a purpose. A broker answers the requests of one connection in order, so a consumer's
+long poll has a lane of its own: a question asked meanwhile does not wait behind it.
+
+Each connection is one task: wait out the back-off, connect, serve until it ends. Who wants it
+waits for that attempt's outcome, and for no other connection (NET-07). After a failure the back-off
+grows from `reconnect.backoff.ms` to `reconnect.backoff.max.ms`, with jitter so that the clients of
+a broker that comes back do not all knock at once. A connection that ended is made again no sooner
+than one back-off after it was opened: at once, if it lived for a while.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+
+from minibroker.client.channel import ChannelOptions, ConnectionLost, RpcChannel, connect_channel
+from minibroker.client.options import ClientOptions, Seams
+from minibroker.protocol.types import Endpoint
+
+REQUESTS: Final = "requests"
+FETCHES: Final = "fetches"
+JITTER: Final = 0.2
+
+log = logging.getLogger("minibroker.client")
+
+
+class _Attempt:
+    """One try to connect, for all who wait for it."""
+
+    def __init__(self) -> None:
+        self._outcome: RpcChannel | OSError | None = None
+        self._is_over = trio.Event()
+
+    def settle(self, outcome: RpcChannel | OSError) -> None:
+        self._outcome = outcome
+        self._is_over.set()
+
+    async def wait(self) -> RpcChannel:
+        await self._is_over.wait()
+        if isinstance(self._outcome, OSError):
+            raise ConnectionLost(str(self._outcome)) from self._outcome
+        assert self._outcome is not None
+        return self._outcome
+
+
+class Link:
+    """One connection, open or not. `error` is why the last try failed."""
+
+    def __init__(self, endpoint: Endpoint, lane: str) -> None:
+        self.endpoint = endpoint
+        self.lane = lane
+        self.channel: RpcChannel | None = None
+        self.attempt: _Attempt | None = None
+        self.error: OSError | None = None
+        self.failures = 0  # in a row
+        self.retry_at = float("-inf")
+
+    @property
+    def is_open(self) -> bool:
+        return self.channel is not None and self.channel.is_open
+
+
+class Links:
+    """All of them. `changed` is unparked whenever one was opened, or could not be."""
+
+    def __init__(self, options: ClientOptions, seams: Seams) -> None:
+        self._options = options
+        self._seams = seams
+        self._channel_options = ChannelOptions(
+            client_id=options.client_id,
+            request_timeout_s=options.request_timeout_ms / 1000,
+            connect_timeout_s=options.socket_connection_setup_timeout_ms / 1000,
+        )
+        self._links: dict[tuple[Endpoint, str], Link] = {}
+        self._nursery: trio.Nursery | None = None
+        self.changed = trio.lowlevel.ParkingLot()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep the connections, until cancelled: then all of them are closed."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    def open_links(self, lane: str) -> Iterator[Link]:
+        """Those that would take a request now."""
+        return (link for link in self._links.values() if link.lane == lane and link.is_open)
+
+    def link(self, endpoint: Endpoint, lane: str) -> Link:
+        """The link to a broker; nothing is connected for it."""
+        return self._links.setdefault((endpoint, lane), Link(endpoint, lane))
+
+    async def connect(self, endpoint: Endpoint, lane: str) -> RpcChannel:
+        """An open connection. Raises `ConnectionLost` if the next try to make it fails."""
+        link = self.link(endpoint, lane)
+        if link.channel is not None and link.channel.is_open:
+            return link.channel
+        return await self.want(link).wait()
+
+    def want(self, link: Link) -> _Attempt:
+        """See that a try to connect is under way, unless it is open."""
+        assert self._nursery is not None, "run() has not started"
+        if link.attempt is None:
+            link.attempt = _Attempt()
+            self._nursery.start_soon(self._serve, link, link.attempt)
+        return link.attempt
+
+    async def _serve(self, link: Link, attempt: _Attempt) -> None:
+        await trio.sleep_until(link.retry_at)
+        try:
+            channel = await connect_channel(
+                self._seams.network, link.endpoint, self._channel_options
+            )
+        except OSError as error:
+            self._note_failure(link, error)
+            link.attempt = None
+            attempt.settle(error)
+            self.changed.unpark_all()
+            return
+        if link.failures:
+            log.info("connected to %s after %d failures", link.endpoint, link.failures)
+        link.failures = 0
+        link.error = None
+        link.channel = channel
+        link.retry_at = trio.current_time() + self._backoff_s(1)
+        link.attempt = None
+        attempt.settle(channel)
+        self.changed.unpark_all()
+        await channel.run()
+
+    def _note_failure(self, link: Link, error: OSError) -> None:
+        if not link.failures:
+            log.warning("%s; trying again", error)
+        link.failures += 1
+        link.error = error
+        link.retry_at = trio.current_time() + self._backoff_s(link.failures)
+
+    def _backoff_s(self, failures: int) -> float:
+        longest = self._options.reconnect_backoff_max_ms
+        backoff_ms = min(self._options.reconnect_backoff_ms * 2 ** min(failures - 1, 30), longest)
+        return float(backoff_ms) / 1000 * self._seams.rng.uniform(1 - JITTER, 1 + JITTER)
