@@ -44,6 +44,8 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_RATIO_MAX = 32  # a copy of 64 bytes takes 3
 
 _FIRST_GUESS_BYTES = 64 * 1024
+# One exception stands for bad data and for a small buffer; the text is the Rust library's.
+_BUFFER_TOO_SMALL = "failed to write whole buffer"
 
 
 class CorruptBlock(ValueError):
@@ -84,9 +86,8 @@ def _unpack(decompress_into: Callable[[Buffer, bytearray], int], data: Buffer) -
         output = bytearray(size)
         try:
             used = decompress_into(data, output)
-        except cramjam.DecompressionError:
-            # Too small a buffer and bad data raise the same error; only the largest buffer tells.
-            if size == UNPACKED_BYTES_MAX:
+        except cramjam.DecompressionError as error:
+            if size == UNPACKED_BYTES_MAX or str(error) != _BUFFER_TOO_SMALL:
                 raise
             size = min(8 * size, UNPACKED_BYTES_MAX)
         else:
@@ -117,6 +118,8 @@ def _compress_xerial(data: bytes) -> bytes:
 def _decompress_snappy(data: Buffer) -> bytes:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_raw(data, UNPACKED_BYTES_MAX)
+    if len(data) < len(_XERIAL_HEADER):
+        raise CorruptBlock("a snappy header is cut short")
     parts = []
     room = UNPACKED_BYTES_MAX
     position = len(_XERIAL_HEADER)
