@@ -1,0 +1,272 @@
+"""The cluster as a client sees it: whom it asks, whom it believes, and when it gives up."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from minibroker.client.channel import ConnectionLost
+from minibroker.client.cluster import Cluster, Leader, open_cluster
+from minibroker.client.errors import ClientTimeout
+from minibroker.client.options import AdminOptions, ClientOptions, ProducerOptions, read_options
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.metadata import (
+    BrokerMetadata,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+from minibroker.protocol.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def metadata(
+    *leaders: tuple[int, int], topic: str = "t", brokers: str = "ab", error: int = 0
+) -> MetadataResponse:
+    """Brokers 1 and 2 are hosts "a" and "b"; `leaders` are (node, epoch) of the partitions."""
+    return MetadataResponse(
+        brokers=tuple(BrokerMetadata(" abc".index(name), name, 9092) for name in brokers),
+        topics=(
+            TopicMetadata(
+                topic,
+                error=error,
+                partitions=tuple(
+                    PartitionMetadata(number, leader_id=node, leader_epoch=epoch)
+                    for number, (node, epoch) in enumerate(leaders)
+                ),
+            ),
+        ),
+    )
+
+
+def options(kind: type[ClientOptions] = ProducerOptions, **given: object) -> Any:
+    """Options that name host "a" unless told otherwise."""
+    return read_options(kind, None, {"bootstrap_servers": "a:9092", **given})
+
+
+def script(*answers: MetadataResponse) -> Any:
+    """Give these answers, the last one for ever."""
+    left: Iterator[MetadataResponse] = iter(answers)
+    return lambda _: next(left, answers[-1])
+
+
+async def test_a_topic_is_asked_for_once(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """What is known is not asked again; leaders and partition counts are plain look-ups."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((1, 3), (2, 4)))
+    async with open_cluster(options(), seams) as cluster:
+        assert cluster.partition_count("t") is None
+        for _ in range(2):
+            topic = await cluster.topic("t")
+        assert len(topic.partitions) == cluster.partition_count("t") == 2
+        assert cluster.leader_of(T0) == Leader(1, 3)
+        assert cluster.leader_of(TopicPartition("t", 1)) == (2, 4)
+        assert cluster.leader_of(TopicPartition("t", 2)) is None
+        assert [request.topics for request in broker.asked(MetadataRequest)] == [("t",)]
+
+
+async def test_a_topic_that_is_being_created_is_waited_for(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """Errors that pass are asked again until the topic is there."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(
+        metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        metadata(error=ErrorCode.LEADER_NOT_AVAILABLE),
+        metadata((1, 0)),
+    )
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        assert cluster.leader_of(T0) == Leader(1, 0)
+        assert all(request.allow_auto_topic_creation for request in broker.requests[1:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (ProducerOptions, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (AdminOptions, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_a_topic_that_cannot_be_is_an_error_at_once(
+    start_broker: Any, seams: Any, autojump_clock: Any, kind: Any, code: ErrorCode
+) -> None:
+    """An invalid name, or a missing topic that this client may not create, is not waited for."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata(error=code))
+    async with open_cluster(options(kind), seams) as cluster:
+        with pytest.raises(BrokerError, match="'t'") as raised:
+            await cluster.topic("t")
+        assert raised.value.code == code
+        assert trio.current_time() < 1
+        await cluster.refreshed()
+        assert broker.requests[-1].topics == ()
+
+
+async def test_a_leader_is_never_replaced_by_one_of_an_older_epoch(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """Neither a late hint nor metadata of a broker that lags behind takes a leader back."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((1, 5)), metadata((1, 5)), metadata((2, 8)))
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        cluster.update_leader(T0, 2, 4)
+        assert cluster.leader_of(T0) == Leader(1, 5)
+        cluster.update_leader(T0, 2, 6)
+        await cluster.refreshed()
+        assert cluster.leader_of(T0) == Leader(2, 6)
+        await cluster.refreshed()
+        assert cluster.leader_of(T0) == Leader(2, 8)
+
+
+async def test_a_topic_made_anew_starts_its_epochs_anew(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """Another topic id means another topic: the old epochs say nothing about it."""
+    broker = await start_broker("a")
+    second = metadata((2, 0))
+    renewed = MetadataResponse(
+        brokers=second.brokers,
+        topics=(
+            TopicMetadata("t", topic_id=bytes(15) + b"1", partitions=second.topics[0].partitions),
+        ),
+    )
+    broker.answers[ApiKey.METADATA] = script(metadata((1, 5)), renewed)
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        await cluster.refreshed()
+        assert cluster.leader_of(T0) == Leader(2, 0)
+
+
+async def test_metadata_is_renewed_by_age(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """After metadata.max.age.ms the client asks again without being told to."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((1, 1)), metadata((2, 2)))
+    async with open_cluster(options(metadata_max_age_ms=5000), seams) as cluster:
+        await cluster.topic("t")
+        await trio.sleep(4)
+        assert cluster.leader_of(T0) == Leader(1, 1)
+        await trio.sleep(2)
+        assert cluster.leader_of(T0) == Leader(2, 2)
+
+
+async def test_when_nobody_answers_the_error_names_whom_and_why(
+    seams: Any, autojump_clock: Any
+) -> None:
+    """The error of an unreachable cluster lists the endpoints tried and the last reason."""
+    given = options(bootstrap_servers="a:1,b:2", max_block_ms=3000)
+    async with open_cluster(given, seams) as cluster:
+        with pytest.raises(ClientTimeout, match=r"a:1, b:2 within 3000 ms; last error: .*b:2"):
+            await cluster.topic("t")
+        assert trio.current_time() == pytest.approx(3, abs=0.1)
+
+
+async def test_a_bootstrap_entry_that_is_silent_does_not_hold_up_the_others(
+    start_broker: Any, network: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """NET-07: with one dead and one silent entry in the list, the live one is found quickly."""
+    broker = await start_broker("c")
+    broker.answers[ApiKey.METADATA] = script(metadata((3, 0), brokers="c"))
+    network.hold("client", "b")
+    given = options(bootstrap_servers="a:9092,b:9092,c:9092")
+    async with open_cluster(given, seams) as cluster:
+        await cluster.topic("t")
+        assert trio.current_time() < 0.8
+
+
+async def test_a_broker_that_stops_answering_is_asked_once(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """A paused broker, still connected, delays metadata by seconds, not by request.timeout.ms."""
+    paused, live = await start_broker("a"), await start_broker("b")
+    live.answers[ApiKey.METADATA] = script(metadata((2, 1)))
+    paused.answers[ApiKey.METADATA] = script(metadata((1, 0)))
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        paused.answers[ApiKey.METADATA] = lambda _: None
+        await cluster.refreshed()
+        assert cluster.leader_of(T0) == Leader(2, 1)
+        assert trio.current_time() < 5
+
+
+async def test_a_dead_broker_delays_only_who_wants_it(
+    start_broker: Any, network: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """NET-07: while one broker is silent a channel to another opens at once."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((1, 0)))
+    network.hold("client", "b")
+    async with open_cluster(options(), seams) as cluster, trio.open_nursery() as nursery:
+        await cluster.topic("t")
+        start = trio.current_time()
+        nursery.start_soon(cluster.channel, 2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await cluster.channel(1)).is_open
+        assert trio.current_time() - start < 0.1
+        nursery.cancel_scope.cancel()
+
+
+async def test_back_off_between_tries_doubles_up_to_its_maximum(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """NET-07: tries to reach a dead broker are 50, 100, ... 1000 ms apart, give or take a fifth."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((2, 0)))
+
+    async def try_once(cluster: Cluster) -> float:
+        start = trio.current_time()
+        with pytest.raises(ConnectionLost, match="b:9092"):
+            await cluster.channel(2)
+        return trio.current_time() - start
+
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        waits = [await try_once(cluster) for _ in range(8)]
+    for wait, expected in zip(waits, [0, 0.05, 0.1, 0.2, 0.4, 0.8, 1, 1], strict=True):
+        assert 0.8 * expected <= wait <= 1.2 * expected + 0.01
+
+
+async def test_who_waits_for_one_broker_shares_the_try(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """Many who want a broker get one connection; a lane of its own is another one."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((1, 0), brokers="a"))
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        assert await cluster.channel(1) is await cluster.channel(1) is await cluster.any_channel()
+        assert len(broker.connections) == 1
+        assert await cluster.channel(1, "fetches") is not await cluster.channel(1)
+        assert len(broker.connections) == 2
+
+
+async def test_an_unknown_broker_is_an_error_that_has_metadata_renewed(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """A leader that metadata does not list is asked about, not waited for."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((3, 0)), metadata((3, 0), brokers="abc"))
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        with pytest.raises(ConnectionLost, match="broker 3"):
+            await cluster.channel(3)
+        with pytest.raises(ConnectionLost, match="c:9092"):
+            await cluster.channel(3)
+
+
+async def test_a_failure_inside_the_block_comes_out_as_it_is(
+    seams: Any, autojump_clock: Any
+) -> None:
+    """An application's exception is not wrapped by the client's tasks."""
+    with pytest.raises(KeyError):
+        async with open_cluster(options(), seams):
+            raise KeyError("mine")
