@@ -11,7 +11,8 @@ import random
 import resource
 import signal
 import sys
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -69,27 +70,27 @@ def start(
 
     configure_logs(sys.stdout, log_format)
     _allow_many_files()
-    root = _data_directory(Path(loaded.config.log_dirs))
+    config = replace(loaded.config, log_dirs=_data_directory(Path(loaded.config.log_dirs)))
     try:
-        trio.run(_run, loaded.config, root)
+        trio.run(_run, config)
     except* OSError as group:
-        raise _failure_of(_first(group), loaded.config, root) from None
+        raise _failure_of(_first(group), config) from None
 
 
-async def _run(config: "Config", root: Path) -> None:
+async def _run(config: "Config") -> None:
     """The broker and the task that waits for signals."""
     import trio
 
     from minibroker.broker.app import serve
 
     shutdown = trio.Event()
-    system = _real_system(config, root)
+    system = await _real_system(config)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(_shut_down_on_signal, shutdown)
             async with trio.open_nursery() as broker:
                 started = await broker.start(serve, config, system, shutdown)
-                _announce(config, root, started)
+                _announce(config, started)
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
@@ -119,7 +120,7 @@ def _allow_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _real_system(config: "Config", root: Path) -> "System":
+async def _real_system(config: "Config") -> "System":
     """Everything that a simulation replaces, in its real form."""
     from minibroker.broker.app import System
     from minibroker.broker.clock import boot_id, wall_ms
@@ -129,7 +130,9 @@ def _real_system(config: "Config", root: Path) -> "System":
     return System(
         network=TcpNetwork(in_worker),
         files=RealFiles(),
-        store=_store(config.metadata_store or f"sqlite:{root / METADATA_FILE}"),
+        store=await _open_store(
+            config.metadata_store or f"sqlite:{config.log_dirs / METADATA_FILE}"
+        ),
         wall_ms=wall_ms,
         boot_id=boot_id(),
         rng=random.Random(),
@@ -137,7 +140,7 @@ def _real_system(config: "Config", root: Path) -> "System":
     )
 
 
-def _store(name: str) -> "MetadataStore":
+async def _open_store(name: str) -> "MetadataStore":
     from minibroker.broker.disk import in_worker
 
     kind, _, path = name.partition(":")
@@ -147,10 +150,10 @@ def _store(name: str) -> "MetadataStore":
         return MemoryStore()
     from minibroker.broker.metadata.sqlite_store import SqliteStore
 
-    return SqliteStore(Path(path), in_worker)
+    return await SqliteStore.open(PurePath(path), in_worker)
 
 
-def _announce(config: "Config", root: Path, started: "Started") -> None:
+def _announce(config: "Config", started: "Started") -> None:
     """What a human wants to know, then the two lines that scripts wait for."""
     endpoint = started.endpoint
     for topic, partition in started.damaged:
@@ -158,7 +161,7 @@ def _announce(config: "Config", root: Path, started: "Started") -> None:
             f"WARNING: {topic}-{partition} has lost records and stays offline; to go on with what"
             f" is left, stop the broker and say: minibroker partition recover {topic} {partition}"
         )
-    print(f"Data directory: {root}")
+    print(f"Data directory: {config.log_dirs}")
     print(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")
     print(f"Listening on {endpoint}", flush=True)
     if not _is_loopback(endpoint.host):
@@ -198,7 +201,7 @@ def _first(group: BaseExceptionGroup[OSError]) -> OSError:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _failure_of(error: OSError, config: "Config", root: Path) -> Failure:
+def _failure_of(error: OSError, config: "Config") -> Failure:
     """What the user can do about it."""
     if error.errno == errno.EADDRINUSE:
         return Failure(
@@ -208,8 +211,8 @@ def _failure_of(error: OSError, config: "Config", root: Path) -> Failure:
     if error.errno == errno.EADDRNOTAVAIL:
         return Failure(f"{config.listeners} is no address of this machine; see --listen")
     if isinstance(error, BlockingIOError):
-        return Failure(f"the data directory {root} is in use by another broker")
-    where = error.filename or root
+        return Failure(f"the data directory {config.log_dirs} is in use by another broker")
+    where = error.filename or config.log_dirs
     if error.errno in CANNOT_WRITE:
         return Failure(f"cannot write to {where}: {error.strerror}; see --data-dir")
     return Failure(f"{error.strerror or error}: {where}")

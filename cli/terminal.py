@@ -60,6 +60,9 @@ TopicOption = Annotated[
     str | None,
     typer.Option("--topic", metavar="TOPIC", help="The same as TOPIC.", show_default=False),
 ]
+TimeoutS = Annotated[
+    float, typer.Option("--timeout-s", metavar="S", help="How long to try, in seconds.")
+]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 

@@ -1,0 +1,256 @@
+"""`minibroker topic`: create, list, describe, alter and delete topics.
+
+`describe` prints the lines of Kafka's tool, because people grep them; what an acknowledgement
+means for the topic goes to stderr, and into the JSON.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibroker.cli.acknowledgement import meaning_of
+from minibroker.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    TimeoutS,
+    TopicArgument,
+    TopicOption,
+    note,
+    one_topic,
+    pairs,
+)
+
+if TYPE_CHECKING:
+    from minibroker.client.blocking import Admin
+    from minibroker.protocol.messages.configs import ConfigDescription
+    from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
+
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+Configs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", metavar="NAME=VALUE", help="A property of the topic; may be repeated."
+    ),
+]
+DEFAULT_TIMEOUT_S = 10.0
+
+
+def _admin(bootstrap: str, timeout_s: float) -> "Admin":
+    from minibroker.client.blocking import Admin
+
+    milliseconds = max(1, int(timeout_s * 1000))
+    return Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": milliseconds})
+
+
+@app.command()
+def create(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", help="-1 takes the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="-1 takes the broker's default.")
+    ] = -1,
+    config: Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that is there already is no error.")
+    ] = False,
+) -> None:
+    """Create a topic."""
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+    from minibroker.protocol.messages.topics import ConfigEntry, NewTopic
+
+    name = one_topic(topic, topic_option)
+    configs = tuple(ConfigEntry(*pair) for pair in pairs(config or [], "--config").items())
+    with _admin(bootstrap, timeout_s) as admin:
+        try:
+            admin.create_topics([NewTopic(name, partitions, replication_factor, configs)])
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not if_not_exists:
+                raise
+            note(f"topic {name} is there already")
+            return
+    print(f"Created topic {name}.")
+
+
+@app.command("list")
+def list_topics(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """List the topics' names."""
+    with _admin(bootstrap, timeout_s) as admin:
+        names = sorted(admin.list_topics())
+    if output is OutputFormat.JSON:
+        print(json.dumps(names))
+    else:
+        print("".join(f"{name}\n" for name in names), end="")
+
+
+@app.command()
+def describe(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Only where a replica lags.")
+    ] = False,
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable-partitions", help="Only without a leader.")
+    ] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option("--under-min-isr-partitions", help="Only where acks=all is refused.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option("--at-min-isr-partitions", help="Only one loss from that.")
+    ] = False,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Show partitions, leaders, replicas and settings; of all topics if none is named."""
+    with _admin(bootstrap, timeout_s) as admin:
+        named = topic is not None or topic_option is not None
+        names = [one_topic(topic, topic_option)] if named else sorted(admin.list_topics())
+        topics = admin.describe_topics(names)
+        configs = admin.describe_configs(names)
+    filters = [under_replicated, unavailable, under_min_isr, at_min_isr]
+    shown = [_description(each, configs[each.name], filters) for each in topics]
+    if output is OutputFormat.JSON:
+        print(json.dumps(shown, indent=2))
+        return
+    for described in shown:
+        _print_description(described, only_partitions=any(filters))
+
+
+def _description(
+    topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: list[bool]
+) -> dict[str, object]:
+    """A topic as JSON shows it."""
+    values = {config.name: config.value for config in configs}
+    own = {config.name: config.value for config in configs if not config.is_default}
+    partitions = [each for each in topic.partitions if _is_wanted(each, values, filters)]
+    return {
+        "topic": topic.name,
+        "topic_id": base64.urlsafe_b64encode(topic.topic_id).decode().rstrip("="),
+        "partition_count": len(topic.partitions),
+        "replication_factor": max((len(each.replicas) for each in topic.partitions), default=0),
+        "configs": own,
+        "acknowledgement": meaning_of(values["flush"], int(values["flush.ms"])),
+        "partitions": [
+            {
+                "partition": each.partition,
+                "leader": each.leader_id,
+                "leader_epoch": each.leader_epoch,
+                "replicas": list(each.replicas),
+                "isr": list(each.isr),
+                "offline_replicas": list(each.offline_replicas),
+            }
+            for each in partitions
+        ],
+    }
+
+
+def _is_wanted(
+    partition: "PartitionMetadata", configs: Mapping[str, str], filters: list[bool]
+) -> bool:
+    """Whether one of the filters that are on lets a partition through; all pass if none is."""
+    isr, replicas = len(partition.isr), len(partition.replicas)
+    # The same value as the broker uses: more in-sync replicas than replicas cannot be asked for.
+    needed = min(int(configs["min.insync.replicas"]), replicas)
+    facts = [isr < replicas, partition.leader_id < 0, isr < needed, isr == needed]
+    return not any(filters) or any(
+        fact for fact, is_on in zip(facts, filters, strict=True) if is_on
+    )
+
+
+def _print_description(described: dict[str, object], only_partitions: bool) -> None:
+    """Kafka's two kinds of lines."""
+    name = described["topic"]
+    configs = described["configs"]
+    partitions = described["partitions"]
+    assert isinstance(configs, dict)
+    assert isinstance(partitions, list)
+    if not only_partitions:
+        print(
+            f"Topic: {name}\tTopicId: {described['topic_id']}"
+            f"\tPartitionCount: {described['partition_count']}"
+            f"\tReplicationFactor: {described['replication_factor']}"
+            f"\tConfigs: {','.join(f'{key}={value}' for key, value in configs.items())}"
+        )
+    for each in partitions:
+        leader = each["leader"] if each["leader"] >= 0 else "none"
+        print(
+            f"\tTopic: {name}\tPartition: {each['partition']}\tLeader: {leader}"
+            f"\tReplicas: {_joined(each['replicas'])}\tIsr: {_joined(each['isr'])}"
+            "\tElr: \tLastKnownElr: "
+        )
+    if not only_partitions:
+        note(f"{name}: {described['acknowledgement']}")
+
+
+def _joined(ids: list[int]) -> str:
+    return ",".join(str(each) for each in ids)
+
+
+@app.command()
+def alter(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="NAME", help="Back to the broker's default."),
+    ] = None,
+) -> None:
+    """Change a topic's settings; what is not named stays as it is."""
+    name = one_topic(topic, topic_option)
+    changes: dict[str, str | None] = dict(pairs(config or [], "--config"))
+    changes |= dict.fromkeys(delete_config or [])
+    if not changes:
+        raise typer.BadParameter("nothing to change: give --config or --delete-config")
+    with _admin(bootstrap, timeout_s) as admin:
+        admin.alter_configs(name, changes)
+    print(f"Altered topic {name}.")
+
+
+@app.command()
+def delete(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that is not there is no error.")
+    ] = False,
+) -> None:
+    """Delete a topic and all its records."""
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    name = one_topic(topic, topic_option)
+    with _admin(bootstrap, timeout_s) as admin:
+        try:
+            admin.delete_topics([name])
+        except BrokerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not if_exists:
+                raise
+            note(f"there is no topic {name}")
+            return
+    print(f"Deleted topic {name}.")
