@@ -1,0 +1,249 @@
+"""Messages to frames and back; what a peer sends is not trusted (rows NET-01, NET-02, NET-04)."""
+
+import struct
+import tracemalloc
+from dataclasses import dataclass
+
+import msgpack
+import pytest
+
+from minibroker.protocol.constants import REQUEST_HEADER_BYTES_MAX, ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.rpc import codec
+from minibroker.protocol.rpc.codec import (
+    RequestEnvelope,
+    UnsupportedVersion,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    records_size,
+)
+from tests.unit.rpc.samples import full, request_frame, requests, response_frame, responses
+
+
+def frame_of(header: object, *blobs: bytes) -> memoryview:
+    """A frame around any header."""
+    return frame_around(msgpack.packb(header), *blobs)
+
+
+def frame_around(packed: bytes, *blobs: bytes) -> memoryview:
+    """A frame around any bytes."""
+    return memoryview(b"".join([struct.pack(">I", len(packed)), packed, *blobs]))
+
+
+@pytest.mark.parametrize("envelope", requests(), ids=lambda each: type(each.message).__name__)
+def test_requests_come_back_equal(envelope):
+    """Every field of every request survives the wire; correlation id -1 and no client id too."""
+    assert decode_request(memoryview(request_frame(envelope))) == envelope
+
+
+@pytest.mark.parametrize(("key", "message"), responses())
+def test_responses_come_back_equal(key, message):
+    """Every field of every response survives the wire."""
+    assert decode_response(memoryview(response_frame(-5, message)), key, 0) == (-5, message)
+
+
+def test_lengths_say_what_follows():
+    """The first length counts all that follows it, the second the header (docs/wire.md)."""
+    first, *blobs = encode_request(requests()[0])
+    length, header_length = struct.unpack_from(">II", first)
+    assert blobs
+    assert length == len(b"".join([first, *blobs])) - 4
+    assert header_length == len(first) - 8
+
+
+def test_records_are_not_copied():
+    """Encoding hands the same bytes on; decoding gives views of the frame."""
+    batch = bytearray(b"batch")
+    message = ProduceRequest(1, 5, (PartitionProduce("t", 0, batch),))
+    buffers = encode_request(RequestEnvelope(ApiKey.PRODUCE, 0, 1, None, message))
+    assert buffers[1] is batch
+    frame = bytearray(b"".join(buffers)[4:])
+    decoded = decode_request(memoryview(frame)).message.partitions[0].records
+    frame[-5:] = b"other"
+    assert decoded == b"other"
+
+
+def test_an_answer_of_slices_is_as_long_as_all_of_them():
+    """A blob may be a list of slices; its size is their sum, and no records are no blob."""
+    message = FetchResponse(
+        0, 0, (PartitionFetched("t", 0, records=[b"ab", b"cde"]), PartitionFetched("t", 1))
+    )
+    header, blobs = encode_response(3, message)
+    assert blobs == [[b"ab", b"cde"]]
+    assert records_size(blobs[0]) == 5
+    decoded = decode_response(memoryview(header[4:] + b"abcde"), ApiKey.FETCH, 0)[1]
+    assert [bytes(each.records) for each in decoded.partitions] == [b"abcde", b""]
+
+
+# -- evolution
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """`Older` after two fields were added."""
+
+    name: str
+    count: int = 3
+    note: str | None = None
+    flags: tuple[int, ...] = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """What an older peer knows."""
+
+    name: str
+    count: int = 3
+
+
+def test_an_older_peer_ignores_fields_it_does_not_know():
+    """Trailing fields of a newer message are dropped."""
+    values = codec._encoder_of(Newer)(Newer("a", 5, "n", (9,)), [])
+    assert codec._decoder_of(Older)(list(values), []) == Older("a", 5)
+
+
+def test_a_newer_peer_fills_in_what_an_older_one_left_out():
+    """Missing trailing fields take their defaults; a required one must be there."""
+    values = codec._encoder_of(Older)(Older("a", 5), [])
+    assert codec._decoder_of(Newer)(list(values), []) == Newer("a", 5)
+    with pytest.raises(ProtocolError):
+        codec._decoder_of(Newer)([], [])
+
+
+def test_newer_envelopes_are_understood():
+    """More parts in a header, and more fields at any depth of a body, are ignored."""
+    partition = ["t", 0, 0, "something new"]
+    header = [0, 0, 1, None, [1, 30, [partition], "new"], [3, 2], "new"]
+    message = decode_request(frame_of(header, b"abc", b"de")).message
+    assert message == ProduceRequest(1, 30, (PartitionProduce("t", 0, b"abc"),))
+
+
+# -- what is refused
+
+
+@pytest.mark.parametrize(("key", "version"), [(0, 1), (0, -1), (99, 0), (-1, 0), (18, 7)])
+def test_unknown_apis_and_versions_say_who_asked(key, version):
+    """The body is not looked at; API_VERSIONS can so be answered in any version (NET-02)."""
+    with pytest.raises(UnsupportedVersion) as caught:
+        decode_request(frame_of([key, version, 42, "c", "a body of the future", []]))
+    error = caught.value
+    assert (error.api_key, error.version, error.correlation_id) == (key, version, 42)
+
+
+GOOD = [0, 0, 1, None, [1, 30, [["t", 0, 0]]], [3]]
+
+
+def changed(*path_and_value: object) -> list:
+    """`GOOD` with another value at a path."""
+    *path, last, value = path_and_value
+    header = msgpack.unpackb(msgpack.packb(GOOD))
+    inner = header
+    for index in path:
+        inner = inner[index]
+    inner[last] = value
+    return header
+
+
+BAD_HEADERS = {
+    "no array": 1,
+    "a map": {1: 2},
+    "too few parts": GOOD[:5],
+    "text for a key": changed(0, "0"),
+    "a boolean for a key": changed(0, True),
+    "a key of 64 bits": changed(0, 2**64 - 1),
+    "a correlation id of 64 bits": changed(2, 2**64 - 1),
+    "bytes for a client": changed(3, b"c"),
+    "no body": changed(4, None),
+    "a body without its required field": changed(4, []),
+    "text for a number": changed(4, 0, "1"),
+    "a float for a number": changed(4, 1, 1.5),
+    "a boolean for a number": changed(4, 0, True),
+    "a number of 64 bits": changed(4, 1, 2**63),
+    "nil for an array": changed(4, 2, None),
+    "nil for text": changed(4, 2, 0, 0, None),
+    "bytes for text": changed(4, 2, 0, 0, b"t"),
+    "a blob that is not there": changed(4, 2, 0, 2, 1),
+    "a blob before the first": changed(4, 2, 0, 2, -1),
+    "bytes for a blob": changed(4, 2, 0, 2, b"abc"),
+    "no sizes": changed(5, None),
+    "a size too small": changed(5, [2]),
+    "a size too large": changed(5, [4]),
+    "a size below zero": changed(5, [-1, 4]),
+    "a size that is text": changed(5, ["3"]),
+}
+
+
+def test_the_good_header_is_good():
+    """What the bad ones are made from is understood."""
+    assert decode_request(frame_of(GOOD, b"abc")).message.acks == 1
+
+
+@pytest.mark.parametrize("header", BAD_HEADERS.values(), ids=BAD_HEADERS)
+def test_malformed_headers_are_protocol_errors(header):
+    """Every value is checked for what it must be (NET-02)."""
+    with pytest.raises(ProtocolError):
+        decode_request(frame_of(header, b"abc"))
+
+
+BAD_BYTES = {
+    "nothing": b"",
+    "an unfinished array": b"\x96\x00",
+    "bytes behind the header": msgpack.packb(GOOD) + b"\x00",
+    "no msgpack": b"\xc1",
+    "text that is not UTF-8": msgpack.packb(changed(4, 2, 0, 0, "t")).replace(
+        b"\xa1t", b"\xa1\xff"
+    ),
+    "an array as the key of a map": b"\x81\x90\x00",
+    "an extension": b"\xd6\xff\x00\x00\x00\x00",
+    "deeper than any message": b"\x91" * 100_000,
+    "a huge array": b"\xdd\xff\xff\xff\xff",
+    "a huge text": b"\xdb\xff\xff\xff\xff",
+    "a huge map": b"\xdf\xff\xff\xff\xff",
+}
+
+
+@pytest.mark.parametrize("packed", BAD_BYTES.values(), ids=BAD_BYTES)
+def test_malformed_bytes_are_protocol_errors(packed):
+    """Whatever msgpack says about them, one exception comes out (NET-02)."""
+    with pytest.raises(ProtocolError):
+        decode_request(frame_around(packed, b"abc"))
+    with pytest.raises(ProtocolError):
+        decode_response(frame_around(packed, b"abc"), ApiKey.FETCH, 0)
+
+
+@pytest.mark.parametrize("frame", [b"", b"\0\0\0", b"\0\0\0\x05abcd", b"\xff\xff\xff\xffabcd"])
+def test_header_lengths_must_be_true(frame):
+    """A frame that is shorter than its header says is refused (NET-01)."""
+    with pytest.raises(ProtocolError):
+        decode_request(memoryview(frame))
+
+
+def test_a_header_is_bounded():
+    """A request's header has a limit of its own, far below that of its frame."""
+    with pytest.raises(ProtocolError, match="header of"):
+        decode_request(frame_around(bytes(REQUEST_HEADER_BYTES_MAX + 1)))
+
+
+@pytest.mark.parametrize("size", [200, 500, 5_000, 1_000_000])
+def test_lying_lengths_reserve_no_memory(size):
+    """A thousand nested arrays that claim to be as long as the frame cost next to nothing."""
+    claim = b"\xdd" + struct.pack(">I", size)
+    packed = (claim * (size // 5))[:size].ljust(size, b"\xc0")
+    frame = frame_around(packed)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            decode_request(frame)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 500_000 + 4 * size
+
+
+def test_salted_messages_differ():
+    """The samples of the fuzz tests are not all alike."""
+    assert full(ProduceRequest, 1) != full(ProduceRequest, 2)
