@@ -50,11 +50,11 @@ class Flusher:
         if due < self._next_due:
             self._news.set()
 
-    def reschedule(self, partition: Partition, now: float) -> None:
-        """The partition's settings changed: when its records are due may have, too."""
+    def reschedule(self, partition: Partition) -> None:
+        """The partition's settings or role changed: when its records are due may have, too."""
         self._due.pop(partition, None)
         if partition.log.durable_end < partition.log.log_end:
-            self.note_append(partition, now)
+            self.note_append(partition, trio.current_time())
 
     def forget(self, partition: Partition) -> None:
         """The partition's log is about to be deleted."""

@@ -17,8 +17,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import trio
-
 from minibroker.broker.config import NOTHING, Config
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.validate import Refused
@@ -99,7 +97,7 @@ class Replicas:
             if name.topic == topic:
                 partition.settings = settings
                 partition.log.limits = settings.limits()
-                self._flusher.reschedule(partition, trio.current_time())
+                self._flusher.reschedule(partition)
                 partition.advance()
                 self._purgatory.notify(name)
 
@@ -156,7 +154,7 @@ class Replicas:
         if version > partition.version:
             if state.leader == self._config.node_id and partition.log.damage is None:
                 partition.become_leader(state)
-                self._flusher.reschedule(partition, trio.current_time())
+                self._flusher.reschedule(partition)
             else:
                 partition.lose_leader(state)
             self._purgatory.notify(name)
