@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from minibroker.cli import bench, config, consume, log, produce, start, topic
+from minibroker.cli import bench, config, consume, log, partition, produce, start, topic
 from minibroker.cli.terminal import failures_as_one_line
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("start")(start.start)
 app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(partition.app, name="partition")
 app.add_typer(log.app, name="log")
 app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")

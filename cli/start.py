@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 FILES_MAX = 65_536
 METADATA_FILE = "metadata.db"
-CANNOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def start(
@@ -210,9 +209,5 @@ def _failure_of(error: OSError, config: "Config") -> Failure:
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return Failure(f"{config.listeners} is no address of this machine; see --listen")
-    if isinstance(error, BlockingIOError):
-        return Failure(f"the data directory {config.log_dirs} is in use by another broker")
-    where = error.filename or config.log_dirs
-    if error.errno in CANNOT_WRITE:
-        return Failure(f"cannot write to {where}: {error.strerror}; see --data-dir")
-    return Failure(f"{error.strerror or error}: {where}")
+    where = f": {error.filename}" if error.filename else ""
+    return Failure(f"the broker ended: {error.strerror or error}{where}")
