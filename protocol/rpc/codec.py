@@ -21,7 +21,7 @@ gigabytes, so a header of more than a few hundred bytes is first walked without 
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from struct import Struct
 from types import NoneType, UnionType
@@ -41,8 +41,12 @@ from minibroker.protocol.types import EMPTY_RECORDS, Buffer, Records
 _PREFIX = Struct(">II")
 _HEADER_LENGTH = Struct(">I")
 _INTEGER_MAX = 2**63 - 1
+_UNSIGNED_64 = b"\xcf"  # an integer above the largest begins with this byte
 # Below this size lying lengths cannot reserve more than 2 MB.
 _UNWALKED_BYTES_MAX = 512
+
+# What msgpack carries as it is.
+_PLAIN = (int, bool, str, bytes)
 
 _API_OF = {int(key): api for key, api in APIS.items()}
 _pack = msgpack.Packer(buf_size=64 * 1024).pack
@@ -106,7 +110,7 @@ def decode_request(frame: memoryview) -> RequestEnvelope:
         raise ProtocolError(f"a request header has 6 parts, not {len(header)}")
     api_key, version, correlation_id, client_id, body, sizes = header[:6]
     for number in (api_key, version, correlation_id):
-        if type(number) is not int or number > _INTEGER_MAX:
+        if type(number) is not int:
             raise ProtocolError(f"a request header begins with integers, not {_name(number)}")
     if client_id is not None and type(client_id) is not str:
         raise ProtocolError(f"a client id is text or nil, not {_name(client_id)}")
@@ -148,7 +152,7 @@ def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryv
     end = _HEADER_LENGTH.size + size
     if size > header_bytes_max or end > len(frame):
         raise ProtocolError(f"a header of {size} bytes in a frame of {len(frame)}")
-    packed = frame[_HEADER_LENGTH.size : end]
+    packed = bytes(frame[_HEADER_LENGTH.size : end])
     try:
         if size > _UNWALKED_BYTES_MAX:
             _walk(packed)
@@ -157,10 +161,23 @@ def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryv
         raise ProtocolError(f"a header that is not msgpack: {error!r}") from error
     if type(header) is not list:
         raise ProtocolError(f"a header is an array, not {_name(header)}")
+    if _UNSIGNED_64 in packed:
+        _refuse_huge_integers(header)
     return header, frame[end:]
 
 
-def _walk(packed: memoryview) -> None:
+def _refuse_huge_integers(header: list[Any]) -> None:
+    """Integers of this protocol have 64 bits and a sign."""
+    unchecked = [header]
+    while unchecked:
+        for value in unchecked.pop():
+            if type(value) is list:
+                unchecked.append(value)
+            elif type(value) is int and value > _INTEGER_MAX:
+                raise ProtocolError(f"{value} has more than 63 bits")
+
+
+def _walk(packed: bytes) -> None:
     """See that every length in `packed` is true, without building anything."""
     unpacker = msgpack.Unpacker(read_size=1, max_buffer_size=len(packed))
     unpacker.feed(packed)
@@ -248,7 +265,7 @@ def _encoder(hint: Any) -> _Encode | None:
         return _optional_encoder(_encoder(inner))
     if element := element_of(hint):
         return _tuple_encoder(_encoder(element))
-    return None if hint in (int, bool, str, bytes) else _encoder_of(hint)
+    return None if hint in _PLAIN else _encoder_of(hint)
 
 
 def _optional_encoder(encode: _Encode | None) -> _Encode | None:
@@ -273,15 +290,35 @@ def _encode_records(records: Records, blobs: list[Records]) -> object:
 @cache
 def _decoder_of(message_type: type) -> _Decode:
     described = fields_of(message_type)
-    decoders = [_decoder(hint, f"{message_type.__name__}.{name}") for name, hint in described]
+    kinds = [_kinds_of(hint) for _, hint in described]
+    changed = [
+        (index, decode)
+        for index, (name, hint) in enumerate(described)
+        if (decode := _decoder(hint, f"{message_type.__name__}.{name}"))
+    ]
     required = sum(1 for name, _ in described if not has_default(message_type, name))
+    # The combinations of types that were found good; there are few of them.
+    checked: set[tuple[type, ...]] = set()
+
+    def check(arrived: tuple[type, ...]) -> None:
+        if len(arrived) < required:
+            raise ProtocolError(f"{message_type.__name__} has at least {required} fields")
+        for (name, _), expected, kind in zip(described, kinds, arrived, strict=False):
+            if kind not in expected:
+                raise ProtocolError(f"{message_type.__name__}.{name} cannot be {kind.__name__}")
+        checked.add(arrived)
 
     def decode_message(values: Any, blobs: Sequence[memoryview]) -> Any:
-        if type(values) is not list or len(values) < required:
-            raise ProtocolError(f"{message_type.__name__} is an array of at least {required}")
-        return message_type(
-            *[decode(value, blobs) for decode, value in zip(decoders, values, strict=False)]
-        )
+        if type(values) is not list:
+            raise ProtocolError(f"{message_type.__name__} is an array, not {_name(values)}")
+        del values[len(kinds) :]
+        arrived = tuple(map(type, values))
+        if arrived not in checked:
+            check(arrived)
+        for index, decode in changed:
+            if index < len(values):
+                values[index] = decode(values[index], blobs)
+        return message_type(*values)
 
     return decode_message
 
@@ -293,55 +330,51 @@ def has_default(message_type: type, name: str) -> bool:
     return name in message_type._field_defaults  # type: ignore[attr-defined]  # a named tuple
 
 
-def _decoder(hint: Any, where: str) -> _Decode:
-    """The function that checks a value that arrived for a field of this type."""
+def _kinds_of(hint: Any) -> tuple[type, ...]:
+    """What msgpack may have unpacked for a field of this type."""
     if hint == Records:
-        return _records_decoder(where)
-    if hint is int:
-        return _integer_decoder(where)
-    if hint in (bool, str, bytes):
-        return _plain_decoder(hint, where)
+        return (NoneType, int)
+    if inner := without_none(hint):
+        return (NoneType, *_kinds_of(inner))
+    return (hint,) if hint in _PLAIN else (list,)
+
+
+def _decoder(hint: Any, where: str) -> _Decode | None:
+    """How a value of the right kind becomes a field of this type; None: it is one."""
+    if hint in _PLAIN:
+        return None
+    if hint == Records:
+        return partial(_decode_records, where)
     if inner := without_none(hint):
         decode = _decoder(inner, where)
-        return lambda value, blobs: None if value is None else decode(value, blobs)
+        return decode and partial(_decode_optional, decode)
     if element := element_of(hint):
-        return _tuple_decoder(_decoder(element, where), where)
+        decode = _decoder(element, where)
+        if decode is None:
+            return partial(_decode_plain_tuple, element, where)
+        return partial(_decode_tuple, decode)
     return _decoder_of(hint)
 
 
-def _integer_decoder(where: str) -> _Decode:
-    def decode_integer(value: Any, _blobs: Sequence[memoryview]) -> Any:
-        if type(value) is int and value <= _INTEGER_MAX:
-            return value
-        raise ProtocolError(f"{where} is an integer of 64 bits, not {_name(value)}")
-
-    return decode_integer
-
-
-def _plain_decoder(kind: type, where: str) -> _Decode:
-    def decode_plain(value: Any, _blobs: Sequence[memoryview]) -> Any:
-        if type(value) is kind:
-            return value
-        raise ProtocolError(f"{where} is {kind.__name__}, not {_name(value)}")
-
-    return decode_plain
+def _decode_records(where: str, index: int | None, blobs: Sequence[memoryview]) -> Any:
+    if index is None:
+        return EMPTY_RECORDS
+    if 0 <= index < len(blobs):
+        return blobs[index]
+    raise ProtocolError(f"{where} is blob {index} of {len(blobs)}")
 
 
-def _tuple_decoder(decode: _Decode, where: str) -> _Decode:
-    def decode_tuple(value: Any, blobs: Sequence[memoryview]) -> Any:
-        if type(value) is list:
-            return tuple([decode(item, blobs) for item in value])
-        raise ProtocolError(f"{where} is an array, not {_name(value)}")
-
-    return decode_tuple
+def _decode_optional(decode: _Decode, value: Any, blobs: Sequence[memoryview]) -> Any:
+    return None if value is None else decode(value, blobs)
 
 
-def _records_decoder(where: str) -> _Decode:
-    def decode_records(value: Any, blobs: Sequence[memoryview]) -> Any:
-        if value is None:
-            return EMPTY_RECORDS
-        if type(value) is int and 0 <= value < len(blobs):
-            return blobs[value]
-        raise ProtocolError(f"{where} is nil or one of {len(blobs)} blobs, not {value!r:.20}")
+def _decode_plain_tuple(
+    kind: type, where: str, values: "list[Any]", _blobs: Sequence[memoryview]
+) -> Any:
+    if not {kind}.issuperset(map(type, values)):
+        raise ProtocolError(f"{where} is an array of {kind.__name__}")
+    return tuple(values)
 
-    return decode_records
+
+def _decode_tuple(decode: _Decode, values: "list[Any]", blobs: Sequence[memoryview]) -> Any:
+    return tuple([decode(value, blobs) for value in values])
