@@ -4,6 +4,7 @@ import logging
 import random
 
 import pytest
+from crc32c import crc32c
 
 from minibroker.broker.log.producers import AppendedBatch, ProducerStates, SnapshotError
 from minibroker.broker.log.validate import Refused
@@ -137,6 +138,9 @@ def test_a_known_producer_without_batches_expects_zero():
     states.update_from_replica(batch(-1, epoch=4, attributes=0x30), NOW)
     assert refusal(states, batch(1, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.check(batch(0, epoch=4), NOW) is None
+    entry = states.get(1)
+    assert entry is not None
+    assert entry.batches == [], "a marker is no batch that could be sent again"
 
 
 def test_a_follower_takes_over_what_the_leader_wrote():
@@ -259,6 +263,14 @@ def test_a_damaged_snapshot_is_refused():
         with pytest.raises(SnapshotError):
             target.load(bad, NOW)
     assert target.dump() == before
+
+
+def test_a_snapshot_with_more_than_it_names_is_refused():
+    """PID-14: bytes behind the last entry are damage, even under a good checksum."""
+    data = bytearray(random_states(4).dump() + b"more")
+    data[2:6] = crc32c(data[6:]).to_bytes(4, "big")
+    with pytest.raises(SnapshotError, match="behind"):
+        ProducerStates(DAY_MS).load(bytes(data), NOW)
 
 
 def test_clearing_starts_a_replay():
