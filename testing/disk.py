@@ -215,12 +215,16 @@ class SimulatedFiles:
             self._failures[operation] = (times - 1, number, name)
             raise OSError(number, os.strerror(number), str(path))
 
+    @property
+    def used_bytes(self) -> int:
+        """The sizes of all files."""
+        return sum(len(node.data) for node in self._names.values() if node is not None)
+
     def room(self) -> int:
         """Bytes that can still be written."""
         if self.space_bytes is None:
             return 1 << 62
-        used = sum(len(node.data) for node in self._names.values() if node is not None)
-        return max(0, self.space_bytes - used)
+        return max(0, self.space_bytes - self.used_bytes)
 
     # -- names
 
