@@ -14,14 +14,19 @@ from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.outcomes import Flush
 from minibroker.broker.log.segments import Segments
 
+OFFSET_MAX = (1 << 63) - 1
+
 
 class Durability:
     """Below `recovery_point` all was synced; `generation` counts the cuts."""
 
-    def __init__(self, files: Files, recovery_point: int) -> None:
+    def __init__(self, files: Files, recovery_point: int, *, is_clean: bool) -> None:
         self.recovery_point = recovery_point
         self.generation = 0
         self._files = files
+        # An offset in the oldest segment that was cut since the last flush. The run before may
+        # have died after a cut: never below its recovery point, but maybe at the end of a segment.
+        self._cut_from = OFFSET_MAX if is_clean else recovery_point - 1
         self._name_changes = 1
         self._durable_name_changes = 0
 
@@ -29,17 +34,18 @@ class Durability:
         """A file was made, renamed or removed."""
         self._name_changes += 1
 
-    def cut(self, offset: int) -> None:
-        """The log is about to be cut at an offset."""
+    def cut(self, offset: int, base_offset: int) -> None:
+        """The log is about to be cut at an offset, in the segment of that base."""
         self.generation += 1
         self.recovery_point = min(self.recovery_point, offset)
+        self._cut_from = min(self._cut_from, base_offset)
 
     def start(self, segments: Segments, log_end: int, directory: PurePath) -> Flush:
         """What to sync so that all that is in the log now becomes durable; see `Flush`."""
         files: list[File] = []
         opened: list[File] = []
-        if self.recovery_point < log_end:
-            for segment in segments.from_offset(self.recovery_point):
+        if min(self.recovery_point, self._cut_from) < log_end:
+            for segment in segments.from_offset(min(self.recovery_point, self._cut_from)):
                 files.append(segment.file)
                 if segment is not segments.active:
                     opened += [self._files.open(path) for path in segment.index_paths]
@@ -60,3 +66,4 @@ class Durability:
         self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)
         if flush.generation == self.generation:
             self.recovery_point = max(self.recovery_point, flush.end_offset)
+            self._cut_from = OFFSET_MAX

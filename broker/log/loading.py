@@ -36,6 +36,7 @@ class Loaded(NamedTuple):
     log_start: int
     log_end: int
     recovery_point: int
+    is_clean: bool
     high_watermark: int
     damage: Damage | None
 
@@ -107,6 +108,7 @@ class _Loader:
             log_start,
             log_end,
             recovery_point,
+            opening.is_clean,
             min(max(opening.high_watermark, log_start), log_end),
             damage,
         )
@@ -136,13 +138,14 @@ class _Loader:
         segments = self._segments
         first = len(segments)
         if not self._opening.is_clean:
-            first = segments.index_of(self._opening.recovery_point)
+            # One that ends there is checked, too: a power cut may have undone a cut at its end.
+            first = segments.index_of(self._opening.recovery_point - 1)
         for index, segment in enumerate(segments):
             if index >= first:
                 break
             if segment.has_sound_indexes():
                 segment.load()
-            elif check_segment(segment, segment.base_offset).end < segment.size:
+            elif check_segment(segment).end < segment.size:
                 return index
             elif segment is not segments.active:
                 segment.write_indexes()

@@ -41,7 +41,7 @@ from minibroker.broker.log.outcomes import (
 )
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage
-from minibroker.broker.log.retention import expired_count
+from minibroker.broker.log.retention import Extent, expired_count
 from minibroker.broker.log.rolling import must_roll
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.trash import Trash
@@ -86,7 +86,7 @@ class Log:
         self._snapshots = loaded.snapshots
         self._epoch_file = loaded.epoch_file
         self._trash = Trash(place.files)
-        self._durability = Durability(place.files, loaded.recovery_point)
+        self._durability = Durability(place.files, loaded.recovery_point, is_clean=loaded.is_clean)
         self._is_closed = False
 
     @classmethod
@@ -280,7 +280,10 @@ class Log:
     # -- cutting
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Take back all batches that hold `offset` or a later one (a batch goes whole)."""
+        """Take back all batches that hold `offset` or a later one.
+
+        A batch goes whole, so the log may end below `offset`, as it would after a restart.
+        """
         assert offset >= 0
         if offset >= self.log_end:
             self._cut_epochs(self.log_end)
@@ -293,8 +296,7 @@ class Log:
         for segment in self._segments.take_from(index + 1):
             self._remove(segment)
         active = self._segments.active
-        active.cut(active.position_of(offset))
-        self._after_cut(offset, now_ms)
+        self._after_cut(active.cut(active.position_of(offset)), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop everything, and go on empty at `offset`."""
@@ -314,7 +316,8 @@ class Log:
             self._files.remove(path)
 
     def _before_cut(self, offset: int) -> None:
-        self._durability.cut(offset)
+        index = self._segments.index_of(offset)
+        self._durability.cut(offset, [*self._segments][index].base_offset)
         self.before_cut(self.topic_partition, offset)
 
     def _after_cut(self, offset: int, now_ms: int) -> None:
@@ -333,8 +336,8 @@ class Log:
 
     def apply_retention(self, high_watermark: int, now_ms: int) -> int:
         """Delete the segments that are too old or too many; how many. Raises OSError."""
-        end_offset = min(high_watermark, self.log_end)
-        count = expired_count(self._segments, self._limits, self.log_start, end_offset, now_ms)
+        extent = Extent(self.log_start, high_watermark, self.log_end)
+        count = expired_count(self._segments, self._limits, extent, now_ms)
         if count == len(self._segments):
             self._roll(self.log_end, now_ms)
         deleted = self._segments.take_first(count)
@@ -342,6 +345,7 @@ class Log:
             self.log_start = max(self.log_start, self._segments.first.base_offset)
             self._epoch_file.is_stale |= self.epochs.truncate_from_start(self.log_start)
             self._epoch_file.save(self.epochs)
+            self._durability.note_name_change()
         for segment in deleted:
             self._trash.put(segment, now_ms + self._limits.file_delete_delay_ms)
         for segment in self._segments:

@@ -96,7 +96,7 @@ class LogManager:
     def _open_logs(self, now_ms: int) -> None:
         recovery_points = self._read(RECOVERY_POINTS)
         log_starts = self._read(LOG_STARTS)
-        self._high_watermarks = self._read(HIGH_WATERMARKS)
+        high_watermarks = self._read(HIGH_WATERMARKS)
         for name in self._files.list(self._root):
             directory = self._root / name
             if not self._files.is_dir(directory):
@@ -111,16 +111,22 @@ class LogManager:
                 is_clean=self._directory.is_clean,
                 recovery_point=recovery_points.get(topic_partition, 0),
                 log_start=log_starts.get(topic_partition, 0),
-                high_watermark=self._high_watermarks.get(topic_partition, 0),
+                high_watermark=high_watermarks.get(topic_partition, 0),
                 same_boot=self._directory.same_boot,
             )
             topic_id = self._read_topic_id(directory)
             place = Place(self._files, directory, topic_partition, topic_id)
             self._adopt(Log.open(place, self._limits, opening, now_ms=now_ms))
+        if not self._directory.is_clean:
+            # What an unclean stop cost is known (or kept as damage): from here on nothing is
+            # missing, and the next start must not believe so.
+            self.checkpoint_recovery_points()
+            self.checkpoint_high_watermarks({})
 
     def _adopt(self, log: Log) -> None:
         log.before_cut = self._before_cut
         self._logs[log.topic_partition] = log
+        self._high_watermarks[log.topic_partition] = log.checkpointed_high_watermark
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         try:
@@ -184,7 +190,6 @@ class LogManager:
                 raise
             self._files.remove_tree(directory)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full") from error
-        self._high_watermarks.pop(topic_partition, None)
         self._adopt(log)
         return log
 
@@ -201,7 +206,7 @@ class LogManager:
 
     def _put_aside(self, topic_partition: TopicPartition, suffix: str) -> Log:
         log = self._logs.pop(topic_partition)
-        self._high_watermarks.pop(topic_partition, None)
+        del self._high_watermarks[topic_partition]
         for count in range(len(self._files.list(self._root)) + 1):
             ending = f".{log.topic_id.hex()}{count or ''}{suffix}"
             name = str(topic_partition)[: NAME_BYTES_MAX - len(ending)] + ending
@@ -240,10 +245,9 @@ class LogManager:
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Write the high watermarks; a partition that is not named keeps what it had."""
-        known = {name: log.checkpointed_high_watermark for name, log in list(self._logs.items())}
         self._high_watermarks = {
-            name: high_watermarks.get(name, self._high_watermarks.get(name, before))
-            for name, before in known.items()
+            name: high_watermarks.get(name, before)
+            for name, before in list(self._high_watermarks.items())
         }
         self._write(HIGH_WATERMARKS, self._high_watermarks)
 
@@ -275,9 +279,12 @@ class LogManager:
         self._cut_count += 1
         recovery_points = {name: log.recovery_point for name, log in self._logs.items()}
         is_written = self._write(RECOVERY_POINTS, recovery_points)
-        if self._high_watermarks.get(topic_partition, 0) > offset:
+        if self._high_watermarks[topic_partition] > offset:
             self._high_watermarks[topic_partition] = offset
             is_written &= self._write(HIGH_WATERMARKS, self._high_watermarks)
+        log_starts = {name: log.log_start for name, log in self._logs.items()}
+        if log_starts[topic_partition] > offset:
+            is_written &= self._write(LOG_STARTS, log_starts | {topic_partition: offset})
         if not is_written:
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
 

@@ -5,10 +5,10 @@ indexes are made anew on the way. The log ends where the first bad byte is. What
 on what lies there:
 
 * a torn tail, which nobody was promised: cut;
-* after a power cut, segments behind a hole: the disk wrote a newer file before an older one. Not
-  synced, so not promised either: removed;
+* after a power cut, segments that do not continue it: the disk wrote a newer file before an older
+  one, or undid a cut. Not synced, so not promised either: removed;
 * damage: a valid batch behind a bad one, an end below the recovery point, or, as long as the
-  machine did not stop, an end below the high watermark or segments behind a hole. The bytes are
+  machine did not stop, an end below the high watermark or segments behind the end. The bytes are
   kept in `*.damaged` files, named by the first offset they may hold, and as long as such a file
   lies there the log says that it is damaged, at every start.
 """
@@ -22,6 +22,7 @@ from minibroker.broker.log.outcomes import Damage, Opening, Place
 from minibroker.broker.log.scan import CHECK_WINDOW_BYTES, checked_batches, find_batch
 from minibroker.broker.log.segment import Segment, file_name
 from minibroker.broker.log.segments import Segments
+from minibroker.protocol.constants import NO_EPOCH
 
 LOGGER = logging.getLogger(__name__)
 DAMAGED_SUFFIX = ".damaged"
@@ -29,21 +30,22 @@ ACCEPTED_SUFFIX = ".damaged-accepted"
 
 
 class _Checked(NamedTuple):
-    """How far a segment is sound: its bytes, and the offset that comes next."""
+    """How far a segment is sound: its bytes, the offset that comes next, the newest epoch."""
 
     end: int
     next_offset: int
+    leader_epoch: int
 
 
-def check_segment(segment: Segment, next_offset: int) -> _Checked:
+def check_segment(segment: Segment) -> _Checked:
     """Read a segment once, checking every batch and indexing it."""
     segment.forget_indexes()
-    end = 0
+    end, next_offset, leader_epoch = 0, segment.base_offset, NO_EPOCH
     for position, header in checked_batches(segment.file, 0, next_offset):
         segment.note(header, position)
         end = position + header.size
-        next_offset = header.next_offset
-    return _Checked(end, next_offset)
+        next_offset, leader_epoch = header.next_offset, header.leader_epoch
+    return _Checked(end, next_offset, leader_epoch)
 
 
 def known_damage(place: Place) -> Damage | None:
@@ -75,23 +77,33 @@ class Recovery:
 
     def run(self, first: int) -> int:
         """Check the segments from index `first` on, cut what is no log, and return its end."""
-        opening = self._opening
         segments = list(self._segments)
-        next_offset = segments[first].base_offset
+        checked = _Checked(0, segments[first].base_offset, NO_EPOCH)
         for index in range(first, len(segments)):
-            segment = segments[index]
-            checked = check_segment(segment, max(next_offset, segment.base_offset))
-            next_offset = checked.next_offset
-            later = segments[index + 1 :]
-            # A process that died leaves no hole, so while the machine runs it is a follower's gap.
-            is_hole = later and next_offset < later[0].base_offset and not opening.same_boot
-            if checked.end < segment.size or (is_hole and not opening.is_clean):
+            if not self._continues(segments[index], checked):
+                self._cut(index - 1, checked)
+                break
+            checked = check_segment(segments[index])
+            if checked.end < segments[index].size:
                 self._cut(index, checked)
                 break
-            if later:
-                segment.write_indexes()
-        self._compare(next_offset)
-        return next_offset
+            if segments[index] is not self._segments.active:
+                segments[index].write_indexes()
+        self._compare(checked.next_offset)
+        return checked.next_offset
+
+    def _continues(self, segment: Segment, before: _Checked) -> bool:
+        """Whether a segment can follow what was checked before it.
+
+        After a power cut it may not: an older file may have lost its end, or a cut may have been
+        undone, so that there are two of an offset or an older epoch behind a newer one.
+        """
+        if segment.base_offset != before.next_offset:
+            # While the machine runs nothing gets lost, so a hole is a gap in a follower's log.
+            is_gap = segment.base_offset > before.next_offset
+            return is_gap and (self._opening.same_boot or self._opening.is_clean)
+        header = segment.batch_at(0)
+        return header is None or header.leader_epoch >= before.leader_epoch
 
     def _cut(self, index: int, checked: _Checked) -> None:
         segment = list(self._segments)[index]
@@ -124,7 +136,7 @@ class Recovery:
         if found is not None:
             return f"bad bytes at {checked.end}, and a valid batch behind them at {found}"
         if later and self._opening.same_boot:
-            return f"bad bytes at {checked.end}, and whole segments behind them"
+            return f"segments behind {checked.end} do not continue what is before it"
         return self._missing(checked.next_offset)
 
     def _missing(self, log_end: int) -> str | None:

@@ -10,7 +10,7 @@ that are none, which is how recovery tells damage from a torn tail.
 from collections.abc import Iterator
 
 from minibroker.broker.log.files import File
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_EPOCH
 from minibroker.protocol.records.batch import BatchHeader, has_valid_crc, read_header
 
 HOP_WINDOW_BYTES = 16 * 1024
@@ -52,10 +52,12 @@ def checked_batches(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each valid batch from `position` on; ends at the first bad byte.
 
-    Valid: whole, magic 2, right CRC, and an offset not below the end of the one before
-    (`next_offset` for the first).
+    Valid: whole, magic 2, right CRC, an offset not below the end of the one before (`next_offset`
+    for the first), and no older leader epoch (a cut that was undone by a power cut would show old
+    batches behind new ones).
     """
     end = file.size
+    epoch = NO_EPOCH
     window, start = memoryview(b""), position
     while position + BATCH_HEADER_BYTES <= end:
         at = position - start
@@ -69,11 +71,11 @@ def checked_batches(
             return
         if at + size > len(window):
             window, start, at = _window(file, position, max(size, CHECK_WINDOW_BYTES)), position, 0
-        if not has_valid_crc(window[at : at + size], header):
+        if header.leader_epoch < epoch or not has_valid_crc(window[at : at + size], header):
             return
         yield position, header
         position += size
-        next_offset = header.next_offset
+        next_offset, epoch = header.next_offset, header.leader_epoch
 
 
 def _window(file: File, position: int, size: int) -> memoryview:

@@ -273,15 +273,16 @@ class Segment:
         for position, header in batch_headers(self.file, 0, self.size):
             self.note(header, position)
 
-    def cut(self, position: int) -> None:
-        """Drop the bytes from a batch boundary on."""
+    def cut(self, position: int) -> int:
+        """Drop the bytes from a batch boundary on, and return the offset that comes next."""
         header = self.batch_at(position)
         self.generation += 1
         self.file.truncate(position)
         if header is not None:
             self.offset_index.truncate(header.base_offset)
             self.time_index.truncate(header.base_offset)
-        self.load_tail()
+        _, last = self.load_tail()
+        return self.base_offset if last is None else last.next_offset
 
     def write_indexes(self) -> None:
         """Bring the index files up to date: when it is sealed, and when the log is closed."""
