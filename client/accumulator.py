@@ -277,7 +277,7 @@ class Accumulator:
             first, most = LEADERSHIP_BACKOFF_S, LEADERSHIP_BACKOFF_MAX_S
         else:
             first, most = self.limits.retry_backoff_s, self.limits.retry_backoff_max_s
-        return min(most, first * 2 ** min(batch.attempts - 1, 16))
+        return min(most, first * 2.0 ** min(batch.attempts - 1, 16))
 
     def _requeue(self, lane: Lane, batch: Batch) -> None:
         lane.requeue(batch)

@@ -17,7 +17,7 @@ A `Lane` is one partition's queue. Three numbers keep its order:
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_SEQUENCE
 from minibroker.protocol.records.batch import read_header
@@ -40,10 +40,10 @@ class Identity(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Somebody who asked what became of one record."""
+    """Somebody who asked what became of one record; the producer calls it, not this module."""
 
-    def settled(self, delivery: object, index: int) -> None:
-        """`index` is the record's place in the delivery's batch."""
+    def settle(self, delivery: Any, index: int, /) -> None:
+        """`delivery` is the batch's, `index` the record's place in it."""
 
 
 class OpenBatch:

@@ -104,30 +104,28 @@ class Failures:
 class PendingDelivery:
     """One record's fate, for who asked. Waiting for it may be given up and begun again."""
 
-    __slots__ = ("_delivery", "_failures", "_index", "_settled")
+    __slots__ = ("_arrived", "_failures", "_index", "delivery")
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
-        self._settled = trio.Event()
-        self._delivery: Delivery | None = None
+        self._arrived: trio.Event | None = None  # made by who has to wait
         self._index = 0
+        self.delivery: Delivery | None = None  # the batch's, once it is settled
 
-    def settled(self, delivery: Delivery, index: int) -> None:
-        """Called by the producer."""
-        self._delivery = delivery
+    def settle(self, delivery: Delivery, index: int) -> None:
+        """Called by the producer: the record is number `index` in the delivery's batch."""
+        self.delivery = delivery
         self._index = index
-        self._settled.set()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._delivery is not None
+        if self._arrived is not None:
+            self._arrived.set()
 
     async def wait(self) -> RecordDelivered:
         """Wait until the record is delivered; raises why it was not."""
-        await self._settled.wait()
-        delivery = self._delivery
-        assert delivery is not None, "settled() sets both"
+        while self.delivery is None:
+            if self._arrived is None:
+                self._arrived = trio.Event()
+            await self._arrived.wait()
+        delivery = self.delivery
         if delivery.error is not None:
             self._failures.seen(delivery)
             raise delivery.error
@@ -168,4 +166,4 @@ class Outcomes:
         elif error is not None:
             self.failures.add(delivery)
         for index, watcher in batch.watchers or ():
-            watcher.settled(delivery, index)
+            watcher.settle(delivery, index)

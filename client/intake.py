@@ -108,7 +108,7 @@ class Intake:
         if timestamp_ms is None:
             timestamp_ms = self._wall_ms()
         if set(map(type, values)) - {bytes}:
-            values = [check_bytes(value, "a value") for value in values]
+            values = [check_bytes(value, "a value") or b"" for value in values]
         check_record(topic, (timestamp_ms, key, None, ()))
         overhead = RECORD_OVERHEAD_BYTES + len(key or b"")
         ends = list(accumulate(map(overhead.__add__, map(len, values))))

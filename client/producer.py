@@ -20,7 +20,7 @@ import trio
 
 from minibroker.client.accumulator import Accumulator, Limits
 from minibroker.client.batches import Headers
-from minibroker.client.cluster import Cluster, open_cluster
+from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.delivery import (
     CloseReport,
     Delivery,
@@ -222,31 +222,26 @@ class Producer(Intake):
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
-        async with (
-            open_cluster(self.options, self._seams) as cluster,
-            trio.open_nursery() as nursery,
-        ):
+        async with open_cluster(self.options, self._seams) as cluster:
             self._cluster = cluster
-            self._sender = Sender(
-                SenderOptions(
-                    acks=self.options.acks,
-                    in_flight_max=self.options.max_in_flight_requests_per_connection,
-                    request_timeout_ms=self.options.request_timeout_ms,
-                    retry_backoff_s=self.options.retry_backoff_ms / 1000,
-                ),
-                self._routes,
-                cluster,
-                self._seams.rng,
-                self._outcomes.note,
-            )
-            nursery.start_soon(self._sender.run)
-            self._start_taking()
-            try:
-                yield
-            finally:
-                self._stop_taking()
-                self._give_up()
-                nursery.cancel_scope.cancel()
+            options = _sender_options_of(self.options)
+            rng = self._seams.rng
+            self._sender = Sender(options, self._routes, cluster, rng, self._outcomes.note)
+            async with in_background(self._sender.run):
+                self._start_taking()
+                try:
+                    yield
+                except Exception as error:
+                    try:
+                        await self.close()
+                    except DeliveryFailed as failed:
+                        error.add_note(f"and the producer: {failed}")
+                    raise
+                else:
+                    await self.close()
+                finally:  # also cancelled or interrupted: without waiting
+                    self._stop_taking()
+                    self._give_up()
 
     async def __aenter__(self) -> Self:
         await self._running.__aenter__()
@@ -258,26 +253,11 @@ class Producer(Intake):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Close. An error of the body comes out as it is, with what was not delivered as a note.
+        """Close, however long delivery takes; at once if cancelled or interrupted.
 
-        Cancelled or interrupted: gives up at once.
+        Raises `DeliveryFailed`, but an exception of the body comes out as it is, with a note.
         """
-        ending = error
-        if error is None or isinstance(error, Exception):
-            try:
-                await self.close()
-            except BaseException as raised:
-                ending = raised
-        if ending is None or isinstance(ending, Exception):
-            # Not shown to the tasks: they would wrap it in a group.
-            await self._running.__aexit__(None, None, None)
-        else:
-            await self._running.__aexit__(type(ending), ending, ending.__traceback__)
-        if error is None and ending is not None:
-            raise ending
-        if error is not None and ending is not error:
-            error.add_note(f"and at its end the producer: {ending}")
-        return False
+        return await self._running.__aexit__(kind, error, traceback)
 
     def _has_leader(self, topic_partition: TopicPartition) -> bool:
         return self._cluster.leader_of(topic_partition) is not None
@@ -287,6 +267,15 @@ def _failed(deliveries: list[Delivery], records: int) -> DeliveryFailed:
     first = deliveries[0].error
     assert first is not None, "only failures are kept"
     return DeliveryFailed(records, first)
+
+
+def _sender_options_of(options: ProducerOptions) -> SenderOptions:
+    return SenderOptions(
+        acks=options.acks,
+        in_flight_max=options.max_in_flight_requests_per_connection,
+        request_timeout_ms=options.request_timeout_ms,
+        retry_backoff_s=options.retry_backoff_ms / 1000,
+    )
 
 
 def _limits_of(options: ProducerOptions) -> Limits:

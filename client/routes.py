@@ -45,7 +45,7 @@ class Route:
         self.topic = topic
         self.sticky = sticky  # takes the records without a key
         self.by_key: dict[bytes, Lane] = {}
-        self.lanes: list[Lane] = []  # by partition; empty until the topic is known
+        self.lanes: dict[int, Lane] = {}  # by partition; empty until the topic is known
 
     @property
     def is_orphan(self) -> bool:
@@ -151,10 +151,10 @@ class Routes:
         without_key = route.sticky
         if without_key.open is not NO_BATCH:
             self.accumulator.seal(without_key)
-        route.lanes = [
-            self.accumulator.lane(TopicPartition(topic, number))
+        route.lanes = {
+            number: self.accumulator.lane(TopicPartition(topic, number))
             for number in range(partition_count)
-        ]
+        }
         route.sticky = route.lanes[start]
         while without_key.queue:
             self._rotate(route)

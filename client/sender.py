@@ -19,6 +19,7 @@ connects again; the cluster knows the back-off. A node that is down holds up onl
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
@@ -27,7 +28,7 @@ import trio
 from minibroker.client.batches import Batch, Identity, Settled
 from minibroker.client.channel import PendingReply, RequestTimedOut, RpcChannel
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import ClientError
+from minibroker.client.errors import ClientError, ClientTimeout
 from minibroker.client.routes import Routes
 from minibroker.protocol.constants import ACKS_NONE, NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
@@ -90,9 +91,10 @@ class Sender:
         """There is something new in the accumulator, or its next deadline has changed."""
         self._woken.set()
 
-    async def run(self) -> None:
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled."""
         async with trio.open_nursery() as nursery:
+            task_status.started()
             while True:
                 now = trio.current_time()
                 self._accumulator.seal_due(now)
@@ -132,15 +134,15 @@ class Sender:
                 self._accumulator.numbering.identity = identity
                 break
             if answer.error not in RETRIABLE:
-                self._accumulator.fail_all(
-                    lambda _batch, code=answer.error: BrokerError(
-                        ErrorCode(code), "a producer id was refused: no batch can be sent"
-                    )
-                )
+                self._fail_without_identity(ErrorCode(answer.error))
                 break
             await trio.sleep(self._options.retry_backoff_s)
         self._asking.discard("identity")
         self.wake()
+
+    def _fail_without_identity(self, code: ErrorCode) -> None:
+        error = BrokerError(code, "no broker gives a producer id, so no batch can be sent")
+        self._accumulator.fail_all(lambda _batch: error)
 
     async def _init_producer_id(self) -> InitProducerIdResponse:
         try:
@@ -152,7 +154,8 @@ class Sender:
         return answer
 
     async def _refresh(self) -> None:
-        await self._cluster.refreshed()
+        with suppress(ClientTimeout):  # then the next round asks again
+            await self._cluster.refreshed()
         await trio.sleep(self._options.retry_backoff_s)  # an answer that helps nobody is not news
         self._asking.discard("leaders")
         self.wake()
@@ -172,7 +175,6 @@ class Sender:
                 self._pump(node)
         if is_leaderless and "leaders" not in self._asking:
             self._asking.add("leaders")
-            self._cluster.request_refresh()
             nursery.start_soon(self._refresh)
 
     def _pump(self, node: _Node) -> None:
