@@ -223,6 +223,12 @@ def test_idle_connections_are_cheap(broker: BrokerProcess, bystander: Bystander)
         bystander.goes_on()
 
 
+def ask_for_ever(wire: Wire, request: FetchRequest) -> None:
+    """Ask for gigabytes; raises TimeoutError when the broker does not read requests any more."""
+    for number in range(10**6):
+        wire.socket.sendall(frame_of(ApiKey.FETCH, request, number))
+
+
 def test_a_client_that_does_not_read_costs_no_memory(
     broker: BrokerProcess, bystander: Bystander
 ) -> None:
@@ -236,9 +242,7 @@ def test_a_client_that_does_not_read_costs_no_memory(
             assert produce(wire, topic, batch).error == ErrorCode.NONE
         before = resident_bytes(broker)
         wire.socket.settimeout(1.0)
-        # It asks for gigabytes, until the broker does not read its requests any more.
         with pytest.raises(TimeoutError):
-            for number in range(10**6):
-                wire.socket.sendall(frame_of(ApiKey.FETCH, request, number))
+            ask_for_ever(wire, request)
         bystander.goes_on()
         assert resident_bytes(broker) - before < 20e6

@@ -1,0 +1,164 @@
+"""Every command against a real broker, as a user would type it."""
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.processes import COMMAND, BrokerProcess, run_cli
+
+
+class Shell:
+    """Runs commands against one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
+        """A command's stdout; it must end with `code`, and never with a traceback."""
+        done = run_cli(*line.split(), "--bootstrap-server", self.address, stdin=stdin)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        self.stderr = done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def shell(broker: BrokerProcess) -> Shell:
+    """A shell for the common broker."""
+    return Shell(broker.address)
+
+
+def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
+    """create, list, describe, alter, delete; with Kafka's flags and in Kafka's shapes."""
+    create = "topic create --topic life --partitions 3 --replication-factor 1"
+    shell(create + " --config retention.ms=1000")
+    assert "life" in shell("topic list").splitlines()
+    assert "life" in json.loads(shell("topic list --format json"))
+    head, *lines = shell("topic describe life").splitlines()
+    assert re.fullmatch(
+        r"Topic: life\tTopicId: [\w-]{22}\tPartitionCount: 3\tReplicationFactor: 1"
+        r"\tConfigs: retention.ms=1000",
+        head,
+    )
+    expected = "\tTopic: life\tPartition: {}\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: "
+    assert lines == [expected.format(number) for number in range(3)]
+    assert "an acknowledged record" in shell.stderr
+    shell("topic alter life --config flush=always --delete-config retention.ms")
+    [described] = json.loads(shell("topic describe life --format json"))
+    assert described["configs"] == {"flush": "always"}
+    assert described["acknowledgement"].startswith("flush=always")
+    assert shell("topic describe life --under-replicated-partitions") == ""
+    assert len(shell("topic describe life --at-min-isr-partitions").splitlines()) == 3
+    shell("topic delete life")
+    assert "life" not in shell("topic list").splitlines()
+    shell("topic delete life --if-exists")
+
+
+def test_refusals_are_one_line(shell: Shell) -> None:
+    """What a broker refuses is exit code 1 and one line that says why."""
+    shell("topic create twice")
+    shell("topic create twice", code=1)
+    assert re.fullmatch(r"% ERROR: .*TOPIC_ALREADY_EXISTS.*twice.*\n", shell.stderr)
+    shell("topic create twice --if-not-exists")
+    shell("topic create other --config retention.m=1", code=1)
+    assert "retention.ms" in shell.stderr
+    shell("topic delete nowhere", code=1)
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in shell.stderr
+    shell("topic describe nowhere", code=1)
+    shell("consume nowhere --exit-at-end", code=1)
+    assert "nowhere" in shell.stderr
+    shell("produce twice --acks 7", code=2)
+    shell("produce twice -X linger.m=7", code=2)
+    assert "linger.ms" in shell.stderr
+    shell("consume twice -f %q", code=2)
+    shell("consume twice -o middle", code=2)
+    shell("produce", code=2)
+
+
+def test_what_is_produced_is_consumed(shell: Shell) -> None:
+    """Lines, keys and empty lines come back as they were, by every way to say where to begin."""
+    shell("topic create lines")
+    shell("produce lines -K :", stdin="k1:one\nk2:two\n\nno key\nk1:three: 3")
+    assert "2 lines had no key delimiter" in shell.stderr
+    assert "5 records delivered" in shell.stderr
+    everything = "0 k1 one|1 k2 two|2  |3  no key|4 k1 three: 3|"
+    form = "-e -f %o_%k_%s|"
+    assert shell(f"consume lines --from-beginning {form}").replace("_", " ") == everything
+    assert shell("consume lines -o 3 -e") == "no key\nthree: 3\n"
+    assert shell("consume lines -o -1 -e") == "three: 3\n"
+    assert shell("consume lines -o s@0 -c 2") == "one\ntwo\n"
+    assert shell("consume lines -p 0 -o end -e") == ""
+    assert shell("consume lines -o 1 -c 1 --property print.key=true") == "k2\ttwo\n"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compression_changes_nothing_for_a_reader(shell: Shell, codec: str) -> None:
+    """Records come back the same whatever they were compressed with."""
+    lines = "".join(f"line {number}\n" for number in range(1000))
+    shell(f"produce compressed-{codec} -z {codec}", stdin=lines)
+    assert shell(f"consume compressed-{codec} --from-beginning -e") == lines
+
+
+def test_a_ledger_says_where_each_record_is(shell: Shell, tmp_path: Path) -> None:
+    """The ledger has a line for each acknowledged record, with the offset it can be read at."""
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{number % 7}={number}\n" for number in range(500)))
+    ledger = tmp_path / "ledger"
+    shell("topic create told --partitions 3")
+    shell(f"produce told --file {lines} -K = --ledger {ledger}")
+    entries = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert [entry["name"] for entry in (entries[0], entries[-1])] == [
+        "startup_complete",
+        "shutdown_complete",
+    ]
+    told = {
+        (entry["partition"], entry["offset"]): (entry["key"], entry["value"])
+        for entry in entries[1:-1]
+        if entry["name"] == "producer_send_success"
+    }
+    assert len(told) == 500
+    read = shell("consume told --from-beginning -e -f %p,%o,%k,%s\\n")
+    rows = [line.split(",") for line in read.splitlines()]
+    assert told == {(int(p), int(offset)): (key, value) for p, offset, key, value in rows}
+
+
+def test_an_endless_reader_ends_when_told(shell: Shell) -> None:
+    """A consumer waits for what is new, and SIGINT is its normal end: exit code 0."""
+    shell("topic create endless")
+    command = [*COMMAND, "consume", "endless", "-b", shell.address, "--from-beginning"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        assert reader.stdout
+        assert reader.stderr
+        shell("produce endless", stdin="first\n")
+        assert reader.stdout.readline() == b"first\n"
+        reader.send_signal(signal.SIGINT)
+        assert reader.wait(10) == 0
+        assert b"1 records consumed" in reader.stderr.read()
+
+
+def test_an_interrupted_producer_delivers_what_it_read(shell: Shell) -> None:
+    """SIGTERM ends the reading, not the sending: all that was read is there; exit code 143."""
+    shell("topic create interrupted")
+    command = [*COMMAND, "produce", "interrupted", "-b", shell.address, "-X", "linger.ms=0"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+        assert writer.stdin
+        assert writer.stderr
+        writer.stdin.write(b"read\n")
+        writer.stdin.flush()
+        assert shell("consume interrupted --from-beginning -c 1") == "read\n"
+        writer.send_signal(signal.SIGTERM)
+        assert writer.wait(10) == 128 + signal.SIGTERM
+        assert b"1 records delivered" in writer.stderr.read()
+
+
+def test_figures(shell: Shell) -> None:
+    """`bench` measures; its JSON has what its text has."""
+    produced = json.loads(shell("bench produce -n 2000 --format json"))
+    assert produced["records_per_s"] > 0
+    assert "records_per_s" in shell("bench consume -n 2000")
+    latency = json.loads(shell("bench latency --seconds 0.2 --rate 100 --format json"))
+    assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["max_ms"]

@@ -1,0 +1,76 @@
+"""The frame of the command line: help, versions, usage errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = [
+    [],
+    ["start"],
+    ["topic"],
+    *(["topic", verb] for verb in ("create", "list", "describe", "alter", "delete")),
+    ["produce"],
+    ["consume"],
+    ["partition", "recover"],
+    ["log", "dump"],
+    *(["bench", what] for what in ("produce", "consume", "latency")),
+    ["config", "show"],
+]
+LOADED = """
+import json, sys
+from minibroker.cli.main import main
+sys.argv = ["minibroker", *json.loads(sys.argv[1])]
+try:
+    main()
+except SystemExit as ended:
+    code = ended.code
+print(json.dumps([code or 0, sorted(sys.modules)]), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_loads_nothing_that_it_does_not_need(command: list[str]) -> None:
+    """Each command explains itself, and neither a broker nor an event loop is loaded for it."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, json.dumps([*command, "--help"])],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0
+    assert "Usage:" in done.stdout
+    assert "--help" in done.stdout
+    slow = {"trio", "msgpack", "sqlite3", "crc32c", "minibroker.broker", "minibroker.client"}
+    assert not slow.intersection(modules)
+
+
+def test_a_wrong_command_is_a_usage_error() -> None:
+    """What cannot be understood ends with exit code 2, and nothing is done."""
+    for arguments in (["begin"], ["topic", "make"], ["start", "--fast"], ["log", "dump"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "minibroker.cli", *arguments], capture_output=True, check=False
+        )
+        assert done.returncode == 2, arguments
+        assert b"Traceback" not in done.stderr
+
+
+def test_settings_are_shown_as_they_can_be_given() -> None:
+    """What `config show` prints is a file that `--config` reads, with the same result."""
+    show = [sys.executable, "-m", "minibroker.cli", "config", "show"]
+    first = subprocess.run(
+        [*show, "--set", "log.segment.bytes=4096"], capture_output=True, text=True, check=True
+    )
+    assert "log.segment.bytes=4096" in first.stdout.splitlines()
+    again = subprocess.run(
+        [*show, "--config", "/dev/stdin", "--format", "json"],
+        input=first.stdout,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    shown = {row["name"]: row for row in json.loads(again.stdout)}
+    assert shown["log.segment.bytes"]["value"] == "4096"
+    assert shown["log.segment.bytes"]["source"] == "file"
