@@ -1,0 +1,309 @@
+"""The whole broker on a simulated disk and network and on virtual time (rows BRK, REC)."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, TypeVarTuple
+
+import pytest
+import trio
+import trio.testing
+
+from minibroker.broker.app import Started, System, serve
+from minibroker.broker.config import load
+from minibroker.broker.log.directory import DataDirectoryError
+from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.metadata.store import Put
+from minibroker.client.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
+from minibroker.protocol.constants import ACKS_ALL, ApiKey, ErrorCode
+from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
+from minibroker.protocol.messages.metadata import MetadataRequest, TopicMetadata
+from minibroker.protocol.messages.produce import (
+    PartitionProduce,
+    PartitionProduced,
+    ProduceRequest,
+)
+from minibroker.protocol.messages.producer_id import InitProducerIdRequest
+from minibroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+)
+from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp, iterate_headers
+from minibroker.protocol.records.record import decode_records, encode_batch
+from minibroker.protocol.types import Endpoint
+from minibroker.testing.disk import SimulatedFiles
+from minibroker.testing.network import SimulatedNetwork
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
+BROKER = Endpoint("broker", 9092)
+
+
+async def in_worker(function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
+    """A simulation has no threads."""
+    await trio.lowlevel.checkpoint()
+    return function(*arguments)
+
+
+class Machine:
+    """A disk, a metadata store and a wire, and the broker that runs on them, or does not."""
+
+    def __init__(self, seed: int = 1, **settings: str) -> None:
+        self.rng = random.Random(seed)
+        self.files = SimulatedFiles(self.rng)
+        self.store = MemoryStore()
+        self.network = SimulatedNetwork(self.rng)
+        self.boot_id = "boot-1"
+        flags = {name.replace("_", "."): value for name, value in settings.items()}
+        address = {"listeners": str(BROKER), "log.dirs": "/data"}
+        self.config = load(flags=address | flags).config
+        self._scope = trio.CancelScope()
+        self._shutdown = trio.Event()
+
+    @property
+    def system(self) -> System:
+        return System(
+            network=self.network.host("broker"),
+            files=self.files,
+            store=self.store,
+            wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
+            boot_id=self.boot_id,
+            rng=self.rng,
+            in_worker=in_worker,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Started]:
+        """A broker that is stopped cleanly at the end, unless it was killed before."""
+        self._shutdown = trio.Event()
+        async with trio.open_nursery() as nursery:
+            started = await nursery.start(self._run)
+            yield started
+            self._shutdown.set()
+
+    async def _run(self, task_status: trio.TaskStatus[Started]) -> None:
+        with trio.CancelScope() as self._scope:
+            await serve(self.config, self.system, self._shutdown, task_status)
+
+    def kill(self) -> None:
+        """kill -9: what was written is there, connections break."""
+        self.files.kill()
+        self._die()
+
+    def power_off(self) -> None:
+        """The machine stops: what was not synced may be gone."""
+        self.files.power_off()
+        self.boot_id += "+"
+        self._die()
+
+    def _die(self) -> None:
+        # In this order: no task of a dead process notices anything.
+        self._scope.cancel()
+        self.network.stop_host("broker")
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._shutdown.set()
+
+    def connect(self) -> Any:
+        return open_channel(self.network.host("client"), BROKER, ChannelOptions())
+
+
+async def topic(channel: RpcChannel, name: str = "t") -> TopicMetadata:
+    """The topic, made if it is not there."""
+    metadata = await channel.call(ApiKey.METADATA, MetadataRequest((name,)))
+    found: TopicMetadata = metadata.topics[0]
+    return found
+
+
+async def produce(
+    channel: RpcChannel, *values: bytes, producer: ProducerStamp = NO_PRODUCER
+) -> PartitionProduced:
+    batch = encode_batch([(1, None, value, ()) for value in values], producer=producer)
+    request = ProduceRequest(ACKS_ALL, 5_000, (PartitionProduce("t", 0, batch),))
+    answer = await channel.call(ApiKey.PRODUCE, request)
+    produced: PartitionProduced = answer.partitions[0]
+    return produced
+
+
+async def consume(channel: RpcChannel, offset: int = 0) -> list[bytes | None]:
+    """All values from an offset to the high watermark."""
+    values: list[bytes | None] = []
+    while True:
+        request = FetchRequest(wait_ms_max=0, partitions=(PartitionFetch("t", 0, offset),))
+        (fetched,) = (await channel.call(ApiKey.FETCH, request)).partitions
+        assert not fetched.error
+        if not fetched.records:
+            assert offset == fetched.high_watermark
+            return values
+        for position, header in iterate_headers(fetched.records):
+            batch = fetched.records[position : position + header.size]
+            values += [r.value for r in decode_records(batch, header) if r.offset >= offset]
+            offset = header.next_offset
+
+
+async def test_what_was_produced_is_consumed(autojump_clock: trio.testing.MockClock) -> None:
+    """A topic is made on first use, records come in order, offsets go on after a restart."""
+    machine = Machine()
+    async with machine.running() as started:
+        assert started.damaged == ()
+        async with machine.connect() as channel:
+            assert (await topic(channel)).partitions[0].leader_id == 1
+            assert (await produce(channel, b"a", b"b")).base_offset == 0
+            assert (await produce(channel, b"c")).base_offset == 2
+    async with machine.running(), machine.connect() as channel:
+        described = await topic(channel)
+        assert described.partitions[0].leader_epoch == 1
+        assert await consume(channel) == [b"a", b"b", b"c"]
+        assert (await produce(channel, b"d")).base_offset == 3
+        assert await consume(channel, 2) == [b"c", b"d"]
+
+
+async def test_a_killed_broker_keeps_what_it_wrote(autojump_clock: trio.testing.MockClock) -> None:
+    """A kill loses nothing that was acknowledged, and a batch that is sent again is not doubled."""
+    machine = Machine()
+    stamp = ProducerStamp(0, 0, 0)
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        await channel.call(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
+        first = await produce(channel, b"a", b"b", producer=stamp)
+        machine.kill()
+        with pytest.raises(ConnectionLost):
+            await produce(channel, b"never")
+    async with machine.running(), machine.connect() as channel:
+        again = await produce(channel, b"a", b"b", producer=stamp)
+        assert again.base_offset == first.base_offset == 0
+        assert (await produce(channel, b"c", producer=ProducerStamp(0, 0, 2))).base_offset == 2
+        assert await consume(channel) == [b"a", b"b", b"c"]
+        answer = await channel.call(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
+        assert answer.producer_id >= 1_000
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_flush_always_survives_a_power_cut(
+    seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """4.12: with flush=always no record that was acknowledged is lost when the power goes."""
+    machine = Machine(seed, flush="always")
+    acknowledged = []
+    for life in range(4):
+        async with machine.running(), machine.connect() as channel:
+            await topic(channel)
+            for number in range(machine.rng.randint(1, 8)):
+                value = b"%d-%d" % (life, number)
+                assert (await produce(channel, value)).error == 0
+                acknowledged.append(value)
+            assert await consume(channel) == acknowledged
+            machine.power_off()
+
+
+async def test_a_clean_stop_leaves_its_mark(autojump_clock: trio.testing.MockClock) -> None:
+    """BRK-02, BRK-05: after a clean stop the mark and the high watermark are on the disk."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        assert "clean-shutdown" not in machine.files.list(machine.config.log_dirs)
+        await topic(channel)
+        await produce(channel, b"a", b"b")
+    assert "clean-shutdown" in machine.files.list(machine.config.log_dirs)
+    checkpoint = machine.files.read_bytes(machine.config.log_dirs / "replication-offset-checkpoint")
+    assert checkpoint.split() == [b"0", b"1", b"t", b"0", b"2"]
+
+
+async def test_a_waiting_client_sees_the_connection_close(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """PUR-10: a stop answers no waiting request; its client sees a closed connection, at once."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        request = FetchRequest(wait_ms_max=25_000, partitions=(PartitionFetch("t", 0),))
+        reply = channel.start(ApiKey.FETCH, request)
+        await trio.sleep(1)
+        machine.stop()
+        with pytest.raises(ConnectionLost):
+            await reply.wait()
+        assert trio.current_time() < 5
+
+
+async def test_two_brokers_never_share_a_directory(autojump_clock: trio.testing.MockClock) -> None:
+    """BRK-08: the second broker on a data directory does not start, and the first goes on."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        with pytest.raises(DataDirectoryError):
+            await serve(machine.config, machine.system, trio.Event())
+        await topic(channel)
+        assert (await produce(channel, b"a")).error == 0
+
+
+async def test_a_taken_address_leaves_the_directory_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """BRK-03: a start that fails gives everything back, and the next one works."""
+    machine = Machine()
+    listener = await machine.network.host("broker").listen(BROKER)
+    with pytest.raises(OSError, match="cannot listen"):
+        await serve(machine.config, machine.system, trio.Event())
+    listener.close()
+    async with machine.running(), machine.connect() as channel:
+        assert (await topic(channel)).error == 0
+
+
+async def test_a_failed_fsync_stops_the_broker(autojump_clock: trio.testing.MockClock) -> None:
+    """4.12: an fsync that failed is not tried again: it leaves serve, without a clean mark."""
+    machine = Machine(flush="always")
+
+    async def run() -> None:
+        async with machine.running(), machine.connect() as channel:
+            await topic(channel)
+            await produce(channel, b"a")
+            machine.files.fail("sync")
+            with pytest.raises(ConnectionLost):
+                await produce(channel, b"b")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await run()
+    assert raised.group_contains(OSError)
+    assert "clean-shutdown" not in machine.files.list(machine.config.log_dirs)
+    async with machine.running(), machine.connect() as channel:
+        assert (await consume(channel))[0] == b"a"
+
+
+async def test_topics_come_and_go(autojump_clock: trio.testing.MockClock) -> None:
+    """RM-13: a deleted topic is gone at once, and one of the same name begins anew."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        request = CreateTopicsRequest((NewTopic("t", 2), NewTopic("bad name")))
+        made, bad = (await channel.call(ApiKey.CREATE_TOPICS, request)).topics
+        assert (made.error, bad.error) == (0, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        await produce(channel, b"old")
+        waiting = channel.start(
+            ApiKey.FETCH,
+            FetchRequest(wait_ms_max=20_000, partitions=(PartitionFetch("t", 0, 1),)),
+        )
+        async with machine.connect() as other:
+            await other.call(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(("t",)))
+        (gone,) = (await waiting.wait()).partitions
+        assert gone.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await produce(channel, b"x")).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await topic(channel)).topic_id != made.topic_id
+        assert (await produce(channel, b"new")).base_offset == 0
+        assert await consume(channel) == [b"new"]
+
+
+async def test_unknown_logs_are_kept_aside(autojump_clock: trio.testing.MockClock) -> None:
+    """N4: a log that the metadata does not know is renamed, never deleted."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        await produce(channel, b"a")
+    cluster_id = await machine.store.get("cluster-id")
+    machine.store = MemoryStore()
+    await machine.store.transact([], [Put("cluster-id", cluster_id.entries["cluster-id"].value)])
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        assert await consume(channel) == []
+    names = machine.files.list(machine.config.log_dirs)
+    (stray,) = [name for name in names if name.endswith("-stray")]
+    log = machine.config.log_dirs / stray / "00000000000000000000.log"
+    assert len(machine.files.read_bytes(log)) > 0

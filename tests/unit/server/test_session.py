@@ -1,0 +1,310 @@
+"""One connection after another, over the simulated network and on virtual time (rows NET)."""
+
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from minibroker.broker.server.listener import RECEIVE_BYTES, Acceptor
+from minibroker.broker.server.session import REPLIES_MAX
+from minibroker.client.net import Stream
+from minibroker.protocol.constants import ACKS_NONE, PREFACE, ApiKey, ErrorCode
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
+from minibroker.protocol.messages.metadata import MetadataRequest
+from minibroker.protocol.messages.produce import (
+    PartitionProduce,
+    ProduceRequest,
+    ProduceResponse,
+)
+from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.types import Endpoint
+from minibroker.testing.network import SimulatedNetwork
+from tests.unit.node import Node, batch_of
+
+VERSIONS = (ApiKey.API_VERSIONS, ApiVersionsRequest())
+BROKER = Endpoint("broker", 9092)
+
+
+class Client:
+    """The other side, byte by byte."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._frames = FrameReader(2**30)
+        self._buffer = memoryview(bytearray(256 * 1024))
+        self._ready: list[bytes] = []
+
+    async def send(self, *requests: tuple[ApiKey, object], first_id: int = 1) -> None:
+        data = b"".join(
+            b"".join(encode_request(RequestEnvelope(api_key, 0, first_id + place, None, message)))
+            for place, (api_key, message) in enumerate(requests)
+        )
+        await self.stream.send([data])
+
+    async def receive(self, api_key: ApiKey) -> tuple[int, object]:
+        """The next answer; `EOFError` at the end of the connection."""
+        while not self._ready:
+            count = await self.stream.receive_into(self._frames.space(self._buffer))
+            if count == 0:
+                raise EOFError
+            self._ready += map(bytes, self._frames.received(count, self._buffer))
+            self._frames.park()
+        return decode_response(memoryview(self._ready.pop(0)), api_key, 0)
+
+
+class Server:
+    """A listening node, and connections to it."""
+
+    def __init__(self, node: Node, network: SimulatedNetwork, acceptor: Acceptor) -> None:
+        self.node = node
+        self.network = network
+        self.acceptor = acceptor
+
+    async def connect(self, preface: bytes = PREFACE) -> Client:
+        client = Client(await self.network.host("client").connect(BROKER))
+        await client.stream.send([preface])
+        return client
+
+
+@asynccontextmanager
+async def serving(**settings: str) -> AsyncIterator[Server]:
+    node = Node(**settings)
+    node.lead()
+    network = SimulatedNetwork(random.Random(4))
+    listener = await network.host("broker").listen(BROKER)
+    acceptor = Acceptor(node.services, listener)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        yield Server(node, network, acceptor)
+        nursery.cancel_scope.cancel()
+
+
+def produce_of(*sizes: int, acks: int = 1) -> tuple[ApiKey, ProduceRequest]:
+    batches = tuple(PartitionProduce("t", 0, batch_of(size=size)) for size in sizes)
+    return ApiKey.PRODUCE, ProduceRequest(acks, 1_000, batches)
+
+
+def fetch_of(offset: int = 0, wait_ms: int = 0) -> tuple[ApiKey, FetchRequest]:
+    return ApiKey.FETCH, FetchRequest(
+        wait_ms_max=wait_ms, partitions=(PartitionFetch("t", 0, offset),)
+    )
+
+
+async def test_requests_are_answered_in_order(autojump_clock: trio.testing.MockClock) -> None:
+    """Many requests in one piece get their answers in the order in which they came."""
+    async with serving() as server:
+        client = await server.connect()
+        count = 5 * REPLIES_MAX
+        await client.send(*[produce_of(100)] * count)
+        for place in range(count):
+            correlation_id, produced = await client.receive(ApiKey.PRODUCE)
+            assert correlation_id == 1 + place
+            assert isinstance(produced, ProduceResponse)
+            assert produced.partitions[0].base_offset == place
+
+
+async def test_a_waiting_answer_holds_up_only_its_own_connection(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A parked request keeps its place: later answers of the connection wait, others do not."""
+    async with serving() as server:
+        slow, quick = await server.connect(), await server.connect()
+        await slow.send(fetch_of(wait_ms=60_000), VERSIONS)
+        await quick.send(VERSIONS)
+        await quick.receive(ApiKey.API_VERSIONS)
+        assert trio.current_time() < 1
+        await quick.send(produce_of(1))
+        assert (await slow.receive(ApiKey.FETCH))[0] == 1
+        assert (await slow.receive(ApiKey.API_VERSIONS))[0] == 2
+        assert trio.current_time() < 1
+
+
+async def test_a_fetch_brings_the_bytes_of_the_log(autojump_clock: trio.testing.MockClock) -> None:
+    """What was produced comes back, with its offsets, in small answers and in large ones."""
+    async with serving() as server:
+        client = await server.connect()
+        for size in (10, 400_000):
+            await client.send(produce_of(size))
+            await client.receive(ApiKey.PRODUCE)
+        await client.send(fetch_of(0), fetch_of(1))
+        for offset, size in ((0, 10), (1, 400_000)):
+            _, fetched = await client.receive(ApiKey.FETCH)
+            assert isinstance(fetched, FetchResponse)
+            records = bytes(fetched.partitions[0].records)
+            assert int.from_bytes(records[:8], "big") == offset
+            assert len(records) > size
+
+
+async def test_frames_survive_a_full_channel(autojump_clock: trio.testing.MockClock) -> None:
+    """What is left of the shared buffer is moved out before the reader waits for the writer."""
+    async with serving() as server:
+        one, other = await server.connect(), await server.connect()
+        await one.send(fetch_of(wait_ms=500), *[produce_of(700, acks=0)] * 3 * REPLIES_MAX)
+        await trio.sleep(0.1)
+        await other.send(*[VERSIONS] * 1_000)
+        for _ in range(1_000):
+            await other.receive(ApiKey.API_VERSIONS)
+        await one.receive(ApiKey.FETCH)
+        await one.send(VERSIONS)
+        await one.receive(ApiKey.API_VERSIONS)
+        assert server.node.partition().log.log_end == 3 * REPLIES_MAX
+
+
+async def test_who_does_not_read_does_not_grow_the_broker(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """4.5: unread answers stop the reading of that connection, and nobody else notices."""
+    async with serving() as server:
+        stuck, quick = await server.connect(), await server.connect()
+        await quick.send(*[produce_of(100_000)] * 8)
+        for _ in range(8):
+            await quick.receive(ApiKey.PRODUCE)
+        requests = [fetch_of(), *[produce_of(1_000)] * 100] * 40
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(stuck.send, *requests))
+            await trio.sleep(60)
+            handled = server.node.partition().log.log_end - 8
+            await trio.sleep(60)
+            assert server.node.partition().log.log_end - 8 == handled
+            assert handled < RECEIVE_BYTES // 1_000 + REPLIES_MAX
+            await quick.send(VERSIONS)
+            await quick.receive(ApiKey.API_VERSIONS)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        PREFACE + (2**31).to_bytes(4, "big"),
+        PREFACE + (104_857_601).to_bytes(4, "big"),
+        PREFACE + bytes(4),
+        PREFACE + (5).to_bytes(4, "big") + b"\x00\x00\x00\x01\xc0",
+        PREFACE + (8).to_bytes(4, "big") + b"\xff\xff\xff\xff\xff\xff\xff\xff",
+    ],
+)
+async def test_garbage_ends_its_connection_alone(
+    garbage: bytes, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """NET-01, NET-02: bytes that are no request end that connection, with one line in the log."""
+    async with serving() as server:
+        good, bad = await server.connect(), await server.connect(garbage)
+        with pytest.raises(EOFError):
+            await bad.receive(ApiKey.API_VERSIONS)
+        lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+        assert len(lines) == 1
+        await good.send(VERSIONS)
+        await good.receive(ApiKey.API_VERSIONS)
+
+
+async def test_what_came_before_the_garbage_is_answered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Requests that were handled before the bad bytes still get their answers."""
+    async with serving() as server:
+        client = await server.connect()
+        await client.send(produce_of(1), produce_of(1))
+        await client.stream.send([b"\xff" * 8])
+        assert (await client.receive(ApiKey.PRODUCE))[0] == 1
+        assert (await client.receive(ApiKey.PRODUCE))[0] == 2
+        with pytest.raises(EOFError):
+            await client.receive(ApiKey.PRODUCE)
+
+
+async def test_unknown_versions(autojump_clock: trio.testing.MockClock) -> None:
+    """NET-02: API_VERSIONS in an unknown version is answered; anything else is closed."""
+    async with serving() as server:
+        client = await server.connect()
+        request = RequestEnvelope(ApiKey.API_VERSIONS, 99, -1, "", ApiVersionsRequest())
+        await client.stream.send(encode_request(request))
+        correlation_id, answer = await client.receive(ApiKey.API_VERSIONS)
+        assert correlation_id == -1
+        assert isinstance(answer, ApiVersionsResponse)
+        assert answer.error == ErrorCode.UNSUPPORTED_VERSION
+        assert len(answer.apis) == len(ApiKey)
+        await client.stream.send(
+            encode_request(RequestEnvelope(ApiKey.METADATA, 99, 5, None, MetadataRequest()))
+        )
+        with pytest.raises(EOFError):
+            await client.receive(ApiKey.METADATA)
+
+
+async def test_acks_none_has_no_answer_and_errors_hang_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """PRO-03: nothing is sent for acks=0; if it fails, the connection ends."""
+    async with serving() as server:
+        client = await server.connect()
+        await client.send(produce_of(1, acks=ACKS_NONE), VERSIONS)
+        assert (await client.receive(ApiKey.API_VERSIONS))[0] == 2
+        lost = ProduceRequest(ACKS_NONE, 0, (PartitionProduce("u", 0, batch_of()),))
+        await client.send((ApiKey.PRODUCE, lost))
+        with pytest.raises(EOFError):
+            await client.receive(ApiKey.API_VERSIONS)
+
+
+async def test_silence_ends_a_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """NET-08: a connection that is silent for connections.max.idle.ms is closed, others are not."""
+    async with serving(connections_max_idle_ms="10000") as server:
+        silent, half = await server.connect(), await server.connect(PREFACE[:2])
+        busy = await server.connect()
+        for _ in range(12):
+            await trio.sleep(1)
+            await busy.send(VERSIONS)
+            await busy.receive(ApiKey.API_VERSIONS)
+        await trio.sleep(1)
+        for closed in (silent, half):
+            with pytest.raises(EOFError):
+                await closed.receive(ApiKey.API_VERSIONS)
+        await busy.send(VERSIONS)
+        await busy.receive(ApiKey.API_VERSIONS)
+        assert server.acceptor.statistics() == 1
+
+
+async def test_too_many_connections_are_closed(autojump_clock: trio.testing.MockClock) -> None:
+    """Above max.connections one more is closed at once; when one ends, there is room again."""
+    async with serving(max_connections="2") as server:
+        first, second = await server.connect(), await server.connect()
+        with pytest.raises((EOFError, trio.BrokenResourceError)):
+            await (await server.connect()).receive(ApiKey.API_VERSIONS)
+        first.stream.close()
+        await trio.sleep(1)
+        third = await server.connect()
+        for client in (second, third):
+            await client.send(VERSIONS)
+            await client.receive(ApiKey.API_VERSIONS)
+
+
+async def test_a_reset_connection_ends_its_session(autojump_clock: trio.testing.MockClock) -> None:
+    """A connection that breaks under a waiting answer leaves nothing behind."""
+    async with serving() as server:
+        client = await server.connect()
+        await client.send(fetch_of(wait_ms=3_600_000))
+        await trio.sleep(1)
+        assert server.node.purgatory.statistics() == 1
+        server.network.reset("client", "broker")
+        await trio.sleep(2)
+        assert server.node.purgatory.statistics() == 0
+        assert server.acceptor.statistics() == 0
+
+
+async def test_a_defect_stops_the_broker(autojump_clock: trio.testing.MockClock) -> None:
+    """R10: an exception that nobody expected leaves the acceptor, it does not wedge a session."""
+
+    async def serve_until_it_breaks() -> None:
+        async with serving() as server:
+            server.node.files.fail("append")
+            client = await server.connect()
+            await client.send(produce_of(1))
+            await trio.sleep(60)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await serve_until_it_breaks()
+    assert raised.group_contains(OSError, match="Input/output error")
