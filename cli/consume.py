@@ -34,50 +34,57 @@ POLL_S = 0.5
 DEFAULT_FORMAT = r"%s\n"
 
 
+FromBeginning = Annotated[
+    bool, typer.Option("--from-beginning", help="The same as --offset beginning.")
+]
+Offset = Annotated[
+    str,
+    typer.Option(
+        "--offset", "-o", metavar="OFFSET", help="beginning, end, N, -N (last N) or s@TIME."
+    ),
+]
+Partition = Annotated[int | None, typer.Option("--partition", "-p", help="Only this partition.")]
+CountMax = Annotated[
+    int | None, typer.Option("--max-messages", "-c", min=0, help="Stop after so many.")
+]
+ExitAtEnd = Annotated[
+    bool, typer.Option("--exit-at-end", "-e", help="Stop at what was the end when it began.")
+]
+FormatString = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        "-f",
+        metavar="FORMAT",
+        help="%t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers,"
+        " %K and %S sizes of key and value; \\n, \\t.",
+    ),
+]
+Properties = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--property", metavar="NAME=VALUE", help="print.key=true and such, as Kafka's consumer."
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--consumer-property", "-X", metavar="NAME=VALUE", help="Any other option."),
+]
+
+
 def consume(
     topic: TopicArgument = None,
     *,
     topic_option: TopicOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="The same as --offset beginning.")
-    ] = False,
-    offset: Annotated[
-        str,
-        typer.Option(
-            "--offset", "-o", metavar="OFFSET", help="beginning, end, N, -N (last N) or s@TIME."
-        ),
-    ] = "end",
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="Only this partition.")
-    ] = None,
-    count_max: Annotated[
-        int | None, typer.Option("--max-messages", "-c", min=0, help="Stop after so many.")
-    ] = None,
-    exit_at_end: Annotated[
-        bool,
-        typer.Option("--exit-at-end", "-e", help="Stop at what was the end when it began."),
-    ] = False,
-    format_string: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="FORMAT",
-            help="%t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers,"
-            " %K and %S sizes of key and value; \\n, \\t.",
-        ),
-    ] = DEFAULT_FORMAT,
-    properties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--property", metavar="NAME=VALUE", help="print.key=true and such, as Kafka's consumer."
-        ),
-    ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--consumer-property", "-X", metavar="NAME=VALUE", help="Any other option."),
-    ] = None,
+    from_beginning: FromBeginning = False,
+    offset: Offset = "end",
+    partition: Partition = None,
+    count_max: CountMax = None,
+    exit_at_end: ExitAtEnd = False,
+    format_string: FormatString = DEFAULT_FORMAT,
+    properties: Properties = None,
+    options: Options = None,
 ) -> None:
     """Print records; by default those that arrive from now on."""
     from minibroker.cli.formats import FormatError, compile_format, format_of, parse_offset

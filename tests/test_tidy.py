@@ -76,9 +76,6 @@ NOT_IN_PURE = {
 # The protocol can be used alone.
 PROTOCOL_LIBRARIES = sys.stdlib_module_names | {"minibroker", "msgpack", "crc32c", "cramjam"}
 
-# What no module of the command line loads before a command needs it.
-SLOW_TO_LOAD = {"crc32c", "cramjam", "minibroker", "msgpack", "rich", "sqlite3", "trio"}
-
 # The only files that leave the loop or start a thread.
 THREADS_ALLOWED = {
     "broker/disk.py": "the one way to leave the loop: fsync, recovery at start-up, SQLite",
@@ -207,22 +204,6 @@ def test_imports_follow_the_direction_of_the_architecture(name: str) -> None:
         target = imported.removeprefix("minibroker.")
         if not any(is_under(target, prefix) for prefix in allowed):
             problems.append((line, f"{module} may not import {target}; it may: {allowed}"))
-    report(name, problems)
-
-
-@pytest.mark.parametrize("name", [name for name in PRODUCT if name.startswith("cli/")])
-def test_commands_import_what_they_need_when_they_run(name: str) -> None:
-    """`minibroker --help` is fast: no module of the command line loads another part at its head."""
-    tree = nodes_of(name)[0]
-    assert isinstance(tree, ast.Module)
-    allowed = ("typer", "minibroker.cli")
-    problems = []
-    for node in tree.body:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [str(node.module)]
-        slow = [n for n in names if n.split(".")[0] in SLOW_TO_LOAD and not n.startswith(allowed)]
-        problems += [(node.lineno, f"import {imported} inside the function") for imported in slow]
     report(name, problems)
 
 
