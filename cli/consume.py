@@ -139,11 +139,11 @@ class Reader:
         else:
             consumer.assign([TopicPartition(self._topic, self._partition)])
         names = list(consumer.assignment())
-        self._ends = consumer.end_offsets(names)
+        self._ends = consumer.end_offsets(*names)
         if start.kind == "time":
             consumer.seek_to_time(start.number)
             return
-        beginnings = consumer.beginning_offsets(names)
+        beginnings = consumer.beginning_offsets(*names)
         for name in names:
             first, end = beginnings[name], self._ends[name]
             offset = {
@@ -158,7 +158,7 @@ class Reader:
     def is_done(self) -> bool:
         """Whether everything was read that was there at the beginning, and that is enough."""
         return self._exit_at_end and all(
-            self._consumer.position(name) >= end for name, end in self._ends.items()
+            (self._consumer.position(name) or 0) >= end for name, end in self._ends.items()
         )
 
 

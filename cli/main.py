@@ -4,6 +4,7 @@ Every command imports what it needs when it runs, so that `--help` answers at on
 does not load a broker; a test holds this.
 """
 
+import logging
 from importlib.metadata import version
 from typing import Annotated
 
@@ -47,5 +48,7 @@ def options(
 
 def main() -> None:
     """What the `minibroker` script runs."""
+    # What a client has to say on the way (`start` gives the broker's lines a form of their own).
+    logging.basicConfig(level=logging.WARNING, format="%% %(message)s")
     with failures_as_one_line():
         app()

@@ -103,7 +103,7 @@ async def consume(address: str, story: Story) -> Lines:
     found: Lines = {}
     async with Consumer(address, auto_offset_reset="earliest") as consumer:
         partitions = await consumer.assign_topics(TOPIC)
-        ends = await consumer.end_offsets(partitions)
+        ends = await consumer.end_offsets(*partitions)
         total = sum(ends.values())
         last_progress = time.monotonic()
         while story.consumed < total and time.monotonic() - last_progress < STALLED_S_MAX:
