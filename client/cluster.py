@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import trio
 
 from minibroker.client.channel import ConnectionLost, RpcChannel
-from minibroker.client.errors import ClientTimeout
+from minibroker.client.errors import ClientTimeout, error_code
 from minibroker.client.links import JITTER, REQUESTS, Links
 from minibroker.client.options import ClientOptions, Seams
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ApiKey, ErrorCode
@@ -105,6 +105,11 @@ class Cluster:
     def request_refresh(self) -> None:
         """Have the metadata asked for again, soon."""
         self._refresh_wanted.set()
+
+    def want(self, topic: str) -> None:
+        """Have a topic's metadata asked for, soon; nobody waits for them."""
+        self._wanted[topic] = None
+        self.request_refresh()
 
     async def wait_changed(self) -> None:
         """Until something about brokers, topics or leaders was learnt."""
@@ -243,7 +248,7 @@ class Cluster:
                 broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers
             }
         for topic in answer.topics:
-            error = ErrorCode(topic.error)
+            error = error_code(topic.error)
             self._errors[topic.name] = error
             if error == ErrorCode.NONE and topic.partitions:
                 self._take_topic(topic)

@@ -6,6 +6,7 @@ gets here; what gets here is final, says what was asked for, and says how often 
 that matters.
 """
 
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 
@@ -56,3 +57,11 @@ class OffsetOutOfRange(PositionError):
 
 class CorruptRecords(PositionError):
     """The stored bytes are damaged; nothing behind them was returned."""
+
+
+def error_code(number: int) -> ErrorCode:
+    """The error in an answer; one that this client does not know yet is as good as unknown."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

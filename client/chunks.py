@@ -1,0 +1,126 @@
+"""The records of one fetch answer of one partition, unpacked a batch at a time.
+
+What a broker sends begins with the batch that holds the asked offset and may end in the middle of
+one. So records below the asked offset are dropped, and an incomplete batch at the end is left for
+the next request. Batches that hold nothing for an application (control batches, batches that lost
+all their records) only move the position.
+"""
+
+from itertools import repeat
+from typing import NamedTuple
+
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, ErrorCode
+from minibroker.protocol.records.batch import (
+    BatchHeader,
+    InvalidBatch,
+    has_valid_crc,
+    iterate_headers,
+    read_header,
+)
+from minibroker.protocol.records.record import Headers, decode_records
+from minibroker.protocol.types import TopicPartition
+
+
+class ConsumerRecord(NamedTuple):
+    """One record as an application gets it; `timestamp` is ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def offset_behind(records: memoryview) -> int | None:
+    """The offset behind the last whole batch; None if there is none, or its length is wrong."""
+    next_offset = None
+    try:
+        for _, header in iterate_headers(records):
+            next_offset = header.next_offset
+    except InvalidBatch:
+        pass  # found again, and reported, once it is the first of an answer
+    return next_offset
+
+
+class Chunk:
+    """Some batches of a partition, from offset `start` on; `next_offset` is behind what was taken.
+
+    Once it has raised, it always does: nothing behind damaged bytes is returned.
+    """
+
+    def __init__(
+        self, name: TopicPartition, data: memoryview, start: int, *, check_crcs: bool
+    ) -> None:
+        self.next_offset = start
+        self._prefix: tuple[str, int] = (name.topic, name.partition)
+        self._data = data
+        self._at = 0
+        self._check_crcs = check_crcs
+        self._records: list[ConsumerRecord] = []  # of the batch before `_at`
+        self._cursor = 0  # the first of them that was not taken
+        self._batch_end = start  # the offset behind them
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that it holds until it is dropped."""
+        return len(self._data)
+
+    def take(self, count: int) -> list[ConsumerRecord]:
+        """Up to `count` records, all of one batch; none when there is nothing left.
+
+        Raises InvalidBatch where the bytes are damaged.
+        """
+        while self._cursor == len(self._records):
+            if not self._unpack_next():
+                return []
+        taken = self._records[self._cursor : self._cursor + count]
+        self._cursor += len(taken)
+        is_last = self._cursor == len(self._records)
+        self.next_offset = self._batch_end if is_last else taken[-1].offset + 1
+        return taken
+
+    def give_back(self, records: list[ConsumerRecord]) -> None:
+        """Make `records`, which were taken last, the next ones to be taken."""
+        if self._cursor == len(self._records):
+            self._batch_end = self.next_offset
+        self._records = records + self._records[self._cursor :]
+        self._cursor = 0
+        self.next_offset = records[0].offset
+
+    def _unpack_next(self) -> bool:
+        """The next batch that is whole; False where there is none."""
+        at = self._at
+        left = len(self._data) - at
+        if left < BATCH_HEADER_BYTES:
+            return self._end_at(left)
+        header = read_header(self._data, at)
+        if not BATCH_HEADER_BYTES <= header.size <= left:
+            return self._end_at(left)
+        batch = self._data[at : at + header.size]
+        if header.next_offset > self.next_offset:
+            records = self._unpack(batch, header)
+            if records and records[0].offset < self.next_offset:
+                records = [record for record in records if record.offset >= self.next_offset]
+            self._records, self._cursor = records, 0
+            self._batch_end = header.next_offset
+            if not records:
+                self.next_offset = header.next_offset
+        self._at = at + header.size
+        return True
+
+    def _end_at(self, left: int) -> bool:
+        """What is left is no whole batch: fine behind others, not at the beginning."""
+        if left and self._at == 0:
+            raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, f"no batch in {left} bytes")
+        return False
+
+    def _unpack(self, batch: memoryview, header: BatchHeader) -> list[ConsumerRecord]:
+        if header.is_control:
+            return []
+        if self._check_crcs and header.magic == MAGIC and not has_valid_crc(batch, header):
+            raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
+        # A tuple at a time in C: a third of the cost of calling the class for each record.
+        fields = map(self._prefix.__add__, decode_records(batch, header))
+        return list(map(tuple.__new__, repeat(ConsumerRecord), fields))

@@ -1,0 +1,239 @@
+"""A consumer of partitions that the application names.
+
+    async with Consumer("127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
+        await consumer.assign_topics("events")
+        async for record in consumer:
+            ...
+
+`poll` returns what has come, up to `max.poll.records`; iterating polls and hands out one record
+after the other. Both may be mixed: what iteration has taken and not handed out goes back first.
+A position is always behind the last record handed out, never behind one that the application has
+not seen. Records come in order within a partition, each once, and only what is committed.
+
+`PositionError` (a gap that no policy covers, damaged data) concerns one partition, which stands
+still until the application seeks; every poll raises it until then, so that it is not overlooked.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack
+from operator import length_hint
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import trio
+
+from minibroker.client.chunks import ConsumerRecord
+from minibroker.client.cluster import Cluster, in_background, open_cluster
+from minibroker.client.errors import ClientClosed
+from minibroker.client.fetch_session import Limits
+from minibroker.client.fetcher import Fetcher
+from minibroker.client.offsets import find_time, list_offsets
+from minibroker.client.options import (
+    ConsumerOptions,
+    Seams,
+    Servers,
+    default_seams,
+    read_options,
+)
+from minibroker.client.positions import Positions
+from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from minibroker.protocol.types import TopicPartition
+
+
+class ConsumerStatistics(NamedTuple):
+    """What a consumer holds: assigned partitions, and bytes fetched but not yet returned."""
+
+    partition_count: int
+    queued_bytes: int
+
+
+class Consumer:
+    """See the head of this module. One task polls or iterates; any may call the rest.
+
+    Options are Kafka's, as keywords or as a mapping of dotted names (`ConfigError`). Where
+    `partitions` may be left out, all assigned ones are meant.
+    """
+
+    def __init__(
+        self, servers: Servers = None, *, seams: Seams | None = None, **options: object
+    ) -> None:
+        self._options = read_options(ConsumerOptions, servers, options)
+        self._seams = seams
+        self._positions = Positions(self._options)
+        self._stack = AsyncExitStack()
+        self._cluster: Cluster | None = None
+        self._fetcher: Fetcher | None = None
+        # What iteration has taken: all of it, and what of it was not handed out yet.
+        self._drawn: list[ConsumerRecord] = []
+        self._undrawn: Iterator[ConsumerRecord] = iter(())
+
+    async def __aenter__(self) -> Self:
+        limits = Limits(self._options.fetch_max_wait_ms, self._options.fetch_min_bytes)
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(
+                open_cluster(self._options, self._seams or default_seams())
+            )
+            fetcher = Fetcher(cluster, self._positions, limits)
+            await stack.enter_async_context(in_background(fetcher.run))
+            self._cluster, self._fetcher = cluster, fetcher
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        self.close()
+        return await self._stack.__aexit__(kind, error, traceback)
+
+    def close(self) -> None:
+        """Read no more: whoever waits in `poll` gets `ClientClosed` at once."""
+        self._cluster = None
+        if self._fetcher is not None:
+            self._fetcher.arrived.unpark_all()
+
+    # -- which partitions
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions, by name."""
+        return self._positions.assignment
+
+    async def assign_topics(self, *topics: str) -> list[TopicPartition]:
+        """Read all partitions of these topics, and only them. Returns the partitions.
+
+        Raises `BrokerError` for a topic that cannot be read, and `ClientTimeout`.
+        """
+        cluster = self._open_cluster()
+        names = []
+        for topic in topics:
+            metadata = await cluster.topic(topic)
+            names += [TopicPartition(topic, each.partition) for each in metadata.partitions]
+        self.assign(names)
+        return names
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read these partitions, and only them. One that was assigned before goes on."""
+        self._return_undrawn()
+        self._positions.assign(TopicPartition(*name) for name in partitions)
+        self._open_fetcher().hurry()
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return nothing of these until `resume`; they keep their positions."""
+        self._return_undrawn()
+        for name in partitions or self.assignment:
+            self._positions.pause(name)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """End a pause."""
+        for name in partitions or self.assignment:
+            self._positions.resume(name)
+        self._open_fetcher().hurry()
+
+    # -- where in them
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record; None while the broker was not asked where to begin."""
+        for record in self._drawn[len(self._drawn) - length_hint(self._undrawn) :]:
+            if record[:2] == partition:
+                return record.offset
+        return self._positions.position(partition)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at this offset, or at the first record behind it."""
+        self._return_undrawn()
+        self._positions.seek(partition, offset)
+        self._open_fetcher().hurry()
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the earliest record there is."""
+        self._seek_to(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on with what comes after now."""
+        self._seek_to(partitions, LATEST_TIMESTAMP)
+
+    async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Go on at the first record of this time or later; at the end where none is as late."""
+        names = partitions or self.assignment
+        found = await find_time(self._open_cluster(), names, timestamp_ms)
+        for name, offset in found.items():
+            self.seek(name, offset)
+
+    async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """The earliest offset of each. Raises `BrokerError` and `ClientTimeout`."""
+        return await self._offsets(partitions, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """The offset behind the last readable record of each, as of now. Raises the same."""
+        return await self._offsets(partitions, LATEST_TIMESTAMP)
+
+    # -- what is in them
+
+    async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
+        """Wait for records; none if none came in time. 0 takes what is there.
+
+        Raises `PositionError` and `ClientClosed`.
+        """
+        fetcher = self._open_fetcher()
+        fetcher.start()
+        self._return_undrawn()
+        await trio.lowlevel.checkpoint()
+        if (records := self._take()) or timeout_s <= 0:
+            return records
+        with trio.move_on_after(timeout_s):
+            while not records:
+                await fetcher.arrived.park()
+                records = self._take()
+        return records
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        for record in self._undrawn:
+            return record
+        drawn = await self.poll()
+        self._drawn, self._undrawn = drawn, iter(drawn)
+        return next(self._undrawn)
+
+    def statistics(self) -> ConsumerStatistics:
+        """What it holds now."""
+        return ConsumerStatistics(len(self.assignment), self._positions.queued_bytes)
+
+    # -- inside
+
+    def _open_fetcher(self) -> Fetcher:
+        self._open_cluster()
+        assert self._fetcher is not None
+        return self._fetcher
+
+    def _open_cluster(self) -> Cluster:
+        if self._cluster is None:
+            raise ClientClosed("this consumer is closed, or was not opened with `async with`")
+        return self._cluster
+
+    def _take(self) -> list[ConsumerRecord]:
+        fetcher = self._open_fetcher()
+        records = self._positions.take(self._options.max_poll_records)
+        fetcher.tell()
+        return records
+
+    def _return_undrawn(self) -> None:
+        if undrawn := list(self._undrawn):
+            self._positions.give_back(undrawn)
+
+    def _seek_to(self, partitions: tuple[TopicPartition, ...], sentinel: int) -> None:
+        self._return_undrawn()
+        for name in partitions or self.assignment:
+            self._positions.seek_to(name, sentinel)
+        self._open_fetcher().hurry()
+
+    async def _offsets(
+        self, partitions: tuple[TopicPartition, ...], sentinel: int
+    ) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(partitions or self.assignment, sentinel)
+        found = await list_offsets(self._open_cluster(), wanted)
+        return {name: answer.offset for name, answer in found.items()}

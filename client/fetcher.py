@@ -1,0 +1,211 @@
+"""The tasks that keep a consumer supplied: one for each broker that leads what it reads.
+
+    run ---- _resolve      asks for offsets where a partition has no position
+         |-- _follow       passes on what the cluster learnt
+         |-- _hurry        ends a long poll that the application no longer wants
+         `-- _fetch_from   for each leader: plan, FETCH, note; again
+
+Each broker has one FETCH under way at a time, on a connection of its own. It waits at the broker
+until there is data, so what becomes wanted meanwhile (after a seek) would have to wait with it.
+After a short grace the connection is closed then and the next request goes out on a new one; the
+fetch session survives that at the broker, but is begun anew, which is cheaper than to be unsure.
+
+Nothing is fetched before the application asks for the first records: it may want to seek first.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from minibroker.client.channel import RpcChannel
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import error_code
+from minibroker.client.fetch_session import FetchSession, Limits
+from minibroker.client.links import FETCHES
+from minibroker.client.offsets import ask_offsets
+from minibroker.client.positions import RETRY_S, RETRY_S_MAX, Positions
+from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.messages.fetch import FetchResponse
+from minibroker.protocol.types import TopicPartition
+
+INTERRUPT_AFTER_S: Final = 0.02
+SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+)
+
+
+class _Source:
+    """A broker that is fetched from. `channel` is set while a FETCH is under way on it."""
+
+    def __init__(self, node_id: int, limits: Limits) -> None:
+        self.node_id = node_id
+        self.session = FetchSession(limits)
+        self.channel: RpcChannel | None = None
+        self.is_interrupted = False
+
+
+class Fetcher:
+    """Moves what the brokers have into `positions`. `arrived` is unparked when something came."""
+
+    def __init__(self, cluster: Cluster, positions: Positions, limits: Limits) -> None:
+        self._cluster = cluster
+        self._positions = positions
+        self._limits = limits
+        self._sources: dict[int, _Source] = {}
+        self._is_started = False
+        self._changed = trio.lowlevel.ParkingLot()
+        self._hurried = trio.lowlevel.ParkingLot()
+        self.arrived = trio.lowlevel.ParkingLot()
+
+    def start(self) -> None:
+        """The application wants records: fetch from now on."""
+        if not self._is_started:
+            self._is_started = True
+            self._changed.unpark_all()
+
+    def tell(self) -> None:
+        """Look anew at what to fetch, if the positions have changed."""
+        if self._positions.is_changed:
+            self._positions.is_changed = False
+            self._changed.unpark_all()
+
+    def hurry(self) -> None:
+        """The same, and do not let a long poll that is under way delay it."""
+        self.tell()
+        self._hurried.unpark_all()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fetch until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._resolve)
+            nursery.start_soon(self._follow)
+            nursery.start_soon(self._hurry)
+            task_status.started()
+            while True:
+                is_complete = self._start_sources(nursery)
+                pause = float("inf") if is_complete else RETRY_S_MAX
+                with trio.move_on_after(pause):
+                    await self._changed.park()
+
+    def _start_sources(self, nursery: trio.Nursery) -> bool:
+        """A task for each leader. False if some partition has none."""
+        is_complete = True
+        for name in self._positions.assignment:
+            leader = self._cluster.leader_of(name)
+            if leader is None:
+                self._cluster.want(name.topic)
+                is_complete = False
+            elif leader.node_id not in self._sources:
+                source = _Source(leader.node_id, self._limits)
+                self._sources[leader.node_id] = source
+                nursery.start_soon(self._fetch_from, source)
+        return is_complete
+
+    async def _follow(self) -> None:
+        while True:
+            await self._cluster.wait_changed()
+            self._changed.unpark_all()
+
+    async def _resolve(self) -> None:
+        while True:
+            now = trio.current_time()
+            wanted = self._positions.unresolved(now)
+            if not wanted:
+                await self._wait(now)
+                continue
+            found = await ask_offsets(self._cluster, wanted)
+            for name, answer in found.items():
+                if answer.error:
+                    self._positions.fail(name, error_code(answer.error))
+                    self.arrived.unpark_all()
+                else:
+                    self._positions.resolve(name, wanted[name], answer.offset)
+            missing = [name for name in wanted if name not in found]
+            self._positions.defer(missing, trio.current_time())
+            self.tell()
+
+    async def _wait(self, now: float) -> None:
+        """Until something changed, or a retry is due."""
+        with trio.move_on_at(self._positions.next_retry(now)):
+            await self._changed.park()
+
+    async def _fetch_from(self, source: _Source) -> None:
+        epoch_at = self._epoch_at(source.node_id)
+        while True:
+            now = trio.current_time()
+            wanted, _ = self._positions.plan(epoch_at, now)
+            if not (wanted and self._is_started):
+                await self._wait(now)
+                continue
+            try:
+                channel = await self._cluster.channel(source.node_id, FETCHES)
+                await self._fetch(source, channel, epoch_at)
+            except OSError:
+                source.session.reset()
+                if source.is_interrupted:
+                    source.is_interrupted = False
+                else:
+                    self._cluster.request_refresh()
+                    await trio.sleep(RETRY_S)
+
+    async def _fetch(
+        self,
+        source: _Source,
+        channel: RpcChannel,
+        epoch_at: Callable[[TopicPartition], int | None],
+    ) -> None:
+        wanted, bytes_max = self._positions.plan(epoch_at, trio.current_time())
+        if not wanted:
+            return
+        reply = channel.start(ApiKey.FETCH, source.session.build(wanted, bytes_max))
+        source.channel = channel
+        try:
+            response = await reply.wait()
+        finally:
+            source.channel = None
+        assert isinstance(response, FetchResponse)
+        error = error_code(response.error)
+        if error == ErrorCode.NONE:
+            self._note(source.session, response)
+        source.session.note(response)
+        if error not in (ErrorCode.NONE, *SESSION_ERRORS):
+            await trio.sleep(RETRY_S_MAX)
+
+    def _note(self, session: FetchSession, response: FetchResponse) -> None:
+        now = trio.current_time()
+        for answer in response.partitions:
+            name = TopicPartition(answer.topic, answer.partition)
+            asked = session.asked(name)
+            if asked is None:
+                continue
+            if answer.leader_id != NO_NODE:
+                self._cluster.update_leader(name, answer.leader_id, answer.leader_epoch)
+            if self._positions.note(asked, answer, now):
+                self._cluster.request_refresh()
+        self.tell()
+        self.arrived.unpark_all()
+
+    def _epoch_at(self, node_id: int) -> Callable[[TopicPartition], int | None]:
+        def epoch_at(name: TopicPartition) -> int | None:
+            leader = self._cluster.leader_of(name)
+            return leader.leader_epoch if leader and leader.node_id == node_id else None
+
+        return epoch_at
+
+    async def _hurry(self) -> None:
+        while True:
+            await self._hurried.park()
+            await trio.sleep(INTERRUPT_AFTER_S)
+            for source in self._sources.values():
+                if source.channel is not None and self._is_outdated(source):
+                    source.is_interrupted = True
+                    source.channel.close()
+
+    def _is_outdated(self, source: _Source) -> bool:
+        """Whether the FETCH under way does not ask for something that is wanted."""
+        epoch_at = self._epoch_at(source.node_id)
+        wanted, _ = self._positions.plan(epoch_at, trio.current_time())
+        asked = source.session.asked
+        return any(asked(TopicPartition(each.topic, each.partition)) != each for each in wanted)

@@ -1,0 +1,104 @@
+"""LIST_OFFSETS of many partitions, each asked of its leader."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import trio
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import ClientTimeout, error_code
+from minibroker.protocol.constants import LATEST_TIMESTAMP, NO_OFFSET, ApiKey
+from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
+from minibroker.protocol.messages.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PartitionListOffsets,
+    PartitionOffset,
+)
+from minibroker.protocol.types import TopicPartition
+
+# A broker that is silent for this long is asked again, and no longer waited for.
+ROUND_S: Final = 3.0
+PAUSE_S: Final = 0.05
+
+# What is wanted of each partition: a time in ms, or the sentinel for the earliest or latest offset.
+Wanted = Mapping[TopicPartition, int]
+
+
+async def ask_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, PartitionOffset]:
+    """One try. What has no leader or no answer yet is missing, and metadata are asked for anew.
+
+    An answer with an error in it is one that will not change by asking again.
+    """
+    by_node: dict[int, list[PartitionListOffsets]] = defaultdict(list)
+    for name, timestamp in wanted.items():
+        if (leader := cluster.leader_of(name)) is None:
+            cluster.want(name.topic)
+        else:
+            asked = PartitionListOffsets(*name, timestamp, leader.leader_epoch)
+            by_node[leader.node_id].append(asked)
+    answers: list[PartitionOffset] = []
+    with trio.move_on_after(ROUND_S):
+        async with trio.open_nursery() as nursery:
+            for node_id, asked_there in by_node.items():
+                nursery.start_soon(_ask_node, cluster, node_id, asked_there, answers)
+    found = {}
+    for answer in answers:
+        error = error_code(answer.error)
+        name = TopicPartition(answer.topic, answer.partition)
+        if error not in RETRIABLE:
+            found[name] = answer
+        elif error in REFRESH_METADATA:
+            cluster.request_refresh()
+    return found
+
+
+async def _ask_node(
+    cluster: Cluster,
+    node_id: int,
+    asked: list[PartitionListOffsets],
+    answers: list[PartitionOffset],
+) -> None:
+    try:
+        channel = await cluster.channel(node_id)
+        request = ListOffsetsRequest(partitions=tuple(asked))
+        response = await channel.call(ApiKey.LIST_OFFSETS, request)
+    except OSError:
+        cluster.request_refresh()
+        return
+    assert isinstance(response, ListOffsetsResponse)
+    answers += response.partitions
+
+
+async def list_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, PartitionOffset]:
+    """The same, until all have answered. Raises `BrokerError` and `ClientTimeout`."""
+    found: dict[TopicPartition, PartitionOffset] = {}
+    with trio.move_on_after(cluster.options.patience_ms / 1000):
+        while len(found) < len(wanted):
+            missing = {name: wanted[name] for name in wanted if name not in found}
+            answered = await ask_offsets(cluster, missing)
+            for name, answer in answered.items():
+                if answer.error:
+                    raise BrokerError(error_code(answer.error), f"the offsets of {name}")
+            found.update(answered)
+            if not answered:
+                await trio.sleep(PAUSE_S)
+        return found
+    names = ", ".join(str(name) for name in wanted if name not in found)
+    raise ClientTimeout(f"no offsets of {names} within {cluster.options.patience_ms} ms")
+
+
+async def find_time(
+    cluster: Cluster, names: Iterable[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    """The first offset at or after a time, or the end where no record is as late.
+
+    The end is asked for first: what is appended in between is found, not left out.
+    """
+    ends = await list_offsets(cluster, dict.fromkeys(names, LATEST_TIMESTAMP))
+    found = await list_offsets(cluster, dict.fromkeys(ends, timestamp_ms))
+    return {
+        name: ends[name].offset if answer.offset == NO_OFFSET else answer.offset
+        for name, answer in found.items()
+    }

@@ -1,0 +1,354 @@
+"""Where a consumer stands in each partition, and what was fetched but not yet returned.
+
+A partition has two offsets. `position` is that of the next record for the application; the fetch
+offset, ahead of it by what lies between, is what the next request asks for. Between them wait at
+most two chunks (the records of one answer each): one that is being read and one that is ready, so
+that a broker is asked while the application works, and memory stays bounded.
+
+Chunks are returned in the order in which they came, over all partitions. A batch is unpacked when
+its first record is wanted, so a poll costs what it returns. All work is per batch, but for
+unpacking itself: records are handed on by slices of lists.
+
+An answer that no longer fits (the application has sought elsewhere meanwhile) is dropped: it is
+for another fetch offset. What cannot be read on (damaged bytes, an offset that is gone and no
+policy for it) stops the partition: what lies before it is returned, then every poll raises, until
+the application seeks. Nothing is skipped in silence.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Final
+
+from minibroker.client.chunks import Chunk, ConsumerRecord, offset_behind
+from minibroker.client.errors import (
+    ClientError,
+    CorruptRecords,
+    OffsetOutOfRange,
+    PositionError,
+    error_code,
+)
+from minibroker.client.options import ConsumerOptions
+from minibroker.protocol.constants import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_OFFSET,
+    ErrorCode,
+)
+from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE
+from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
+from minibroker.protocol.records.batch import InvalidBatch
+from minibroker.protocol.types import TopicPartition
+
+CHUNKS_MAX: Final = 2
+NOTHING: Final = memoryview(b"")
+# After an error that passes, doubling; a new leader is often there within a few of these.
+RETRY_S: Final = 0.02
+RETRY_S_MAX: Final = 0.2
+RESET_TO: Final = {"latest": LATEST_TIMESTAMP, "earliest": EARLIEST_TIMESTAMP}
+
+log = logging.getLogger("minibroker.client")
+
+
+class Position:
+    """One assigned partition.
+
+    Either it has a position, or `reset_to` says what is to be asked for (the sentinel for the
+    latest or the earliest offset), or there is a failure. `retry_at` is when to ask at the soonest.
+    """
+
+    __slots__ = (
+        "chunks",
+        "failure",
+        "failures",
+        "fetch_offset",
+        "high_watermark",
+        "is_out_of_range",
+        "is_paused",
+        "name",
+        "position",
+        "reset_to",
+        "retry_at",
+    )
+
+    def __init__(self, name: TopicPartition) -> None:
+        self.name = name
+        self.is_paused = False
+        self.high_watermark = NO_OFFSET
+        self.seek(None, None)
+
+    def seek(self, offset: int | None, reset_to: int | None) -> None:
+        """Go on from `offset`, or from what `reset_to` will turn out to be."""
+        self.position = offset
+        self.fetch_offset = offset
+        self.reset_to = reset_to
+        self.chunks: deque[Chunk] = deque()
+        self.failure: tuple[type[PositionError], str] | None = None
+        self.is_out_of_range = False
+        self.failures = 0
+        self.retry_at = float("-inf")
+
+    def defer(self, now: float) -> None:
+        """An error that passes: ask again a little later."""
+        self.retry_at = now + min(RETRY_S * 2 ** min(self.failures, 10), RETRY_S_MAX)
+        self.failures += 1
+
+    @property
+    def is_fetchable(self) -> bool:
+        """Whether more is wanted of it, were there room."""
+        return (
+            self.fetch_offset is not None
+            and self.failure is None
+            and not self.is_out_of_range
+            and not self.is_paused
+        )
+
+
+class Positions:
+    """All assigned partitions. `is_changed` is set when a broker may be asked for something new."""
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        self._options = options
+        # In the order in which they are asked for: who got data goes last (FET-11).
+        self._positions: dict[TopicPartition, Position] = {}
+        # Whose turn it is to return records: an entry for each chunk, and perhaps some too many.
+        self._turns: deque[Position] = deque()
+        self.is_changed = False
+
+    # -- the application's side
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions, by name."""
+        return sorted(self._positions)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Memory of what was fetched and not yet returned."""
+        return sum(chunk.size for position in self._positions.values() for chunk in position.chunks)
+
+    def assign(self, names: Iterable[TopicPartition]) -> None:
+        """Read these partitions from now on; one that was assigned before goes on."""
+        before, self._positions = self._positions, {}
+        for name in names:
+            self._positions[name] = before.get(name) or Position(name)
+            if self._positions[name].position is None and name not in before:
+                self._reset(self._positions[name], "it has no position yet")
+        self._turns = deque(turn for turn in self._turns if turn.name in self._positions)
+        self.is_changed = True
+
+    def seek(self, name: TopicPartition, offset: int) -> None:
+        """Return the record of this offset next, or the first one behind it."""
+        if offset < 0:
+            raise ValueError(f"an offset of {offset}")
+        self._of(name).seek(offset, None)
+        self.is_changed = True
+
+    def seek_to(self, name: TopicPartition, reset_to: int) -> None:
+        """Go on at the earliest or latest offset, wherever the broker says that this is."""
+        self._of(name).seek(None, reset_to)
+        self.is_changed = True
+
+    def position(self, name: TopicPartition) -> int | None:
+        """The offset of the next record to return; None while it is not known."""
+        return self._of(name).position
+
+    def high_watermark(self, name: TopicPartition) -> int:
+        """The end of what may be read, as last heard; -1 before."""
+        return self._of(name).high_watermark
+
+    def pause(self, name: TopicPartition) -> None:
+        """Return nothing of this partition; it keeps its place."""
+        self._of(name).is_paused = True
+
+    def resume(self, name: TopicPartition) -> None:
+        """End a pause."""
+        position = self._of(name)
+        if position.is_paused:
+            position.is_paused = False
+            self._turns.extend([position] * len(position.chunks))
+            self.is_changed = True
+
+    def take(self, count: int) -> list[ConsumerRecord]:
+        """Up to `count` records, in order within each partition. Raises `PositionError`."""
+        self._raise_failure()
+        taken: list[ConsumerRecord] = []
+        while self._turns and len(taken) < count:
+            position = self._turns[0]
+            is_ready = position.chunks and not position.is_paused
+            if is_ready and (records := self._take_from(position, count - len(taken))):
+                taken += records
+            else:
+                self._turns.popleft()
+        if not taken:
+            self._raise_failure()
+        return taken
+
+    def give_back(self, records: Iterable[ConsumerRecord]) -> None:
+        """What was taken last and not used; it is taken again first."""
+        groups = [list(group) for _, group in groupby(records, key=lambda record: record[:2])]
+        for group in reversed(groups):
+            position = self._positions.get(TopicPartition(group[0].topic, group[0].partition))
+            if position is None or position.position is None:
+                continue
+            if not position.chunks:
+                position.chunks.append(self._chunk(position.name, NOTHING, position.position))
+            position.chunks[0].give_back(group)
+            position.position = group[0].offset
+            self._turns.appendleft(position)
+
+    # -- the brokers' side
+
+    def unresolved(self, now: float) -> dict[TopicPartition, int]:
+        """For which partitions the earliest or latest offset is to be asked for now."""
+        return {
+            name: position.reset_to
+            for name, position in self._positions.items()
+            if position.reset_to is not None and position.retry_at <= now
+        }
+
+    def resolve(self, name: TopicPartition, reset_to: int, offset: int) -> None:
+        """The answer to it; dropped if the application has sought elsewhere meanwhile."""
+        position = self._positions.get(name)
+        if position is not None and position.reset_to == reset_to:
+            position.seek(offset, None)
+            self.is_changed = True
+
+    def fail(self, name: TopicPartition, code: ErrorCode) -> None:
+        """The broker will not tell it."""
+        position = self._positions.get(name)
+        if position is not None and position.reset_to is not None:
+            position.reset_to = None
+            position.failure = (PositionError, f"the broker answers {code.name}")
+
+    def defer(self, names: Iterable[TopicPartition], now: float) -> None:
+        """No answer to it yet."""
+        for name in names:
+            if (position := self._positions.get(name)) is not None:
+                position.defer(now)
+
+    def plan(
+        self, epoch_at: Callable[[TopicPartition], int | None], now: float
+    ) -> tuple[list[PartitionFetch], int]:
+        """What to ask one broker for now, and the most bytes to take; nothing to ask: wait.
+
+        `epoch_at` gives the leader epoch of the partitions which that broker leads. It is asked
+        for all that may be fetched from it or for none: a partition that has enough would keep
+        the others' long poll from being renewed when it has not.
+        """
+        size = self._options.max_partition_fetch_bytes
+        bytes_max = self._options.fetch_max_bytes - self.queued_bytes
+        wanted: list[PartitionFetch] = []
+        if bytes_max <= 0:
+            return wanted, 0
+        for name, position in self._positions.items():
+            if not position.is_fetchable or (epoch := epoch_at(name)) is None:
+                continue
+            if len(position.chunks) >= CHUNKS_MAX:
+                return [], 0
+            if position.retry_at <= now:
+                assert position.fetch_offset is not None
+                wanted.append(PartitionFetch(*name, position.fetch_offset, size, epoch))
+        return wanted, bytes_max
+
+    def next_retry(self, now: float) -> float:
+        """When something that failed may be asked for again; infinity if nothing waits."""
+        times = [each.retry_at for each in self._positions.values() if each.retry_at > now]
+        return min(times, default=float("inf"))
+
+    def note(self, asked: PartitionFetch, answer: PartitionFetched, now: float) -> bool:
+        """Take an answer over. True if the leader should be asked for anew (CCO-04)."""
+        position = self._positions.get(TopicPartition(asked.topic, asked.partition))
+        if position is None or position.fetch_offset != asked.fetch_offset:
+            return False
+        error = error_code(answer.error)
+        if error == ErrorCode.NONE:
+            position.failures = 0
+            position.high_watermark = answer.high_watermark
+            if len(answer.records):
+                assert isinstance(answer.records, bytes | bytearray | memoryview)
+                self._note_records(position, memoryview(answer.records))
+            return False
+        if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            position.is_out_of_range = True
+            if not position.chunks:
+                self._leave_range(position)
+            return False
+        if error in RETRIABLE and error != ErrorCode.CORRUPT_MESSAGE:
+            position.defer(now)
+            return error in REFRESH_METADATA
+        kind = CorruptRecords if error == ErrorCode.CORRUPT_MESSAGE else PositionError
+        position.failure = (kind, f"the broker answers {error.name}")
+        return False
+
+    # -- inside
+
+    def _of(self, name: TopicPartition) -> Position:
+        if name not in self._positions:
+            raise ClientError(f"{name} is not assigned")
+        return self._positions[name]
+
+    def _chunk(self, name: TopicPartition, data: memoryview, start: int) -> Chunk:
+        return Chunk(name, data, start, check_crcs=self._options.check_crcs)
+
+    def _note_records(self, position: Position, data: memoryview) -> None:
+        assert position.fetch_offset is not None
+        next_offset = offset_behind(data)
+        if next_offset is not None and next_offset <= position.fetch_offset:
+            text = f"the broker sent records below offset {next_offset}"
+            position.failure = (CorruptRecords, text)
+            return
+        if 2 * len(data) < len(memoryview(data.obj)):
+            data = memoryview(bytes(data))  # rather than keep all of the answer it came in
+        position.chunks.append(self._chunk(position.name, data, position.fetch_offset))
+        position.fetch_offset = next_offset or position.fetch_offset
+        self._turns.append(position)
+        self._positions[position.name] = self._positions.pop(position.name)
+
+    def _take_from(self, position: Position, count: int) -> list[ConsumerRecord]:
+        """Records of the oldest chunk; none if there were no more in it, and it is dropped."""
+        chunk = position.chunks[0]
+        try:
+            records = chunk.take(count)
+        except InvalidBatch as error:
+            position.position = chunk.next_offset
+            position.chunks.clear()
+            position.failure = (CorruptRecords, error.message)
+            return []
+        position.position = chunk.next_offset
+        if not records:
+            position.chunks.popleft()
+            self.is_changed = True
+            if position.is_out_of_range and not position.chunks:
+                self._leave_range(position)
+        return records
+
+    def _leave_range(self, position: Position) -> None:
+        """All that was fetched is returned, and the log has nothing at the next offset."""
+        if self._options.auto_offset_reset != "none":
+            log.warning(
+                "%s has no offset %d (any more); going on at the %s",
+                position.name,
+                position.position,
+                self._options.auto_offset_reset,
+            )
+        self._reset(position, "the log has no such offset (any more)")
+
+    def _reset(self, position: Position, reason: str) -> None:
+        """No position: where to go on is the policy's choice."""
+        policy = self._options.auto_offset_reset
+        if policy == "none":
+            text = f"{reason}, and auto.offset.reset is none: seek"
+            position.failure = (OffsetOutOfRange, text)
+        else:
+            position.seek(None, RESET_TO[policy])
+            self.is_changed = True
+
+    def _raise_failure(self) -> None:
+        """Raise for a partition that stands still, once what lay before is returned (CCO-07)."""
+        for position in self._positions.values():
+            if position.failure is not None and not position.chunks:
+                kind, text = position.failure
+                offset = NO_OFFSET if position.position is None else position.position
+                raise kind(position.name, offset, text)
