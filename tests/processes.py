@@ -4,6 +4,7 @@ A broker is started through the command line, as a user would, on a free port; w
 drained by a thread, so that it never blocks on a full pipe, and shown when something fails.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -53,6 +54,11 @@ class BrokerProcess:
         return self._process.pid
 
     @property
+    def resident_bytes(self) -> int:
+        """The memory it holds now, from the system."""
+        return resident_bytes(self.pid)
+
+    @property
     def output(self) -> str:
         """What it has printed so far."""
         return "\n".join(self.lines)
@@ -84,6 +90,15 @@ class BrokerProcess:
         """`kill -9`, if it still runs."""
         self._process.kill()
         self.wait()
+
+
+def resident_bytes(pid: int) -> int:
+    """The memory that a process holds now, from the system."""
+    if os.path.exists("/proc/self/statm"):
+        with open(f"/proc/{pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    shown = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, check=True)
+    return int(shown.stdout) * 1024
 
 
 @contextmanager

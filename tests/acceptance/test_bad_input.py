@@ -1,11 +1,9 @@
 """What hostile and broken peers may do to a broker: end their own connection, and nothing else."""
 
 import contextlib
-import os
 import random
 import resource
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -186,26 +184,15 @@ def test_a_bad_topic_name_makes_nothing(broker: BrokerProcess, name: str) -> Non
         assert made.error == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def resident_bytes(broker: BrokerProcess) -> int:
-    """The broker's memory, from the system."""
-    if os.path.exists("/proc/self/statm"):
-        with open(f"/proc/{broker.pid}/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    shown = subprocess.run(
-        ["ps", "-o", "rss=", "-p", str(broker.pid)], capture_output=True, check=True
-    )
-    return int(shown.stdout) * 1024
-
-
 def test_huge_lengths_take_no_memory(broker: BrokerProcess, bystander: Bystander) -> None:
     """A broker gives memory for bytes that came, never for a length that was claimed."""
-    before = resident_bytes(broker)
+    before = broker.resident_bytes
     with contextlib.ExitStack() as stack:
         for _ in range(200):
             wire = stack.enter_context(Wire(broker.address))
             wire.send(struct.pack(">I", FRAME_BYTES_MAX) + bytes(100))
         bystander.goes_on()
-        assert resident_bytes(broker) - before < 20e6
+        assert broker.resident_bytes - before < 20e6
 
 
 def test_idle_connections_are_cheap(broker: BrokerProcess, bystander: Bystander) -> None:
@@ -215,11 +202,11 @@ def test_idle_connections_are_cheap(broker: BrokerProcess, bystander: Bystander)
     if soft < 2 * count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (2 * count, hard))
     with contextlib.ExitStack() as stack:
-        before = resident_bytes(broker)
+        before = broker.resident_bytes
         wires = [stack.enter_context(Wire(broker.address)) for _ in range(count)]
         for wire in wires:
             assert wire.call(ApiKey.METADATA, MetadataRequest((bystander.topic,))).topics
-        assert (resident_bytes(broker) - before) / count < 30e3
+        assert (broker.resident_bytes - before) / count < 30e3
         bystander.goes_on()
 
 
@@ -240,9 +227,9 @@ def test_a_client_that_does_not_read_costs_no_memory(
         create_topic(wire, topic)
         for _ in range(40):
             assert produce(wire, topic, batch).error == ErrorCode.NONE
-        before = resident_bytes(broker)
+        before = broker.resident_bytes
         wire.socket.settimeout(1.0)
         with pytest.raises(TimeoutError):
             ask_for_ever(wire, request)
         bystander.goes_on()
-        assert resident_bytes(broker) - before < 20e6
+        assert broker.resident_bytes - before < 20e6
