@@ -67,15 +67,15 @@ def create(
     ] = False,
 ) -> None:
     """Create a topic."""
+    from minibroker.client import NewTopic
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
-    from minibroker.protocol.messages.topics import ConfigEntry, NewTopic
 
     name = one_topic(topic, topic_option)
-    configs = tuple(ConfigEntry(*pair) for pair in pairs(config or [], "--config").items())
+    configs = pairs(config or [], "--config")
     with _admin(bootstrap, timeout_s) as admin:
         try:
-            admin.create_topics([NewTopic(name, partitions, replication_factor, configs)])
+            admin.create_topics(NewTopic(name, partitions, replication_factor, configs))
         except BrokerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not if_not_exists:
                 raise
@@ -92,7 +92,7 @@ def list_topics(
 ) -> None:
     """List the topics' names."""
     with _admin(bootstrap, timeout_s) as admin:
-        names = sorted(admin.list_topics())
+        names = admin.list_topics()
     if output is OutputFormat.JSON:
         print(json.dumps(names))
     else:
@@ -123,9 +123,9 @@ def describe(
     """Show partitions, leaders, replicas and settings; of all topics if none is named."""
     with _admin(bootstrap, timeout_s) as admin:
         named = topic is not None or topic_option is not None
-        names = [one_topic(topic, topic_option)] if named else sorted(admin.list_topics())
-        topics = admin.describe_topics(names)
-        configs = admin.describe_configs(names)
+        names = [one_topic(topic, topic_option)] if named else admin.list_topics()
+        topics = admin.describe_topics(*names)
+        configs = admin.describe_configs(*names)
     filters = [under_replicated, unavailable, under_min_isr, at_min_isr]
     shown = [_description(each, configs[each.name], filters) for each in topics]
     if output is OutputFormat.JSON:
@@ -225,7 +225,7 @@ def alter(
     if not changes:
         raise typer.BadParameter("nothing to change: give --config or --delete-config")
     with _admin(bootstrap, timeout_s) as admin:
-        admin.alter_configs(name, changes)
+        admin.alter_configs({name: changes})
     print(f"Altered topic {name}.")
 
 
@@ -247,7 +247,7 @@ def delete(
     name = one_topic(topic, topic_option)
     with _admin(bootstrap, timeout_s) as admin:
         try:
-            admin.delete_topics([name])
+            admin.delete_topics(name)
         except BrokerError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not if_exists:
                 raise

@@ -21,8 +21,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from minibroker.client import Admin, Consumer, Delivery, Producer
-from minibroker.protocol.messages.topics import NewTopic
+from minibroker.client import Admin, Consumer, Delivery, NewTopic, Producer
 from tests.processes import BrokerProcess
 
 TOPIC = "standard-library"
@@ -136,7 +135,7 @@ async def run(story: Story, lines: Lines, data_dir: Path) -> None:
     try:
         address = brokers[0].wait_until_ready().address
         async with Admin(address) as admin:
-            await admin.create_topics([NewTopic(TOPIC, PARTITION_COUNT, 1)])
+            await admin.create_topics(NewTopic(TOPIC, PARTITION_COUNT))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(produce, address, lines, story)
             nursery.start_soon(kill_and_restart, brokers, data_dir, story)
