@@ -63,7 +63,10 @@ class _Produce:
             return
         self._services.replicas.note_append(partition, now)
         end = appended.last_offset + 1
-        waiting = _Waiting(len(self._answers), partition, partition.leader_epoch, end)
+        if self._counted_end(partition) < end:
+            self._waiting.append(
+                _Waiting(len(self._answers), partition, partition.leader_epoch, end)
+            )
         self._answers.append(
             PartitionProduced(
                 name.topic,
@@ -74,8 +77,6 @@ class _Produce:
                 partition.log.log_start,
             )
         )
-        if not self._is_final(waiting):
-            self._waiting.append(waiting)
 
     @property
     def failures(self) -> list[PartitionProduced]:
@@ -89,7 +90,8 @@ class _Produce:
 
     def attempt(self, now: float) -> ProduceResponse | None:
         """The answer, once no entry of it can change any more."""
-        self._waiting = [item for item in self._waiting if not self._is_final(item)]
+        if self._waiting:
+            self._waiting = [item for item in self._waiting if not self._is_final(item)]
         return None if self._waiting else ProduceResponse(tuple(self._answers))
 
     def expire(self) -> ProduceResponse:
@@ -101,8 +103,12 @@ class _Produce:
             )
         return ProduceResponse(tuple(self._answers))
 
+    def _counted_end(self, partition: Partition) -> int:
+        """Everything below it counts as `acks` demands."""
+        return partition.high_watermark if self._acks == ACKS_ALL else partition.own_end
+
     def _is_final(self, item: _Waiting) -> bool:
-        """Whether the batch counts as `acks` demands, or never will in this term."""
+        """Whether the batch counts, or never will in this term."""
         partition = item.partition
         name = partition.topic_partition
         role = partition.role
@@ -116,11 +122,10 @@ class _Produce:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._answers[item.place] = self._failure(name, code, "its leader changed")
             return True
-        if self._acks != ACKS_ALL:
-            return self._acks == ACKS_NONE or partition.own_end >= item.end
-        if role.high_watermark < item.end:
+        if self._counted_end(partition) < item.end:
             return False
-        if not role.is_isr_large_enough(partition.settings.min_insync_replicas):
+        enough = partition.settings.min_insync_replicas
+        if self._acks == ACKS_ALL and not role.is_isr_large_enough(enough):
             self._answers[item.place] = self._failure(
                 name, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the in-sync set shrank"
             )
