@@ -2,7 +2,8 @@
 
 A flush has two halves, because fsync happens elsewhere: `start` says what to sync and remembers how
 far the log was, `finish` believes it. A cut in between makes a flush prove nothing about offsets:
-what was synced may have been cut and written anew. So every cut starts a new generation.
+what was synced may have been cut and written anew. So every cut starts a new generation. A cut,
+too, is durable only when its file was synced.
 
 Names are durable on their own: a file that was synced is lost if its name is. After a creation, a
 rename or a removal the next flush syncs the directories, too.
@@ -24,8 +25,8 @@ class Durability:
         self.recovery_point = recovery_point
         self.generation = 0
         self._files = files
-        # An offset in the oldest segment that was cut since the last flush. The run before may
-        # have died after a cut: never below its recovery point, but maybe at the end of a segment.
+        # An offset in the segment (the active one) that was cut since the last flush. The run
+        # before may have died after a cut: not below its recovery point, maybe right there.
         self._cut_from = OFFSET_MAX if is_clean else recovery_point - 1
         self._name_changes = 1
         self._durable_name_changes = 0
@@ -40,11 +41,21 @@ class Durability:
         self.recovery_point = min(self.recovery_point, offset)
         self._cut_from = min(self._cut_from, base_offset)
 
+    def settle_cut(self, active: File, directory: PurePath) -> None:
+        """Before the log goes on in another file: make a cut durable that is not. Blocks, rarely.
+
+        A power cut might undo it and keep the new file, and old batches would run on into new ones.
+        """
+        if self._cut_from < OFFSET_MAX:
+            active.sync_now()
+            self._files.sync_dir(directory)
+            self._cut_from = OFFSET_MAX
+
     def start(self, segments: Segments, log_end: int, directory: PurePath) -> Flush:
         """What to sync so that all that is in the log now becomes durable; see `Flush`."""
         files: list[File] = []
         opened: list[File] = []
-        if min(self.recovery_point, self._cut_from) < log_end:
+        if self.recovery_point < log_end or self._cut_from < OFFSET_MAX:
             for segment in segments.from_offset(min(self.recovery_point, self._cut_from)):
                 files.append(segment.file)
                 if segment is not segments.active:

@@ -223,6 +223,7 @@ class Log:
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         """Seal the active segment and begin a new one; may be tried again if the disk is full."""
         sealed = self._segments.active
+        self._durability.settle_cut(sealed.file, self.directory)
         sealed.write_indexes()
         self._snapshots.take(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)

@@ -19,7 +19,6 @@ class Snapshots:
     def __init__(self, files: Files, directory: PurePath) -> None:
         self._files = files
         self._directory = directory
-        self._newest: int | None = None
 
     def path(self, offset: int) -> PurePath:
         """Where the snapshot of an offset lies."""
@@ -35,10 +34,8 @@ class Snapshots:
         return [int(stem) for stem in stems if stem.isdigit()]
 
     def take(self, offset: int, data: bytes) -> None:
-        """Keep the states at `offset`; nothing to do if that is the newest snapshot already."""
-        if offset != self._newest:
-            self._files.write_atomic(self.path(offset), data, sync=False)
-            self._newest = offset
+        """Keep the states at `offset`."""
+        self._files.write_atomic(self.path(offset), data, sync=False)
 
     def read(self, offset: int) -> bytes:
         """The bytes of one snapshot."""
@@ -47,8 +44,6 @@ class Snapshots:
     def drop(self, offset: int) -> None:
         """Remove the snapshot of an offset, if there is one."""
         self._files.remove(self.path(offset))
-        if self._newest == offset:
-            self._newest = None
 
     def drop_outside(self, first: int, last: int) -> None:
         """Remove those below `first` and above `last`."""
