@@ -7,6 +7,7 @@ goes back would make it read all again. It says OFFSET_NOT_AVAILABLE until it kn
 """
 
 from minibroker.broker.log.validate import Refused
+from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
@@ -50,17 +51,22 @@ def _list_offset(
             epoch = log.epochs.entries[0].epoch
             return PartitionOffset(*name, 0, NO_TIMESTAMP, log.log_start, epoch)
         if asked.timestamp == LATEST_TIMESTAMP:
-            if replica_id < 0 and leader.high_watermark < leader.epoch_start:
-                raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "the term has only begun")
+            _require_known_end(leader, end)
             return PartitionOffset(*name, 0, NO_TIMESTAMP, end, leader.leader_epoch)
         if asked.timestamp < 0:
             raise Refused(ErrorCode.INVALID_REQUEST, f"no such timestamp: {asked.timestamp}")
         found = log.offset_for_timestamp(asked.timestamp, end)
         if found is None:
+            _require_known_end(leader, end)
             return PartitionOffset(*name, 0)
         return PartitionOffset(*name, 0, found.timestamp, found.offset, found.leader_epoch)
     except Refused as refused:
         return PartitionOffset(*name, refused.code)
+
+
+def _require_known_end(leader: Leader, end: int) -> None:
+    if end < leader.epoch_start:
+        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "how much is committed is not known yet")
 
 
 def offsets_for_leader_epoch(

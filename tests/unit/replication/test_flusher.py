@@ -1,0 +1,140 @@
+"""When records are forced to the disk (architecture 4.12)."""
+
+import pytest
+import trio
+import trio.testing
+
+from minibroker.protocol.types import TopicPartition
+from tests.unit.node import T0, Node, batch_of, state_of
+
+OTHER = TopicPartition("t", 1)
+
+
+def append(node: Node, name: TopicPartition = T0) -> None:
+    node.partition(name).append_as_leader(batch_of(), 1, 1_000)
+    node.replicas.note_append(node.partition(name), trio.current_time())
+
+
+async def test_interval_flushes_what_is_dirty(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """flush=interval: a record is durable at most flush.ms after its append, and idle logs rest."""
+    node = Node(flush_ms="500")
+    node.lead()
+    nursery.start_soon(node.flusher.run)
+    await trio.sleep(10)
+    append(node)
+    await trio.sleep(0.4)
+    append(node)
+    assert node.partition().log.durable_end == 0
+    await trio.sleep(0.2)
+    assert node.partition().log.durable_end == 2
+    count = node.files.sync_count
+    await trio.sleep(60)
+    assert node.files.sync_count == count
+
+
+async def test_never_flushes_nothing(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """flush=never: the system writes back when it likes."""
+    node = Node(flush="never")
+    node.lead()
+    nursery.start_soon(node.flusher.run)
+    append(node)
+    await trio.sleep(3_600)
+    assert node.partition().log.durable_end == 0
+
+
+async def test_always_gathers_a_group_while_it_syncs(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """flush=always: what comes during an fsync shares the next one."""
+    node = Node(flush="always")
+    node.files.sync_s = 0.1
+    node.lead()
+    nursery.start_soon(node.flusher.run)
+    append(node)
+    await trio.sleep(1)
+    count = node.files.sync_count
+    for _ in range(50):
+        append(node)
+        await trio.sleep(0.01)
+    await trio.sleep(0.3)
+    assert node.partition().high_watermark == 51
+    assert node.files.sync_count - count <= 8
+
+
+async def test_the_high_watermark_waits_for_the_disk(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """flush=always: the own end is the durable one, and nobody sees more."""
+    node = Node(flush="always")
+    node.files.sync_s = 0.1
+    node.lead()
+    nursery.start_soon(node.flusher.run)
+    append(node)
+    await trio.sleep(0.05)
+    assert (node.partition().high_watermark, node.partition().log.log_end) == (0, 1)
+    await trio.sleep(0.5)
+    assert node.partition().high_watermark == 1
+
+
+async def test_a_stricter_setting_takes_over(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A change to flush=always flushes what was waiting for its interval."""
+    node = Node(flush_ms="60000")
+    node.lead()
+    nursery.start_soon(node.flusher.run)
+    append(node)
+    await trio.sleep(1)
+    node.replicas.reconfigure("t", {"flush": "always"})
+    await trio.sleep(1)
+    assert node.partition().log.durable_end == 1
+
+
+async def test_what_is_durable_after_opening_is_known_by_a_flush(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """flush=always: after an unclean stop the log end counts only once it was synced."""
+    node = Node(flush="always")
+    node.lead()
+    append(node)
+    node.files.kill()
+    again = Node(node.files, flush="always")
+    again.lead(state_of(epochs=(1, 1)))
+    assert again.partition().log.log_end == 1
+    nursery.start_soon(again.flusher.run)
+    await trio.sleep(1)
+    assert again.partition().high_watermark == 1
+
+
+async def test_a_failed_fsync_leaves(autojump_clock: trio.testing.MockClock) -> None:
+    """A failed fsync is not tried again: its error ends the flusher."""
+    node = Node(flush="always")
+    node.lead()
+    append(node)
+    node.files.fail("sync")
+    with pytest.raises(OSError, match="Input/output error"):
+        await node.flusher.run()
+
+
+async def test_a_deleted_log_is_forgotten(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A log that is deleted before or during its flush stops nobody."""
+    node = Node(flush="always")
+    node.files.sync_s = 0.1
+    node.lead(state_of(), state_of(OTHER))
+    nursery.start_soon(node.flusher.run)
+    append(node)
+    append(node, OTHER)
+    await trio.sleep(0.05)
+    for state in (state_of(), state_of(OTHER)):
+        node.stop(state, delete=True, leader_epoch=0)
+    await trio.sleep(1)
+    node.lead(state_of(topic_id=b"j" * 16))
+    append(node)
+    await trio.sleep(1)
+    assert node.partition().high_watermark == 1

@@ -1,0 +1,171 @@
+"""METADATA, topics, their settings and producer ids, through the handlers and the controller."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+import trio.testing
+
+from minibroker.broker.controller.controller import Registration
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.dispatch import HANDLERS
+from minibroker.broker.server.handlers import metadata
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    ConfigChange,
+    DescribeConfigsRequest,
+    TopicConfigChanges,
+)
+from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from minibroker.protocol.messages.producer_id import InitProducerIdRequest
+from minibroker.protocol.messages.topics import (
+    ConfigEntry,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+)
+from minibroker.protocol.types import Endpoint, TopicPartition
+from tests.unit.node import Node, state_of
+
+
+def describe(node: Node, *names: str, may_create: bool = False) -> MetadataResponse:
+    outcome = metadata.handle(node.services, MetadataRequest(names, may_create), 0.0)
+    assert isinstance(outcome, MetadataResponse)
+    return outcome
+
+
+@asynccontextmanager
+async def controlled(**settings: str) -> AsyncIterator[Node]:
+    """A node whose controller runs."""
+    node = Node(**settings)
+    async with trio.open_nursery() as nursery:
+        registration = Registration(Endpoint("broker-1", 9092))
+        await nursery.start(node.services.controller.run, registration)
+        yield node
+        nursery.cancel_scope.cancel()
+
+
+async def ask(node: Node, api_key: ApiKey, request: object) -> Any:
+    """The answer, waited for."""
+    outcome = HANDLERS[api_key](node.services, request, trio.current_time())
+    return await node.purgatory.settle(outcome) if isinstance(outcome, Parked) else outcome
+
+
+def test_who_leads_what() -> None:
+    """Brokers, cluster, controller and every partition of the topics that were asked for."""
+    node = Node()
+    node.know(state_of(epochs=(3, 7), isr=(1,), replicas=(1,)))
+    answer = describe(node, "t")
+    assert [(b.node_id, b.host, b.port) for b in answer.brokers] == [(1, "broker-1", 9092)]
+    assert (answer.cluster_id, answer.controller_id) == ("cluster", 1)
+    (topic,) = answer.topics
+    assert (topic.name, topic.error, topic.topic_id) == ("t", 0, b"i" * 16)
+    (partition,) = topic.partitions
+    assert (partition.leader_id, partition.leader_epoch, partition.error) == (1, 3, 0)
+
+
+def test_a_dead_leader_is_none() -> None:
+    """MET-03, MET-04: LEADER_NOT_AVAILABLE and leader -1; the rest is told all the same."""
+    node = Node()
+    node.know(
+        state_of(leader=2, epochs=(3, 7), isr=(2,), replicas=(1, 2)),
+        state_of(TopicPartition("t", 1), leader=-1, epochs=(4, 0), isr=(1,), replicas=(1,)),
+    )
+    for partition, epoch in zip(describe(node, "t").topics[0].partitions, (3, 4), strict=True):
+        assert partition.error == ErrorCode.LEADER_NOT_AVAILABLE
+        assert partition.leader_id == -1
+        assert partition.leader_epoch == epoch
+        assert partition.isr
+    assert describe(node, "t").topics[0].partitions[0].offline_replicas == (2,)
+
+
+def test_all_topics_some_or_none() -> None:
+    """None asks for all topics, an empty tuple for the brokers only."""
+    node = Node()
+    node.know(state_of())
+    node.know(state_of(TopicPartition("u", 0)))
+    everything = metadata.handle(node.services, MetadataRequest(None), 0.0)
+    assert isinstance(everything, MetadataResponse)
+    assert [topic.name for topic in everything.topics] == ["t", "u"]
+    assert describe(node).topics == ()
+
+
+def test_unknown_topics_are_told() -> None:
+    """MET-07: without auto creation a topic that is nowhere is UNKNOWN_TOPIC_OR_PARTITION."""
+    unknown = describe(Node(), "u").topics[0]
+    assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    node = Node(auto_create_topics_enable="false")
+    unknown = describe(node, "u", may_create=True).topics[0]
+    assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_topics_are_made_when_first_asked_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Auto creation: the answer has the new topic's leader; a bad name has its reason."""
+    async with controlled(num_partitions="3") as node:
+        request = MetadataRequest(("t", "no/name"))
+        made, bad = (await ask(node, ApiKey.METADATA, request)).topics
+        assert [p.leader_id for p in made.partitions] == [1, 1, 1]
+        assert bad.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert node.partition(TopicPartition("t", 2)).is_leader
+
+
+async def test_a_controller_that_is_late_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """What is not done in time is answered: the client asks again."""
+    node = Node()
+    late = await ask(node, ApiKey.METADATA, MetadataRequest(("t",)))
+    assert late.topics[0].error == ErrorCode.LEADER_NOT_AVAILABLE
+    for api_key, request in (
+        (ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("t"),), 100)),
+        (ApiKey.DELETE_TOPICS, DeleteTopicsRequest(("t",), 100)),
+        (ApiKey.ALTER_CONFIGS, AlterConfigsRequest((TopicConfigChanges("t"),))),
+    ):
+        answer = await ask(node, api_key, request)
+        assert [topic.error for topic in answer.topics] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+async def test_settings_of_a_topic(autojump_clock: trio.testing.MockClock) -> None:
+    """A topic's settings are described as they are in force, and a change holds at once."""
+    async with controlled() as node:
+        new = NewTopic("t", configs=(ConfigEntry("retention.ms", "5000"),))
+        await ask(node, ApiKey.CREATE_TOPICS, CreateTopicsRequest((new,)))
+        change = TopicConfigChanges("t", (ConfigChange("segment.bytes", "2000"),))
+        answer = await ask(node, ApiKey.ALTER_CONFIGS, AlterConfigsRequest((change,)))
+        assert answer.topics[0].error == 0
+        assert node.partition().log.limits.segment_bytes == 2_000
+        request = DescribeConfigsRequest(("t", "u"))
+        described, unknown = (await ask(node, ApiKey.DESCRIBE_CONFIGS, request)).topics
+        assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        settings = {config.name: config for config in described.configs}
+        assert (settings["retention.ms"].value, settings["retention.ms"].is_default) == (
+            "5000",
+            False,
+        )
+        assert settings["segment.bytes"].value == "2000"
+        assert settings["flush"].value == "interval"
+        assert settings["flush"].is_default
+
+
+async def test_producer_ids_are_never_the_same(autojump_clock: trio.testing.MockClock) -> None:
+    """PID-17: ids differ and grow; while a block is under way the client is told to ask again."""
+    async with controlled() as node:
+        ids = []
+        for _ in range(3_000):
+            answer = await ask(node, ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
+            if answer.error:
+                assert answer.error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                await trio.sleep(0.01)
+            else:
+                ids.append(answer.producer_id)
+        assert len(ids) > 2_000
+        assert ids == sorted(set(ids))
+
+
+async def test_there_are_no_transactions(autojump_clock: trio.testing.MockClock) -> None:
+    """K5: a transactional id is refused in plain words."""
+    answer = await ask(Node(), ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest("mine"))
+    assert answer.error == ErrorCode.INVALID_REQUEST
+    assert "transactions" in answer.error_message

@@ -1,0 +1,91 @@
+"""LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH through their handlers (row FET-13, R9)."""
+
+from minibroker.broker.server.handlers import offsets
+from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
+from minibroker.protocol.messages.offsets import (
+    ListOffsetsRequest,
+    OffsetsForLeaderEpochRequest,
+    PartitionEpoch,
+    PartitionEpochEnd,
+    PartitionListOffsets,
+    PartitionOffset,
+)
+from tests.unit.node import Node, batch_of, state_of
+
+
+def list_offset(
+    node: Node, timestamp: int, *, leader_epoch: int = -1, replica_id: int = -1
+) -> PartitionOffset:
+    asked = PartitionListOffsets("t", 0, timestamp, leader_epoch)
+    request = ListOffsetsRequest(replica_id, (asked,))
+    return offsets.list_offsets(node.services, request, 0.0).partitions[0]
+
+
+def epoch_end(node: Node, epoch: int, leader_epoch: int = -1) -> PartitionEpochEnd:
+    request = OffsetsForLeaderEpochRequest(-1, (PartitionEpoch("t", 0, epoch, leader_epoch),))
+    return offsets.offsets_for_leader_epoch(node.services, request, 0.0).partitions[0]
+
+
+def append(node: Node, count: int, time_ms: int = 1_000) -> None:
+    node.partition().append_as_leader(batch_of(count, time_ms=time_ms), 1, 1_000)
+
+
+def test_latest_and_earliest() -> None:
+    """FET-13: latest is the high watermark for consumers, the log end for followers."""
+    node = Node()
+    node.lead(state_of(epochs=(3, 0), isr=(1, 2), replicas=(1, 2)))
+    append(node, 5)
+    node.partition().note_fetch(2, 2)
+    assert list_offset(node, LATEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 2, 3)
+    assert list_offset(node, LATEST_TIMESTAMP, replica_id=2).offset == 5
+    assert list_offset(node, EARLIEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 0, 3)
+
+
+def test_by_time() -> None:
+    """The first record of a time or later, below the high watermark; -1 where there is none."""
+    node = Node()
+    node.lead()
+    for time_ms in (1_000, 2_000, 3_000):
+        append(node, 2, time_ms)
+    assert list_offset(node, 1_500) == PartitionOffset("t", 0, 0, 2_000, 2, 0)
+    assert list_offset(node, 3_001) == PartitionOffset("t", 0)
+    assert list_offset(node, -3).error == ErrorCode.INVALID_REQUEST
+
+
+async def test_a_new_leader_does_not_send_consumers_back() -> None:
+    """R9: as long as the high watermark is below the term's start, latest is not available."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    append(node, 5)
+    node.lead(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)))
+    assert list_offset(node, LATEST_TIMESTAMP).error == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert list_offset(node, 9_999).error == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert list_offset(node, EARLIEST_TIMESTAMP).offset == 0
+    node.partition().note_fetch(2, 5)
+    assert list_offset(node, LATEST_TIMESTAMP).offset == 5
+
+
+def test_epochs_of_the_asker_are_checked() -> None:
+    """FET-05 holds here too."""
+    node = Node()
+    node.lead(state_of(epochs=(3, 0)))
+    fenced, unknown = ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert list_offset(node, LATEST_TIMESTAMP, leader_epoch=2).error == fenced
+    assert list_offset(node, LATEST_TIMESTAMP, leader_epoch=4).error == unknown
+    assert epoch_end(node, 3, leader_epoch=2).error == fenced
+    assert epoch_end(node, 3, leader_epoch=4).error == unknown
+    assert list_offset(Node(), LATEST_TIMESTAMP).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert epoch_end(Node(), 3).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_where_an_epoch_ended() -> None:
+    """EPO-01 to EPO-05 through the request: end of the largest epoch not above the asked one."""
+    node = Node()
+    node.lead(state_of(epochs=(2, 0)))
+    append(node, 3)
+    node.lead(state_of(epochs=(4, 1)))
+    append(node, 2)
+    assert epoch_end(node, 2) == PartitionEpochEnd("t", 0, 0, 2, 3)
+    assert epoch_end(node, 3) == PartitionEpochEnd("t", 0, 0, 2, 3)
+    assert epoch_end(node, 4) == PartitionEpochEnd("t", 0, 0, 4, 5)
+    assert epoch_end(node, 5) == PartitionEpochEnd("t", 0, 0, -1, -1)
