@@ -49,7 +49,7 @@ class Intake:
         self._routes = routes
         self._accumulator: Accumulator = routes.accumulator
         self._outcomes = outcomes
-        self._wall_ms = wall_ms
+        self.wall_ms = wall_ms
         self._wake = wake
         # What `send_nowait` looks at; empty while nothing may be taken.
         self._by_topic: dict[str, Route] = {}
@@ -77,7 +77,7 @@ class Intake:
         Raises `TypeError` for what is not bytes and `ValueError` for what can never be sent.
         """
         if timestamp_ms is None:
-            timestamp_ms = self._wall_ms()
+            timestamp_ms = self.wall_ms()
         try:
             route = self._by_topic[topic]
             size = len(value) + RECORD_OVERHEAD_BYTES  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ class Intake:
     ) -> int:
         """Take as many of the values as there is room for, from the first on; returns how many."""
         if timestamp_ms is None:
-            timestamp_ms = self._wall_ms()
+            timestamp_ms = self.wall_ms()
         if set(map(type, values)) - {bytes}:
             values = [check_bytes(value, "a value") or b"" for value in values]
         check_record(topic, (timestamp_ms, key, None, ()))
@@ -138,7 +138,7 @@ class Intake:
     ) -> PendingDelivery:
         """As `send_nowait`, for who wants to know of this one record; costs several times more."""
         if timestamp_ms is None:
-            timestamp_ms = self._wall_ms()
+            timestamp_ms = self.wall_ms()
         pending = PendingDelivery(self._outcomes.failures)
         record = check_record(topic, (timestamp_ms, key, value, headers))
         self._append(topic, partition, record, pending)
@@ -153,13 +153,7 @@ class Intake:
     ) -> OpenBatch:
         """The long way: whatever `send_nowait` does not do itself."""
         self._check_open()
-        size = record_bytes(record)
-        if size > self._record_bytes_max:
-            raise ValueError(
-                f"a record of {size} bytes for topic {topic!r} is larger than max.request.size "
-                f"({self._options.max_request_size}) or buffer.memory "
-                f"({self._options.buffer_memory}) allows"
-            )
+        size = self.check_size(topic, record)
         lane = self._routes.lane_for(topic, partition, record)
         open_before = lane.open
         try:
@@ -173,6 +167,17 @@ class Intake:
             self._has_news = True
             self._wake()
         return lane.open
+
+    def check_size(self, topic: str, record: RawRecord) -> int:
+        """What the record takes in a batch. Raises `ValueError` if that can never be sent."""
+        size = record_bytes(record)
+        if size > self._record_bytes_max:
+            raise ValueError(
+                f"a record of {size} bytes for topic {topic!r} is larger than max.request.size "
+                f"({self._options.max_request_size}) or buffer.memory "
+                f"({self._options.buffer_memory}) allows"
+            )
+        return size
 
     def _start_taking(self) -> None:
         self._is_open = True

@@ -1,0 +1,13 @@
+"""The clients as plain blocking classes: for scripts, notebooks and asyncio programs.
+
+    from minibroker.client.blocking import Producer
+
+    with Producer("127.0.0.1:9092") as producer:
+        producer.send("greetings", b"hello")
+
+Each runs the trio client in a thread of its own (portal.py).
+"""
+
+from minibroker.client.blocking.producer import Producer
+
+__all__ = ["Producer"]
