@@ -24,8 +24,9 @@ async def measure_latency(
     async with Producer(options) as producer:
         await producer.send_and_wait(topic, bytes(PAYLOAD_BYTES))
         async with Consumer(options["bootstrap.servers"], fetch_max_wait_ms=500) as consumer:
-            await consumer.assign_topics(topic)
-            await consumer.seek_to_end()
+            partitions = await consumer.assign_topics(topic)
+            for partition, end in (await consumer.end_offsets(*partitions)).items():
+                consumer.seek(partition, end)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_receive, consumer, latencies, count)
                 await _send(producer, topic, rate, count)
