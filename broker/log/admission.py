@@ -6,6 +6,7 @@ timestamps are judged by the header alone, its first and its largest.
 """
 
 from minibroker.broker.log.limits import LogLimits
+from minibroker.broker.log.outcomes import DISK_IS_FULL
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import (
@@ -61,3 +62,10 @@ def check_continuation(records: Buffer, log_end: int) -> list[tuple[int, BatchHe
             )
         log_end = header.next_offset
     return batches
+
+
+def what_to_raise(error: OSError) -> Exception:
+    """A full disk is what its client is told; any other error of an append stays what it is."""
+    if error.errno in DISK_IS_FULL:
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+    return error

@@ -5,24 +5,23 @@ file with them, and makes it anew where they differ. For the same reason a full 
 an append here; the file is written again at the next chance.
 """
 
-import errno
 import logging
 from pathlib import PurePath
 
 from minibroker.broker.log.checkpoint import CheckpointError
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
+from minibroker.broker.log.outcomes import DISK_IS_FULL
 
 LOGGER = logging.getLogger(__name__)
 NAME = "leader-epoch-checkpoint"
-DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class EpochFile:
-    """`is_stale` until the file says what the cache does."""
+    """The file, and whether it lags behind the epochs."""
 
     def __init__(self, files: Files, directory: PurePath) -> None:
-        self.is_stale = True
+        self._is_stale = False
         self._files = files
         self._path = directory / NAME
 
@@ -38,9 +37,10 @@ class EpochFile:
             return None
         return epochs
 
-    def save(self, epochs: EpochCache) -> None:
-        """Write the file if it is stale; a full disk leaves it so."""
-        if not self.is_stale:
+    def update(self, epochs: EpochCache, has_changed: bool) -> None:
+        """Write the file if the epochs changed; a full disk leaves that to the next time."""
+        self._is_stale |= has_changed
+        if not self._is_stale:
             return
         try:
             self._files.write_atomic(self._path, epochs.dump(), sync=False)
@@ -49,4 +49,4 @@ class EpochFile:
                 raise
             LOGGER.warning("%s could not be written: %s", self._path, error)
             return
-        self.is_stale = False
+        self._is_stale = False

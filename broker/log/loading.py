@@ -184,8 +184,7 @@ class _Loader:
                     epochs.assign(header.leader_epoch, header.base_offset)
         epochs.truncate_from_end(log_end)
         epochs.truncate_from_start(log_start)
-        self._epoch_file.is_stale = epochs.dump() != before
-        self._epoch_file.save(epochs)
+        self._epoch_file.update(epochs, epochs.dump() != before)
         return epochs
 
     def _agrees(self, epochs: EpochCache, end_offset: int) -> bool:

@@ -22,9 +22,8 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Self
 
-from minibroker.broker.log.admission import check_append, check_continuation
+from minibroker.broker.log.admission import check_append, check_continuation, what_to_raise
 from minibroker.broker.log.durability import Durability
-from minibroker.broker.log.epoch_file import DISK_IS_FULL
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.limits import LogLimits
@@ -56,13 +55,6 @@ from minibroker.protocol.records.batch import (
 from minibroker.protocol.types import Slice, TopicPartition
 
 
-def _refusal(error: OSError) -> Exception:
-    """A full disk is what its client is told; any other error stays what it is."""
-    if error.errno in DISK_IS_FULL:
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
-    return error
-
-
 class Log:
     """See the head of this file. Made by `Log.open`.
 
@@ -91,12 +83,7 @@ class Log:
 
     @classmethod
     def open(
-        cls,
-        place: Place,
-        limits: LogLimits,
-        opening: Opening = NEW_LOG,
-        *,
-        now_ms: int,
+        cls, place: Place, limits: LogLimits, opening: Opening = NEW_LOG, *, now_ms: int
     ) -> Self:
         """Open the log in `place`, or make it. Reads whole segments only after an unclean stop."""
         return cls(place, limits, load(place, limits, opening, now_ms))
@@ -148,11 +135,6 @@ class Log:
         return self._segments.size
 
     @property
-    def last_epoch(self) -> int:
-        """The newest leader epoch it knows; -1 if none."""
-        return self.epochs.newest_epoch
-
-    @property
     def _files(self) -> Files:
         return self._place.files
 
@@ -181,7 +163,7 @@ class Log:
             segment = self._segment_for(header, now_ms)
             position = segment.write(batch)
         except OSError as error:
-            raise _refusal(error) from error
+            raise what_to_raise(error) from None
         segment.note(header, position)
         self.producers.update(header, now_ms)
         self.log_end = header.next_offset
@@ -202,15 +184,14 @@ class Log:
                 segment = self._segment_for(header, now_ms)
                 at = segment.write(records[position : position + header.size])
             except OSError as error:
-                raise _refusal(error) from error
+                raise what_to_raise(error) from None
             segment.note(header, at)
             self.producers.update_from_replica(header, now_ms)
             self.log_end = header.next_offset
 
     def assign_epoch(self, leader_epoch: int, offset: int) -> None:
         """Record that a leader epoch begins at an offset."""
-        self._epoch_file.is_stale |= self.epochs.assign(leader_epoch, offset)
-        self._epoch_file.save(self.epochs)
+        self._epoch_file.update(self.epochs, self.epochs.assign(leader_epoch, offset))
 
     def _segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
         segment = self._segments.active
@@ -287,7 +268,7 @@ class Log:
         """
         assert offset >= 0
         if offset >= self.log_end:
-            self._cut_epochs(self.log_end)
+            self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(self.log_end))
             return
         if offset < self._segments.first.base_offset:
             self.restart_at(offset, now_ms)
@@ -325,13 +306,9 @@ class Log:
         self._durability.note_name_change()
         self.log_end = offset
         self.log_start = min(self.log_start, offset)
-        self._cut_epochs(offset)
+        self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(offset))
         self._snapshots.drop_outside(self._segments.first.base_offset, offset)
         rebuild_producers(self.producers, self._segments, self._snapshots, now_ms)
-
-    def _cut_epochs(self, offset: int) -> None:
-        self._epoch_file.is_stale |= self.epochs.truncate_from_end(offset)
-        self._epoch_file.save(self.epochs)
 
     # -- keeping house
 
@@ -344,9 +321,11 @@ class Log:
         deleted = self._segments.take_first(count)
         if deleted:
             self.log_start = max(self.log_start, self._segments.first.base_offset)
-            self._epoch_file.is_stale |= self.epochs.truncate_from_start(self.log_start)
-            self._epoch_file.save(self.epochs)
+            self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(self.log_start))
             self._durability.note_name_change()
+            # Retention forgets no producer: those whose batches go are in a snapshot.
+            self._snapshots.take(self.log_end, self.producers.dump())
+            self._snapshots.drop_outside(self._segments.first.base_offset, self.log_end)
         for segment in deleted:
             self._trash.put(segment, now_ms + self._limits.file_delete_delay_ms)
         for segment in self._segments:
@@ -370,7 +349,7 @@ class Log:
             return
         self._segments.active.write_indexes()
         self._snapshots.take(self.log_end, self.producers.dump())
-        self._epoch_file.save(self.epochs)
+        self._epoch_file.update(self.epochs, False)
         flush = self.start_flush()
         for file in flush.files:
             file.sync_now()

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from minibroker.broker.log.admission import what_to_raise
 from minibroker.broker.log.checkpoint import CheckpointError, read_offsets, write_offsets
 from minibroker.broker.log.directory import DataDirectory, explaining
-from minibroker.broker.log.epoch_file import DISK_IS_FULL
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import Opening, Place
+from minibroker.broker.log.outcomes import DISK_IS_FULL, Opening, Place
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import TopicPartition
@@ -186,10 +186,9 @@ class LogManager:
             )
             log = Log.open(place, limits, now_ms=now_ms)
         except OSError as error:
-            if error.errno not in DISK_IS_FULL:
-                raise
-            self._files.remove_tree(directory)
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full") from error
+            if error.errno in DISK_IS_FULL:
+                self._files.remove_tree(directory)
+            raise what_to_raise(error) from None
         self._adopt(log)
         return log
 
@@ -222,8 +221,14 @@ class LogManager:
         count = 0
         for topic_partition, high_watermark in high_watermarks.items():
             log = self._logs.get(topic_partition)
-            if log is not None:
+            if log is None:
+                continue
+            try:
                 count += log.apply_retention(high_watermark, now_ms)
+            except OSError as error:
+                if error.errno not in DISK_IS_FULL:
+                    raise
+                LOGGER.warning("%s keeps expired segments: the disk is full", topic_partition)
         return count
 
     def remove_deleted_files(self, now_ms: int) -> None:

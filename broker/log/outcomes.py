@@ -1,5 +1,6 @@
 """What a log is opened with, and what its operations return: plain values."""
 
+import errno
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
@@ -32,6 +33,8 @@ class Opening:
     same_boot: bool = False
 
 
+# A full disk is answered and lived with; any other OSError leaves the broker.
+DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 NEW_LOG = Opening(is_clean=True)
 
 

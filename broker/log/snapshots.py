@@ -5,11 +5,14 @@ before it. So they are written without fsync, and one that is empty, cut or dama
 the next older one used.
 """
 
+import logging
 from pathlib import PurePath
 
 from minibroker.broker.log.files import Files
+from minibroker.broker.log.outcomes import DISK_IS_FULL
 from minibroker.broker.log.segment import file_name
 
+LOGGER = logging.getLogger(__name__)
 SUFFIX = ".snapshot"
 
 
@@ -34,8 +37,13 @@ class Snapshots:
         return [int(stem) for stem in stems if stem.isdigit()]
 
     def take(self, offset: int, data: bytes) -> None:
-        """Keep the states at `offset`."""
-        self._files.write_atomic(self.path(offset), data, sync=False)
+        """Keep the states at `offset`; a full disk is no reason to stop for it."""
+        try:
+            self._files.write_atomic(self.path(offset), data, sync=False)
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            LOGGER.warning("%s is not written: the disk is full", self.path(offset))
 
     def read(self, offset: int) -> bytes:
         """The bytes of one snapshot."""
