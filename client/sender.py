@@ -119,8 +119,11 @@ class Sender:
     async def _learn(self, topic: str) -> None:
         try:
             metadata = await self._cluster.topic(topic)
-        except (BrokerError, ClientError) as error:
+        except BrokerError as error:
             self._routes.unknown(topic, error)
+        except ClientError as error:
+            text = f"nothing was learnt of topic {topic!r} within max.block.ms; it may not exist"
+            self._routes.unknown(topic, ClientTimeout(f"{text}: {error}"))
         else:
             count = len(metadata.partitions)
             self._routes.learnt(topic, count, self._rng.randrange(count), trio.current_time())

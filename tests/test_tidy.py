@@ -64,7 +64,8 @@ PURE = [
     *("protocol/", "broker/config.py", "broker/log/", "broker/metadata/model.py"),
     *("broker/replication/roles.py", "broker/replication/partition.py"),
     *("broker/controller/placement.py", "broker/controller/decisions.py"),
-    *("client/accumulator.py", "client/positions.py"),
+    *("client/accumulator.py", "client/batches.py", "client/numbering.py"),
+    *("client/partitioner.py", "client/positions.py", "client/routes.py"),
 ]
 # The interface of a disk has one async function, whose forms live in disk.py.
 ASYNC_ALLOWED = {("broker/log/files.py", "sync")}
