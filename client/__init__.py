@@ -1,0 +1,84 @@
+"""The clients: Producer, Consumer and Admin for trio; `minibroker.client.blocking` without it.
+
+    from minibroker.client import Producer, Consumer, Admin
+
+Names are loaded when they are first used: the broker needs only `client.net` of this package, and
+a program that produces does not pay for the consumer.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from minibroker.client.admin import Admin, ClusterDescription, NewTopic
+    from minibroker.client.chunks import ConsumerRecord
+    from minibroker.client.consumer import Consumer
+    from minibroker.client.delivery import CloseReport, Delivery, PendingDelivery, RecordDelivered
+    from minibroker.client.errors import (
+        BufferFull,
+        ClientClosed,
+        ClientError,
+        ClientTimeout,
+        ConfigError,
+        CorruptRecords,
+        DeliveryFailed,
+        OffsetOutOfRange,
+        PositionError,
+    )
+    from minibroker.client.options import Seams
+    from minibroker.client.producer import Producer
+    from minibroker.protocol.errors import BrokerError
+    from minibroker.protocol.types import TopicPartition
+
+__all__ = [
+    "Admin",
+    "BrokerError",
+    "BufferFull",
+    "ClientClosed",
+    "ClientError",
+    "ClientTimeout",
+    "CloseReport",
+    "ClusterDescription",
+    "ConfigError",
+    "Consumer",
+    "ConsumerRecord",
+    "CorruptRecords",
+    "Delivery",
+    "DeliveryFailed",
+    "NewTopic",
+    "OffsetOutOfRange",
+    "PendingDelivery",
+    "PositionError",
+    "Producer",
+    "RecordDelivered",
+    "Seams",
+    "TopicPartition",
+]
+
+_HOMES: Final = {
+    "minibroker.client.admin": ("Admin", "ClusterDescription", "NewTopic"),
+    "minibroker.client.chunks": ("ConsumerRecord",),
+    "minibroker.client.consumer": ("Consumer",),
+    "minibroker.client.delivery": (
+        *("CloseReport", "Delivery", "PendingDelivery", "RecordDelivered"),
+    ),
+    "minibroker.client.errors": (
+        *("BufferFull", "ClientClosed", "ClientError", "ClientTimeout", "ConfigError"),
+        *("CorruptRecords", "DeliveryFailed", "OffsetOutOfRange", "PositionError"),
+    ),
+    "minibroker.client.options": ("Seams",),
+    "minibroker.client.producer": ("Producer",),
+    "minibroker.protocol.errors": ("BrokerError",),
+    "minibroker.protocol.types": ("TopicPartition",),
+}
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+assert sorted(_HOME_OF) == __all__
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name from its module, and keep it here."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
