@@ -20,6 +20,7 @@ from minibroker.broker.log.segment import DELETED_SUFFIX, Segment
 from minibroker.broker.log.segments import Segments
 from minibroker.broker.log.snapshots import Snapshots
 from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.records.batch import BatchHeader
 
 LOGGER = logging.getLogger(__name__)
 LEFTOVER_SUFFIXES = (DELETED_SUFFIX, ".tmp", ".cleaned")
@@ -48,21 +49,27 @@ def load(place: Place, limits: LogLimits, opening: Opening, now_ms: int) -> Load
 
 
 def rebuild_producers(
-    producers: ProducerStates, segments: Segments, snapshots: Snapshots, now_ms: int
+    producers: ProducerStates,
+    segments: Segments,
+    snapshots: Snapshots,
+    end_offset: int,
+    now_ms: int,
 ) -> None:
-    """Become what the log says up to its end: the newest good snapshot, then the batches."""
-    start = segments.first.base_offset
-    producers.clear(start)
+    """Become what the log says up to an offset: the newest good snapshot, then the batches.
+
+    A newer snapshot than that is taken as it is; `map_end_offset` tells.
+    """
+    producers.clear(segments.first.base_offset)
     for offset in reversed(snapshots.offsets()):
         try:
             producers.load(snapshots.read(offset), now_ms)
-            start = offset
             break
         except SnapshotError as error:
             LOGGER.warning("%s is deleted: %s", snapshots.path(offset), error)
             snapshots.drop(offset)
-    for header in segments.headers(start):
+    for header in segments.headers(producers.map_end_offset, end_offset):
         producers.update_from_replica(header, now_ms)
+    producers.map_end_offset = max(producers.map_end_offset, end_offset)
 
 
 class _Loader:
@@ -76,38 +83,38 @@ class _Loader:
         self._segments = Segments()
         self._epoch_file = EpochFile(place.files, place.directory)
         self._snapshots = Snapshots(place.files, place.directory)
+        self._epochs = EpochCache()
+        self._epochs_in_file: bytes | None = None
+        self._producers = ProducerStates(limits.producer_expiration_ms)
 
     def run(self) -> Loaded:
         opening, segments = self._opening, self._segments
         self._open_segments()
         damage = known_damage(self._place)
         first_checked = self._first_to_check()
-        log_end = -1
-        if first_checked < len(segments):
-            recovery = Recovery(self._place, opening, segments)
+        is_checked = first_checked < len(segments)
+        known_end = self._known_end(first_checked)
+        self._load_epochs(known_end)
+        self._load_producers(known_end)
+        log_end = known_end
+        if is_checked:
+            recovery = Recovery(self._place, opening, segments, self._observe)
             log_end = recovery.run(first_checked)
             damage = recovery.damage or damage
-        else:
-            log_end = self._end_of_active()
         if log_end < opening.log_start:
             log_end = opening.log_start
             self._restart_at(log_end)
         log_start = max(opening.log_start, segments.first.base_offset)
-        recovery_point = log_end if opening.is_clean else min(opening.recovery_point, log_end)
-        epochs = self._load_epochs(first_checked, log_start, log_end)
-        trusted = log_end if opening.same_boot or opening.is_clean else recovery_point
-        self._snapshots.drop_outside(segments.first.base_offset, trusted)
-        producers = ProducerStates(self._limits.producer_expiration_ms)
-        rebuild_producers(producers, segments, self._snapshots, self._now_ms)
+        self._fit(log_start, log_end)
         return Loaded(
             segments,
-            epochs,
-            producers,
+            self._epochs,
+            self._producers,
             self._snapshots,
             self._epoch_file,
             log_start,
             log_end,
-            recovery_point,
+            log_end if opening.is_clean else min(opening.recovery_point, log_end),
             opening.is_clean,
             min(max(opening.high_watermark, log_start), log_end),
             damage,
@@ -145,7 +152,7 @@ class _Loader:
                 break
             if segment.has_sound_indexes():
                 segment.load()
-            elif check_segment(segment).end < segment.size:
+            elif check_segment(segment, lambda header: None).end < segment.size:
                 return index
             elif segment is not segments.active:
                 segment.write_indexes()
@@ -155,10 +162,32 @@ class _Loader:
                 return first - 1
         return first
 
-    def _end_of_active(self) -> int:
+    def _known_end(self, first_checked: int) -> int:
+        """Up to where the log is taken as it is: its end, or the first checked segment."""
+        if first_checked < len(self._segments):
+            return list(self._segments)[first_checked].base_offset
         active = self._segments.active
         _, last = active.load_tail()
         return active.base_offset if last is None else last.next_offset
+
+    def _observe(self, header: BatchHeader) -> None:
+        """Follow a batch that recovery found good."""
+        if header.leader_epoch > self._epochs.newest_epoch:
+            self._epochs.assign(header.leader_epoch, header.base_offset)
+        if header.base_offset >= self._producers.map_end_offset:
+            self._producers.update_from_replica(header, self._now_ms)
+
+    def _fit(self, log_start: int, log_end: int) -> None:
+        """Cut epochs and producer states to what the log turned out to be."""
+        self._epochs.truncate_from_end(log_end)
+        self._epochs.truncate_from_start(log_start)
+        self._epoch_file.update(self._epochs, self._epochs.dump() != self._epochs_in_file)
+        first_offset = self._segments.first.base_offset
+        self._snapshots.drop_outside(first_offset, log_end)
+        if not first_offset <= self._producers.map_end_offset <= log_end:
+            rebuild_producers(
+                self._producers, self._segments, self._snapshots, log_end, self._now_ms
+            )
 
     def _restart_at(self, offset: int) -> None:
         """Nothing of what is here is to be read any more (REC-08)."""
@@ -168,24 +197,25 @@ class _Loader:
                 self._place.files.remove(path)
         self._segments.add(self._new_segment(offset))
 
-    def _load_epochs(self, first_checked: int, log_start: int, log_end: int) -> EpochCache:
-        """The epochs of the file, as far as they agree with the batches."""
-        segments = self._segments
+    def _load_epochs(self, known_end: int) -> None:
+        """The epochs of the file if they agree with the batches, else those of the batches."""
         epochs = self._epoch_file.load()
-        before = epochs.dump() if epochs is not None else None
-        checked = list(segments)[first_checked:]
-        from_offset = checked[0].base_offset if checked else log_end
-        if epochs is None or not self._agrees(epochs, from_offset):
-            epochs, from_offset = EpochCache(), segments.first.base_offset
-        if from_offset < log_end:
-            epochs.truncate_from_end(from_offset)
-            for header in segments.headers(from_offset):
+        self._epochs_in_file = epochs.dump() if epochs is not None else None
+        if epochs is None or not self._agrees(epochs, known_end):
+            epochs = EpochCache()
+            for header in self._segments.headers(0, known_end):
                 if header.leader_epoch > epochs.newest_epoch:
                     epochs.assign(header.leader_epoch, header.base_offset)
-        epochs.truncate_from_end(log_end)
-        epochs.truncate_from_start(log_start)
-        self._epoch_file.update(epochs, epochs.dump() != before)
-        return epochs
+        epochs.truncate_from_end(known_end)
+        self._epochs = epochs
+
+    def _load_producers(self, known_end: int) -> None:
+        opening = self._opening
+        if not (opening.is_clean or opening.same_boot):
+            # Later ones may be of a past that a power cut brought back.
+            self._snapshots.drop_outside(0, opening.recovery_point)
+        args = (self._segments, self._snapshots, known_end, self._now_ms)
+        rebuild_producers(self._producers, *args)
 
     def _agrees(self, epochs: EpochCache, end_offset: int) -> bool:
         """Whether the last batch before `end_offset` has the epoch that the file gives it."""

@@ -308,7 +308,7 @@ class Log:
         self.log_start = min(self.log_start, offset)
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(offset))
         self._snapshots.drop_outside(self._segments.first.base_offset, offset)
-        rebuild_producers(self.producers, self._segments, self._snapshots, now_ms)
+        rebuild_producers(self.producers, self._segments, self._snapshots, self.log_end, now_ms)
 
     # -- keeping house
 

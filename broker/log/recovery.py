@@ -14,6 +14,7 @@ on what lies there:
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from minibroker.broker.log.scan import CHECK_WINDOW_BYTES, checked_batches, find
 from minibroker.broker.log.segment import Segment, file_name
 from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.records.batch import BatchHeader
 
 LOGGER = logging.getLogger(__name__)
 DAMAGED_SUFFIX = ".damaged"
@@ -37,12 +39,13 @@ class _Checked(NamedTuple):
     leader_epoch: int
 
 
-def check_segment(segment: Segment) -> _Checked:
-    """Read a segment once, checking every batch and indexing it."""
+def check_segment(segment: Segment, observe: Callable[[BatchHeader], None]) -> _Checked:
+    """Read a segment once, checking every batch, indexing it, and showing it to `observe`."""
     segment.forget_indexes()
     end, next_offset, leader_epoch = 0, segment.base_offset, NO_EPOCH
     for position, header in checked_batches(segment.file, 0, next_offset):
         segment.note(header, position)
+        observe(header)
         end = position + header.size
         next_offset, leader_epoch = header.next_offset, header.leader_epoch
     return _Checked(end, next_offset, leader_epoch)
@@ -67,12 +70,19 @@ def accept_damage(files: Files, directory: PurePath) -> None:
 
 
 class Recovery:
-    """Checks the segments of one log. `recovered_from` is the offset of the first checked one."""
+    """Checks the segments of one log, and shows every good batch to `observe`."""
 
-    def __init__(self, place: Place, opening: Opening, segments: Segments) -> None:
+    def __init__(
+        self,
+        place: Place,
+        opening: Opening,
+        segments: Segments,
+        observe: Callable[[BatchHeader], None],
+    ) -> None:
         self._place = place
         self._opening = opening
         self._segments = segments
+        self._observe = observe
         self.damage: Damage | None = None
 
     def run(self, first: int) -> int:
@@ -83,7 +93,7 @@ class Recovery:
             if not self._continues(segments[index], checked):
                 self._cut(index - 1, checked)
                 break
-            checked = check_segment(segments[index])
+            checked = check_segment(segments[index], self._observe)
             if checked.end < segments[index].size:
                 self._cut(index, checked)
                 break

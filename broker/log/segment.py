@@ -17,7 +17,6 @@ from pathlib import PurePath
 
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.index import (
-    OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
     TIME_ENTRY,
     OffsetIndex,
@@ -133,11 +132,13 @@ class Segment:
         self._recent.append(OffsetPosition(last_offset, position))
 
     def has_room_for(self, last_offset: int, index_bytes_max: int) -> bool:
-        """Whether 32 bits hold the offset and the indexes another entry."""
+        """Whether 32 bits hold the offset and the indexes another entry.
+
+        There is at most one time entry for each offset entry, and it is the larger one.
+        """
         return (
             last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
-            and (len(self.offset_index) + 1) * OFFSET_ENTRY_BYTES <= index_bytes_max
-            and (len(self.time_index) + 1) * TIME_ENTRY.size <= index_bytes_max
+            and (len(self.offset_index) + 1) * TIME_ENTRY.size <= index_bytes_max
         )
 
     # -- looking up

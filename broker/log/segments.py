@@ -116,10 +116,12 @@ class Segments:
         between = sum(segment.size for segment in self._list[first:last])
         return between + end - self._list[first].position_near(offset, is_end=False)
 
-    def headers(self, offset: int) -> Iterator[BatchHeader]:
-        """The header of every batch from the one that holds `offset` on."""
+    def headers(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
+        """The header of every batch from the one that holds `offset` on, up to `end_offset`."""
         for segment in self.from_offset(offset):
             for _, header in segment.batches_from(offset):
+                if header.base_offset >= end_offset:
+                    return
                 yield header
 
     def first_since(self, timestamp: int, log_start: int) -> OffsetAtTime | None:
