@@ -112,11 +112,7 @@ class _Produce:
         partition = item.partition
         name = partition.topic_partition
         role = partition.role
-        if (
-            not isinstance(role, Leader)
-            or role.leader_epoch != item.leader_epoch
-            or self._services.replicas.get(name) is not partition
-        ):
+        if not isinstance(role, Leader) or role.leader_epoch != item.leader_epoch:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             if self._services.image.partition(name) is None:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -105,6 +105,8 @@ def test_a_stop_without_delete_keeps_the_log() -> None:
     assert not node.partition().is_leader
     assert node.partition().log.log_end == 1
     assert node.replicas.statistics() == (1, 1)
+    node.apply(state_of())
+    assert not node.partition().is_leader
     with pytest.raises(Refused):
         node.partition().append_as_leader(batch_of(), 1, 1_000)
 
@@ -121,14 +123,31 @@ def test_a_deletion_frees_the_name_at_once() -> None:
     assert node.partition().log.log_end == 0
 
 
+def test_a_deletion_reaches_a_log_without_a_role() -> None:
+    """CTL-15: a stop that is repeated at the next start deletes the log of that topic id only."""
+    node = Node()
+    node.apply(state_of(), state_of(OTHER))
+    node.manager.close({})
+    again = Node(node.files)
+    again.stop(state_of(topic_id=b"j" * 16), delete=True, leader_epoch=-2)
+    again.stop(state_of(OTHER), delete=True, leader_epoch=-2)
+    assert again.manager.get(T0) is not None
+    assert again.manager.get(OTHER) is None
+
+
 def test_settings_reach_the_logs_of_a_topic() -> None:
     """A topic's own settings hold for its logs, those that are made later too."""
     node = Node()
     node.apply(state_of())
     node.replicas.reconfigure("t", {"segment.bytes": "1000", "min.insync.replicas": "2"})
     node.apply(state_of(OTHER))
+    node.manager.close({})
+    again = Node(node.files)
+    again.replicas.reconfigure("t", {"segment.bytes": "1000"})
+    again.apply(state_of(epochs=(1, 1)))
+    for log in (node.partition().log, node.partition(OTHER).log, again.partition().log):
+        assert log.limits.segment_bytes == 1_000
     for name in (T0, OTHER):
-        assert node.partition(name).log.limits.segment_bytes == 1_000
         assert node.partition(name).settings.min_insync_replicas == 2
     node.replicas.reconfigure("t", {})
     assert node.partition().log.limits.segment_bytes == node.config.log_segment_bytes

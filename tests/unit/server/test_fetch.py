@@ -221,6 +221,8 @@ async def test_where_the_logs_part() -> None:
     parted = answer(node, want(3, last_fetched_epoch=4), bytes_min=10_000)
     assert (parted.diverging_epoch, parted.diverging_end) == (3, 2)
     assert len(parted.records) == 0
+    newer = answer(node, want(1, last_fetched_epoch=4))
+    assert (newer.diverging_epoch, newer.diverging_end) == (3, 2)
     same = answer(node, want(2, last_fetched_epoch=3))
     assert same.diverging_epoch == -1
     assert len(records_of(same)) == SMALL

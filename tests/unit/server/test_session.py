@@ -91,10 +91,9 @@ def produce_of(*sizes: int, acks: int = 1) -> tuple[ApiKey, ProduceRequest]:
     return ApiKey.PRODUCE, ProduceRequest(acks, 1_000, batches)
 
 
-def fetch_of(offset: int = 0, wait_ms: int = 0) -> tuple[ApiKey, FetchRequest]:
-    return ApiKey.FETCH, FetchRequest(
-        wait_ms_max=wait_ms, partitions=(PartitionFetch("t", 0, offset),)
-    )
+def fetch_of(offset: int = 0, wait_ms: int = 0, bytes_min: int = 1) -> tuple[ApiKey, FetchRequest]:
+    partitions = (PartitionFetch("t", 0, offset),)
+    return ApiKey.FETCH, FetchRequest(-1, wait_ms, bytes_min, partitions=partitions)
 
 
 async def test_requests_are_answered_in_order(autojump_clock: trio.testing.MockClock) -> None:
@@ -126,6 +125,19 @@ async def test_a_waiting_answer_holds_up_only_its_own_connection(
         assert trio.current_time() < 1
 
 
+async def test_what_is_ready_does_not_wait_for_what_is_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An answer that is ready goes out before the writer waits for the parked one behind it."""
+    async with serving() as server:
+        client = await server.connect()
+        await client.send(VERSIONS, fetch_of(wait_ms=20_000))
+        await client.receive(ApiKey.API_VERSIONS)
+        assert trio.current_time() < 1
+        await client.receive(ApiKey.FETCH)
+        assert trio.current_time() >= 20
+
+
 async def test_a_fetch_brings_the_bytes_of_the_log(autojump_clock: trio.testing.MockClock) -> None:
     """What was produced comes back, with its offsets, in small answers and in large ones."""
     async with serving() as server:
@@ -146,7 +158,8 @@ async def test_frames_survive_a_full_channel(autojump_clock: trio.testing.MockCl
     """What is left of the shared buffer is moved out before the reader waits for the writer."""
     async with serving() as server:
         one, other = await server.connect(), await server.connect()
-        await one.send(fetch_of(wait_ms=500), *[produce_of(700, acks=0)] * 3 * REPLIES_MAX)
+        produces = [produce_of(700, acks=ACKS_NONE)] * 3 * REPLIES_MAX
+        await one.send(fetch_of(wait_ms=500, bytes_min=10_000_000), *produces)
         await trio.sleep(0.1)
         await other.send(*[VERSIONS] * 1_000)
         for _ in range(1_000):
@@ -183,6 +196,7 @@ async def test_who_does_not_read_does_not_grow_the_broker(
     "garbage",
     [
         b"GET / HTTP/1.1\r\n\r\n",
+        b"MBK2" + b"".join(encode_request(RequestEnvelope(18, 0, 1, None, ApiVersionsRequest()))),
         PREFACE + (2**31).to_bytes(4, "big"),
         PREFACE + (104_857_601).to_bytes(4, "big"),
         PREFACE + bytes(4),
@@ -266,6 +280,11 @@ async def test_silence_ends_a_connection(autojump_clock: trio.testing.MockClock)
         await busy.send(VERSIONS)
         await busy.receive(ApiKey.API_VERSIONS)
         assert server.acceptor.statistics() == 1
+        await busy.send(fetch_of(wait_ms=8_000))
+        await busy.receive(ApiKey.FETCH)
+        await trio.sleep(6)
+        await busy.send(VERSIONS)
+        await busy.receive(ApiKey.API_VERSIONS)
 
 
 async def test_too_many_connections_are_closed(autojump_clock: trio.testing.MockClock) -> None:
@@ -292,6 +311,21 @@ async def test_a_reset_connection_ends_its_session(autojump_clock: trio.testing.
         server.network.reset("client", "broker")
         await trio.sleep(2)
         assert server.node.purgatory.statistics() == 0
+        assert server.acceptor.statistics() == 0
+
+
+async def test_a_reset_frees_a_reader_that_waits_for_its_writer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A session whose channel is full ends too when its connection breaks under the writer."""
+    async with serving() as server:
+        client = await server.connect()
+        await client.send(produce_of(300_000))
+        await client.receive(ApiKey.PRODUCE)
+        await client.send(*[fetch_of()] * 3 * REPLIES_MAX)
+        await trio.sleep(1)
+        server.network.reset("client", "broker")
+        await trio.sleep(2)
         assert server.acceptor.statistics() == 0
 
 
