@@ -135,10 +135,10 @@ class Reader:
 
         consumer = self._consumer
         if self._partition is None:
-            consumer.assign_topics(self._topic)
+            names = consumer.assign_topics(self._topic)
         else:
-            consumer.assign([TopicPartition(self._topic, self._partition)])
-        names = list(consumer.assignment())
+            names = [TopicPartition(self._topic, self._partition)]
+            consumer.assign(names)
         self._ends = consumer.end_offsets(*names)
         if start.kind == "time":
             consumer.seek_to_time(start.number)
