@@ -141,6 +141,7 @@ class Outcomes:
 
     def __init__(self, on_delivery: Callable[[Delivery], None] | None) -> None:
         self._on_delivery = on_delivery
+        self.record: Callable[[Delivery], None] | None = None  # of the ledger, if there is one
         self.failures = Failures()
         self.progress = trio.lowlevel.ParkingLot()
         self.delivered = 0  # records
@@ -153,7 +154,8 @@ class Outcomes:
                 self.delivered += batch.record_count
             else:
                 self.failed += batch.record_count
-            if error is not None or batch.watchers or self._on_delivery is not None:
+            is_listening = self._on_delivery is not None or self.record is not None
+            if is_listening or error is not None or batch.watchers:
                 self._tell(batch, base_offset, error)
         self.progress.unpark_all()
 
@@ -161,6 +163,8 @@ class Outcomes:
         topic, partition = batch.lane.topic_partition
         count = batch.record_count
         delivery = Delivery(topic, partition, base_offset, count, error, batch.data)
+        if self.record is not None:
+            self.record(delivery)
         if self._on_delivery is not None:
             self._on_delivery(delivery)
         elif error is not None:

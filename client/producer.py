@@ -11,8 +11,9 @@ counts what was given up.
 """
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from math import inf
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, TypeAlias
 
@@ -29,6 +30,7 @@ from minibroker.client.delivery import (
 )
 from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
 from minibroker.client.intake import Intake
+from minibroker.client.ledger import Ledger
 from minibroker.client.options import (
     ProducerOptions,
     Seams,
@@ -58,6 +60,7 @@ class Producer(Intake):
     `bootstrap_servers` is "HOST:PORT", several with commas, a list of them, or a mapping of
     Kafka's option names; options may be keywords too (`linger_ms=5`). `on_delivery` is called
     with every `Delivery`, in the loop: it must not block, and what it raises ends the producer.
+    `ledger` is a file for what became of each record, as JSON lines (client/ledger.py).
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Producer(Intake):
         bootstrap_servers: Servers = None,
         *,
         on_delivery: OnDelivery | None = None,
+        ledger: Path | str | None = None,
         seams: Seams | None = None,
         **options: object,
     ) -> None:
@@ -75,6 +79,7 @@ class Producer(Intake):
         super().__init__(
             self.options, routes, outcomes, self._seams.wall_ms, lambda: self._sender.wake()
         )
+        self._ledger = ledger
         self._report: CloseReport | None = None
         self._cluster: Cluster
         self._sender: Sender
@@ -222,7 +227,11 @@ class Producer(Intake):
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
-        async with open_cluster(self.options, self._seams) as cluster:
+        async with AsyncExitStack() as stack:
+            if self._ledger is not None:
+                ledger = Ledger(self._ledger, self.options.acks, self._seams.wall_ms)
+                self._outcomes.record = stack.enter_context(ledger).record
+            cluster = await stack.enter_async_context(open_cluster(self.options, self._seams))
             self._cluster = cluster
             options = _sender_options_of(self.options)
             rng = self._seams.rng

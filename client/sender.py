@@ -127,6 +127,8 @@ class Sender:
         else:
             count = len(metadata.partitions)
             self._routes.learnt(topic, count, self._rng.randrange(count), trio.current_time())
+        # Also if nothing was left to settle: flush waits for orphans to be placed or given up.
+        self._on_progress(self._accumulator.take_settled())
         self.wake()
 
     async def _identify(self) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
@@ -50,11 +51,12 @@ class Producer:
         bootstrap_servers: Servers = None,
         *,
         on_delivery: Callable[[Delivery], None] | None = None,
+        ledger: Path | str | None = None,
         seams: Seams | None = None,
         **options: object,
     ) -> None:
         self._producer = TrioProducer(
-            bootstrap_servers, on_delivery=on_delivery, seams=seams, **options
+            bootstrap_servers, on_delivery=on_delivery, ledger=ledger, seams=seams, **options
         )
         self._wall_ms = self._producer.wall_ms
         self._portal = Portal("minibroker-producer")

@@ -1,0 +1,269 @@
+"""The accumulator's single rules; test_accumulator_model.py holds them together."""
+
+import pytest
+
+from minibroker.client.accumulator import Accumulator, Limits
+from minibroker.client.batches import Batch, Identity
+from minibroker.client.errors import BufferFull, ClientTimeout
+from minibroker.client.routes import Routes
+from minibroker.protocol.constants import PRODUCER_EPOCH_MAX, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.produce import PartitionProduced
+from minibroker.protocol.types import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Machine:
+    """An accumulator with a producer id, and short ways to use it."""
+
+    def __init__(self, **changes) -> None:
+        values = {
+            "batch_bytes": 1000,
+            "linger_s": 0.005,
+            "memory_bytes": 100_000,
+            "request_bytes_max": 100_000,
+            "in_flight_max": 5,
+            "delivery_timeout_s": 100.0,
+            "retries": 2**31 - 1,
+            "retry_backoff_s": 0.1,
+            "retry_backoff_max_s": 1.0,
+            "compression": 0,
+            "is_idempotent": True,
+        }
+        self.accumulator = Accumulator(Limits(**(values | changes)))
+        self.accumulator.numbering.identity = Identity(7, 0)
+        self.routes = Routes(self.accumulator, lambda _: True)
+        self.leader = (0, 1)
+
+    def send(self, where: TopicPartition = P0, *, count: int = 1, now: float = 0.0) -> None:
+        """A batch of `count` records, sealed."""
+        lane = self.accumulator.lane(where)
+        for _ in range(count):
+            self.routes.append(lane, (0, None, b"value", ()), now)
+        self.accumulator.seal(lane)
+
+    def drain(self, now: float = 0.0) -> list[Batch]:
+        return self.accumulator.drain(0, lambda _: self.leader, now)
+
+    def answer(self, batch: Batch, error: int = 0, *, now: float = 0.0, **more) -> None:
+        answer = PartitionProduced(*batch.lane.topic_partition, error=error, **more)
+        self.accumulator.answer(batch, answer, now)
+
+    def errors(self) -> list[Exception | None]:
+        return [settled.error for settled in self.accumulator.take_settled()]
+
+
+def numbers(batches: list[Batch]) -> list[tuple[int, int]]:
+    """Epoch and sequence of each."""
+    return [(batch.identity.epoch, batch.sequence) for batch in batches]
+
+
+def test_a_request_has_at_most_one_batch_of_each_partition() -> None:
+    """Several partitions share a request; a partition's batches follow each other."""
+    machine = Machine()
+    for _ in range(2):
+        machine.send(P0)
+        machine.send(P1)
+    assert [batch.lane.topic_partition for batch in machine.drain()] == [P0, P1]
+    assert [batch.lane.topic_partition for batch in machine.drain()] == [P0, P1]
+    assert not machine.drain()
+
+
+def test_a_lingering_batch_is_sealed_when_it_is_due() -> None:
+    """CPR-01: not before linger.ms, and then at once."""
+    machine = Machine()
+    machine.routes.append(machine.accumulator.lane(P0), (0, None, b"x", ()), 1.0)
+    assert machine.accumulator.next_due(1.0) == pytest.approx(1.005)
+    machine.accumulator.seal_due(1.004)
+    assert not machine.drain()
+    machine.accumulator.seal_due(1.0051)
+    assert len(machine.drain()) == 1
+
+
+def test_full_memory_seals_what_is_open_and_takes_nothing() -> None:
+    """CPR-01, CPR-14: memory exhausted makes batches ready; settling them gives it back."""
+    machine = Machine(memory_bytes=2500)
+    for partition in range(2):
+        lane = machine.accumulator.lane(TopicPartition("t", partition))
+        machine.routes.append(lane, (0, None, bytes(800), ()), 0.0)
+    lane = machine.accumulator.lane(TopicPartition("t", 2))
+    with pytest.raises(BufferFull):
+        machine.routes.append(lane, (0, None, bytes(800), ()), 0.0)
+    batches = machine.drain()
+    assert len(batches) == 2
+    for batch in batches:
+        machine.answer(batch)
+    assert machine.accumulator.free_bytes == 2500
+
+
+def test_one_in_flight_mutes_the_partition() -> None:
+    """CPR-12: the next batch waits for the answer, and a retry goes first."""
+    machine = Machine(in_flight_max=1, is_idempotent=False)
+    machine.send()
+    machine.send()
+    (first,) = machine.drain()
+    assert not machine.drain()
+    machine.answer(first, ErrorCode.NETWORK_EXCEPTION)
+    assert not machine.drain(now=0.01), "it waits for its back-off, and so does the other"
+    assert machine.drain(now=1.0) == [first]
+
+
+def test_a_new_leader_skips_the_back_off() -> None:
+    """CPR-13: the back-off was for the old one."""
+    machine = Machine()
+    machine.send()
+    (batch,) = machine.drain()
+    machine.answer(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert not machine.drain()
+    machine.leader = (0, 2)
+    assert machine.drain() == [batch]
+
+
+def test_a_retry_keeps_its_numbers_and_goes_alone() -> None:
+    """CPR-03: id, epoch and sequence stay; those behind wait until it is settled."""
+    machine = Machine()
+    for _ in range(3):
+        machine.send(count=2)
+    batches = [machine.drain()[0] for _ in range(3)]
+    assert numbers(batches) == [(0, 0), (0, 2), (0, 4)]
+    for batch in batches:
+        machine.answer(batch, ErrorCode.NETWORK_EXCEPTION)
+    assert machine.drain(now=1.0) == batches[:1]
+    assert not machine.drain(now=1.0)
+    machine.answer(batches[0])
+    assert numbers(machine.drain(now=1.0)) == [(0, 2)]
+
+
+def test_a_duplicate_counts_as_delivered() -> None:
+    """CPR-06: without an offset."""
+    machine = Machine()
+    machine.send()
+    machine.answer(machine.drain()[0], ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    (settled,) = machine.accumulator.take_settled()
+    assert (settled.base_offset, settled.error) == (-1, None)
+
+
+def test_out_of_order_of_the_next_batch_raises_the_epoch() -> None:
+    """CPR-07, L1: only the lane that got the error starts again; another ends its numbers first."""
+    machine = Machine()
+    machine.send(P0)
+    machine.send(P1)
+    batches = machine.drain()
+    machine.send(P1)
+    machine.answer(batches[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    (again,) = machine.drain()
+    assert again is batches[0]
+    assert numbers([again]) == [(1, 0)]
+    assert numbers(batches[1:]) == [(0, 0)], "what may have been written keeps its numbers"
+    machine.answer(batches[1])
+    assert numbers(machine.drain()) == [(1, 0)]
+
+
+def test_out_of_order_of_a_later_batch_is_tried_again() -> None:
+    """A20: the one before it failed and is sent first; nothing is renumbered."""
+    machine = Machine()
+    machine.send()
+    machine.send()
+    first, second = machine.drain()[0], machine.drain()[0]
+    machine.answer(first, ErrorCode.NOT_ENOUGH_REPLICAS)
+    machine.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    machine.answer(machine.drain(now=1.0)[0])
+    assert numbers(machine.drain(now=1.0)) == [(0, 1)]
+
+
+@pytest.mark.parametrize(("log_start", "expected"), [(-1, (0, 1)), (5, (1, 0))])
+def test_an_unknown_producer_is_believed_if_the_log_start_is_known(
+    log_start: int, expected: tuple[int, int]
+) -> None:
+    """CPR-09: else the batch is tried again as it is."""
+    machine = Machine()
+    machine.send()
+    machine.answer(machine.drain()[0])
+    machine.send()
+    (batch,) = machine.drain()
+    machine.answer(batch, ErrorCode.UNKNOWN_PRODUCER_ID, log_start=log_start)
+    assert numbers(machine.drain(now=1.0)) == [expected]
+
+
+def test_after_the_last_epoch_a_new_id_is_needed() -> None:
+    """A20: at 32767 the producer asks again instead of wrapping."""
+    machine = Machine()
+    machine.accumulator.numbering.identity = Identity(7, PRODUCER_EPOCH_MAX)
+    machine.send()
+    (batch,) = machine.drain()
+    machine.answer(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert not machine.drain(now=1.0)
+    assert machine.accumulator.needs_identity
+    machine.accumulator.numbering.identity = Identity(8, 0)
+    assert numbers(machine.drain(now=1.0)) == [(0, 0)]
+
+
+def test_a_batch_that_failed_for_good_makes_those_behind_start_again() -> None:
+    """CPR-16: they were refused because it is missing; a new epoch lets them through."""
+    machine = Machine()
+    machine.send()
+    machine.send()
+    first, second = machine.drain()[0], machine.drain()[0]
+    machine.answer(first, ErrorCode.INVALID_RECORD)
+    machine.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert numbers(machine.drain(now=1.0)) == [(1, 0)]
+    (error,) = machine.errors()
+    assert isinstance(error, BrokerError)
+
+
+def test_used_up_retries_fail_without_renumbering_what_follows() -> None:
+    """CPR-16: it may have been written, and then its successor is accepted as it is."""
+    machine = Machine(retries=1)
+    machine.send()
+    machine.send()
+    first, second = machine.drain()[0], machine.drain()[0]
+    for batch in (first, second):
+        machine.answer(batch, ErrorCode.NETWORK_EXCEPTION)
+    machine.answer(machine.drain(now=1.0)[0], ErrorCode.NETWORK_EXCEPTION, now=1.0)
+    assert len(machine.errors()) == 1
+    assert numbers(machine.drain(now=2.0)) == [(0, 1)]
+
+
+def test_the_delivery_time_out_holds_new_batches_until_it_is_known() -> None:
+    """A20: unresolved; the late answer may still resolve it without a new epoch."""
+    machine = Machine(delivery_timeout_s=1.0)
+    machine.send()
+    (batch,) = machine.drain()
+    machine.accumulator.expire(1.0)
+    (error,) = machine.errors()
+    assert isinstance(error, ClientTimeout)
+    machine.send(now=1.0)
+    assert not machine.drain(now=1.0)
+    machine.answer(batch)
+    assert not machine.errors(), "it is settled once"
+    assert numbers(machine.drain(now=1.0)) == [(0, 1)]
+
+
+def test_after_a_time_out_without_answer_the_epoch_is_raised() -> None:
+    """A20: nobody knows whether the batch was written, so its numbers are left behind."""
+    machine = Machine(delivery_timeout_s=1.0)
+    machine.send()
+    (batch,) = machine.drain()
+    machine.accumulator.expire(1.0)
+    machine.answer(batch, ErrorCode.NETWORK_EXCEPTION, now=1.0)
+    machine.send(now=1.0)
+    assert numbers(machine.drain(now=1.0)) == [(1, 0)]
+    assert machine.accumulator.free_bytes > 99_000
+
+
+def test_a_split_shares_the_numbers_of_the_whole() -> None:
+    """CPR-11: those behind keep theirs; whoever waits for the batch waits for both parts."""
+    machine = Machine()
+    machine.send(count=5)
+    machine.send()
+    whole, behind = machine.drain()[0], machine.drain()[0]
+    machine.answer(whole, ErrorCode.MESSAGE_TOO_LARGE)
+    machine.answer(behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    for expected in ((0, 0), (0, 2), (0, 5)):
+        assert whole.unsettled_parts or expected == (0, 5)
+        (part,) = machine.drain(now=1.0)
+        assert numbers([part]) == [expected]
+        machine.answer(part)
+    assert not whole.unsettled_parts
+    assert machine.accumulator.is_idle
