@@ -25,13 +25,14 @@ from minibroker.protocol.messages.produce import (
 )
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest
 from minibroker.protocol.messages.topics import (
+    ConfigEntry,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     NewTopic,
 )
 from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp, iterate_headers
 from minibroker.protocol.records.record import decode_records, encode_batch
-from minibroker.protocol.types import Endpoint
+from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.disk import SimulatedFiles
 from minibroker.testing.network import SimulatedNetwork
 
@@ -289,6 +290,50 @@ async def test_topics_come_and_go(autojump_clock: trio.testing.MockClock) -> Non
         assert (await topic(channel)).topic_id != made.topic_id
         assert (await produce(channel, b"new")).base_offset == 0
         assert await consume(channel) == [b"new"]
+
+
+async def test_the_house_is_kept(autojump_clock: trio.testing.MockClock) -> None:
+    """Retention, deleted files and checkpoints happen by themselves while the broker runs."""
+    machine = Machine()
+    root = machine.config.log_dirs
+    async with machine.running(), machine.connect() as channel:
+        configs = (ConfigEntry("segment.bytes", "100"), ConfigEntry("retention.bytes", "100"))
+        request = CreateTopicsRequest((NewTopic("t", configs=configs),))
+        await channel.call(ApiKey.CREATE_TOPICS, request)
+        for _ in range(5):
+            await produce(channel, b"x" * 10)
+        await trio.sleep(6)
+        assert b"t 0 5" in machine.files.read_bytes(root / "replication-offset-checkpoint")
+        assert machine.files.sync_count > 0
+        await trio.sleep(200)
+        names = machine.files.list(root / "t-0")
+        assert len([name for name in names if name.endswith(".log")]) < 5
+        assert not [name for name in names if name.endswith(".deleted")]
+        assert b"t 0 5" in machine.files.read_bytes(root / "recovery-point-offset-checkpoint")
+        asked = (PartitionFetch("t", 0, 0),)
+        answer = await channel.call(ApiKey.FETCH, FetchRequest(partitions=asked))
+        assert answer.partitions[0].error == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_damaged_log_is_offline_and_says_so(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """REC-03: records lost from the middle take one partition offline, with the way out named."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        await topic(channel, "u")
+        for _ in range(3):
+            await produce(channel, b"x" * 100)
+        machine.kill()
+    machine.files.flip(machine.config.log_dirs / "t-0" / "00000000000000000000.log", 250)
+    async with machine.running() as started, machine.connect() as channel:
+        assert started.damaged == (TopicPartition("t", 0),)
+        assert (await topic(channel)).partitions[0].error == ErrorCode.LEADER_NOT_AVAILABLE
+        refused = await produce(channel, b"y")
+        assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "partition recover t 0" in (refused.error_message or "")
+        assert (await topic(channel, "u")).partitions[0].leader_id == 1
 
 
 async def test_unknown_logs_are_kept_aside(autojump_clock: trio.testing.MockClock) -> None:

@@ -1,6 +1,8 @@
 """One connection after another, over the simulated network and on virtual time (rows NET)."""
 
+import errno
 import logging
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +14,7 @@ import trio.testing
 
 from minibroker.broker.server.listener import RECEIVE_BYTES, Acceptor
 from minibroker.broker.server.session import REPLIES_MAX
-from minibroker.client.net import Stream
+from minibroker.client.net import Listener, Stream
 from minibroker.protocol.constants import ACKS_NONE, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
@@ -327,6 +329,64 @@ async def test_a_reset_frees_a_reader_that_waits_for_its_writer(
         server.network.reset("client", "broker")
         await trio.sleep(2)
         assert server.acceptor.statistics() == 0
+
+
+async def test_a_log_that_is_cut_ends_the_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """4.3: bytes of a new term never go out inside an old answer: the connection is closed."""
+    async with serving() as server:
+        client = await server.connect()
+        for _ in range(2):
+            await client.send(produce_of(600_000))
+            await client.receive(ApiKey.PRODUCE)
+        server.network.hold("broker", "client")
+        await client.send(fetch_of(0))
+        await trio.sleep(1)
+        server.node.partition().log.truncate_to(1, 1_000)
+        server.network.release("broker", "client")
+        with pytest.raises((EOFError, trio.BrokenResourceError)):
+            await client.receive(ApiKey.FETCH)
+
+
+class ExhaustedListener:
+    """A listening socket of a process that has no file descriptor left for a while."""
+
+    def __init__(self, listener: Listener, until: float) -> None:
+        self._listener = listener
+        self._until = until
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return self._listener.endpoint
+
+    async def accept(self) -> Stream:
+        await trio.lowlevel.checkpoint()
+        if trio.current_time() < self._until:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await self._listener.accept()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+async def test_no_file_descriptor_left(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the system has no room, connections wait in the backlog; the log says so once."""
+    node = Node()
+    network = SimulatedNetwork(random.Random(4))
+    listener = await network.host("broker").listen(BROKER)
+    acceptor = Acceptor(node.services, ExhaustedListener(listener, until=5.0))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(acceptor.run)
+        server = Server(node, network, acceptor)
+        client = await server.connect()
+        await client.send(VERSIONS)
+        await client.receive(ApiKey.API_VERSIONS)
+        assert 5 <= trio.current_time() < 6
+        nursery.cancel_scope.cancel()
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 
 async def test_a_defect_stops_the_broker(autojump_clock: trio.testing.MockClock) -> None:
