@@ -35,7 +35,8 @@ class Progress:
 
     def show(self, line_count: int) -> None:
         """Called now and then."""
-        if not sys.stderr.isatty() or time.monotonic() < self._appears_at:
+        is_watched = sys.stderr.isatty() and not self._source.isatty()
+        if not is_watched or time.monotonic() < self._appears_at:
             return
         if self._bar is None:
             self._bar = self._make_bar()
