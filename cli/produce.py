@@ -6,6 +6,7 @@ what was read, and ends with 130 or 143, because the input was not all sent.
 
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -81,8 +82,9 @@ def produce(
     ] = None,
 ) -> None:
     """Send lines as records, and wait until all are acknowledged."""
-    from minibroker.cli.ledger import Ledger
     from minibroker.client.blocking import Producer
+    from minibroker.client.ledger import Ledger
+    from minibroker.client.options import ACKS
 
     name = one_topic(topic, topic_option)
     delimiter = key_delimiter.replace("\\t", "\t").encode()
@@ -98,18 +100,26 @@ def produce(
     with ExitStack() as stack:
         stack.enter_context(interruptible())
         source = stack.enter_context(file.open("rb")) if file else sys.stdin.buffer
-        record = stack.enter_context(Ledger(ledger)).record if ledger else None
-
-        def on_delivery(delivery: "Delivery") -> None:
-            tally.count(delivery)
-            if record:
-                record(delivery)
-
-        producer = stack.enter_context(Producer(config, on_delivery=on_delivery))
+        listeners: list[Callable[[Delivery], None]] = [tally.count]
+        # Made before the file is: it refuses bad options.
+        producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
+        if ledger:
+            kept = Ledger(ledger, ACKS[config["acks"]], _now_ms)
+            listeners.append(stack.enter_context(kept).record)
+        stack.enter_context(producer)
         interrupted = _send_all(producer, sender, source)
     _report(tally, sender, time.monotonic() - started)
     if interrupted:
         raise interrupted
+
+
+def _tell(listeners: Iterable[Callable[["Delivery"], None]], delivery: "Delivery") -> None:
+    for listener in listeners:
+        listener(delivery)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class Sender:
