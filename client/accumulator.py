@@ -151,10 +151,9 @@ class Accumulator:
 
     def seal_due(self, now: float) -> None:
         """Seal the batches whose linger time is over."""
-        due = now - self.limits.linger_s
         while self._open:
             lane = next(iter(self._open))
-            if lane.open.opened_at > due:
+            if lane.open.opened_at + self.limits.linger_s > now:  # the sum of `next_due`
                 break
             self.seal(lane)
 
