@@ -1,101 +1,26 @@
 """One connection after another, over the simulated network and on virtual time (rows NET)."""
 
-import errno
 import logging
-import os
-import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.server.listener import RECEIVE_BYTES, Acceptor
+from minibroker.broker.server.listener import RECEIVE_BYTES
 from minibroker.broker.server.session import REPLIES_MAX
-from minibroker.client.net import Listener, Stream
 from minibroker.protocol.constants import ACKS_NONE, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
+from minibroker.protocol.messages.fetch import FetchResponse
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
-from minibroker.protocol.rpc.connection import FrameReader
-from minibroker.protocol.types import Endpoint
-from minibroker.testing.network import SimulatedNetwork
-from tests.unit.node import Node, batch_of
-
-VERSIONS = (ApiKey.API_VERSIONS, ApiVersionsRequest())
-BROKER = Endpoint("broker", 9092)
-
-
-class Client:
-    """The other side, byte by byte."""
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self._frames = FrameReader(2**30)
-        self._buffer = memoryview(bytearray(256 * 1024))
-        self._ready: list[bytes] = []
-
-    async def send(self, *requests: tuple[ApiKey, object], first_id: int = 1) -> None:
-        data = b"".join(
-            b"".join(encode_request(RequestEnvelope(api_key, 0, first_id + place, None, message)))
-            for place, (api_key, message) in enumerate(requests)
-        )
-        await self.stream.send([data])
-
-    async def receive(self, api_key: ApiKey) -> tuple[int, object]:
-        """The next answer; `EOFError` at the end of the connection."""
-        while not self._ready:
-            count = await self.stream.receive_into(self._frames.space(self._buffer))
-            if count == 0:
-                raise EOFError
-            self._ready += map(bytes, self._frames.received(count, self._buffer))
-            self._frames.park()
-        return decode_response(memoryview(self._ready.pop(0)), api_key, 0)
-
-
-class Server:
-    """A listening node, and connections to it."""
-
-    def __init__(self, node: Node, network: SimulatedNetwork, acceptor: Acceptor) -> None:
-        self.node = node
-        self.network = network
-        self.acceptor = acceptor
-
-    async def connect(self, preface: bytes = PREFACE) -> Client:
-        client = Client(await self.network.host("client").connect(BROKER))
-        await client.stream.send([preface])
-        return client
-
-
-@asynccontextmanager
-async def serving(**settings: str) -> AsyncIterator[Server]:
-    node = Node(**settings)
-    node.lead()
-    network = SimulatedNetwork(random.Random(4))
-    listener = await network.host("broker").listen(BROKER)
-    acceptor = Acceptor(node.services, listener)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(acceptor.run)
-        yield Server(node, network, acceptor)
-        nursery.cancel_scope.cancel()
-
-
-def produce_of(*sizes: int, acks: int = 1) -> tuple[ApiKey, ProduceRequest]:
-    batches = tuple(PartitionProduce("t", 0, batch_of(size=size)) for size in sizes)
-    return ApiKey.PRODUCE, ProduceRequest(acks, 1_000, batches)
-
-
-def fetch_of(offset: int = 0, wait_ms: int = 0, bytes_min: int = 1) -> tuple[ApiKey, FetchRequest]:
-    partitions = (PartitionFetch("t", 0, offset),)
-    return ApiKey.FETCH, FetchRequest(-1, wait_ms, bytes_min, partitions=partitions)
+from minibroker.protocol.rpc.codec import RequestEnvelope, encode_request
+from tests.unit.connections import VERSIONS, fetch_of, produce_of, serving
+from tests.unit.node import batch_of
 
 
 async def test_requests_are_answered_in_order(autojump_clock: trio.testing.MockClock) -> None:
@@ -266,43 +191,6 @@ async def test_acks_none_has_no_answer_and_errors_hang_up(
             await client.receive(ApiKey.API_VERSIONS)
 
 
-async def test_silence_ends_a_connection(autojump_clock: trio.testing.MockClock) -> None:
-    """NET-08: a connection that is silent for connections.max.idle.ms is closed, others are not."""
-    async with serving(connections_max_idle_ms="10000") as server:
-        silent, half = await server.connect(), await server.connect(PREFACE[:2])
-        busy = await server.connect()
-        for _ in range(12):
-            await trio.sleep(1)
-            await busy.send(VERSIONS)
-            await busy.receive(ApiKey.API_VERSIONS)
-        await trio.sleep(1)
-        for closed in (silent, half):
-            with pytest.raises(EOFError):
-                await closed.receive(ApiKey.API_VERSIONS)
-        await busy.send(VERSIONS)
-        await busy.receive(ApiKey.API_VERSIONS)
-        assert server.acceptor.statistics() == 1
-        await busy.send(fetch_of(wait_ms=8_000))
-        await busy.receive(ApiKey.FETCH)
-        await trio.sleep(6)
-        await busy.send(VERSIONS)
-        await busy.receive(ApiKey.API_VERSIONS)
-
-
-async def test_too_many_connections_are_closed(autojump_clock: trio.testing.MockClock) -> None:
-    """Above max.connections one more is closed at once; when one ends, there is room again."""
-    async with serving(max_connections="2") as server:
-        first, second = await server.connect(), await server.connect()
-        with pytest.raises((EOFError, trio.BrokenResourceError)):
-            await (await server.connect()).receive(ApiKey.API_VERSIONS)
-        first.stream.close()
-        await trio.sleep(1)
-        third = await server.connect()
-        for client in (second, third):
-            await client.send(VERSIONS)
-            await client.receive(ApiKey.API_VERSIONS)
-
-
 async def test_a_reset_connection_ends_its_session(autojump_clock: trio.testing.MockClock) -> None:
     """A connection that breaks under a waiting answer leaves nothing behind."""
     async with serving() as server:
@@ -347,58 +235,3 @@ async def test_a_log_that_is_cut_ends_the_answer(
         server.network.release("broker", "client")
         with pytest.raises((EOFError, trio.BrokenResourceError)):
             await client.receive(ApiKey.FETCH)
-
-
-class ExhaustedListener:
-    """A listening socket of a process that has no file descriptor left for a while."""
-
-    def __init__(self, listener: Listener, until: float) -> None:
-        self._listener = listener
-        self._until = until
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return self._listener.endpoint
-
-    async def accept(self) -> Stream:
-        await trio.lowlevel.checkpoint()
-        if trio.current_time() < self._until:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return await self._listener.accept()
-
-    def close(self) -> None:
-        self._listener.close()
-
-
-async def test_no_file_descriptor_left(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """When the system has no room, connections wait in the backlog; the log says so once."""
-    node = Node()
-    network = SimulatedNetwork(random.Random(4))
-    listener = await network.host("broker").listen(BROKER)
-    acceptor = Acceptor(node.services, ExhaustedListener(listener, until=5.0))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(acceptor.run)
-        server = Server(node, network, acceptor)
-        client = await server.connect()
-        await client.send(VERSIONS)
-        await client.receive(ApiKey.API_VERSIONS)
-        assert 5 <= trio.current_time() < 6
-        nursery.cancel_scope.cancel()
-    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
-
-
-async def test_a_defect_stops_the_broker(autojump_clock: trio.testing.MockClock) -> None:
-    """R10: an exception that nobody expected leaves the acceptor, it does not wedge a session."""
-
-    async def serve_until_it_breaks() -> None:
-        async with serving() as server:
-            server.node.files.fail("append")
-            client = await server.connect()
-            await client.send(produce_of(1))
-            await trio.sleep(60)
-
-    with pytest.raises(ExceptionGroup) as raised:
-        await serve_until_it_breaks()
-    assert raised.group_contains(OSError, match="Input/output error")
