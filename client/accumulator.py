@@ -164,11 +164,6 @@ class Accumulator:
 
     # Sending
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a batch waits to be drained."""
-        return bool(self._waiting)
-
     def nodes_wanted(self, leader_of: LeaderOf) -> tuple[set[int], bool]:
         """Which nodes lead a lane that waits, and whether one that waits has no leader."""
         nodes = set()

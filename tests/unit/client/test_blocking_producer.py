@@ -133,7 +133,7 @@ def test_failures_are_raised_at_the_end_of_the_block() -> None:
 def test_an_error_in_the_block_comes_out_as_it_is(address: str, tmp_path: Path) -> None:
     """And what was sent before is delivered."""
     deliveries: list[Delivery] = []
-    with (
+    with (  # noqa: PT012
         pytest.raises(KeyError, match="mine"),
         Producer(address, on_delivery=deliveries.append, ledger=tmp_path / "ledger") as producer,
     ):

@@ -144,7 +144,7 @@ async def test_a_partition_that_does_not_exist_is_an_error(autojump_clock) -> No
 
 async def test_a_topic_that_may_not_exist_fails_what_waits_for_it(autojump_clock) -> None:
     """The error is the broker's and names the topic; the producer goes on."""
-    async with open_bench(auto_create_topics_enable="false") as bench:
+    async with open_bench(auto_create_topics_enable="false") as bench:  # noqa: SIM117
         async with bench.producer(watched=False, max_block_ms=2000) as producer:
             producer.send_nowait("missing", b"x")
             with pytest.raises(DeliveryFailed, match="missing"):
@@ -158,7 +158,7 @@ async def test_full_memory_refuses_and_gives_room_again(autojump_clock) -> None:
     async with open_bench() as bench:
         async with bench.producer(buffer_memory=10_000, batch_size=1000) as producer:
             taken = 0
-            with pytest.raises(BufferFull):
+            with pytest.raises(BufferFull):  # noqa: PT012
                 while True:
                     producer.send_nowait("t", b"%04d" % taken + bytes(96))
                     taken += 1
@@ -176,7 +176,7 @@ async def test_room_that_does_not_come_is_a_time_out(autojump_clock) -> None:
         async with bench.producer(
             buffer_memory=5000, batch_size=1000, max_block_ms=500
         ) as producer:
-            with pytest.raises(ClientTimeout, match=r"max\.block\.ms"):
+            with pytest.raises(ClientTimeout, match=r"max\.block\.ms"):  # noqa: PT012
                 for _ in range(100):
                     await producer.send("t", bytes(100))
             bench.world.network.release("client", "broker-1")
@@ -233,7 +233,7 @@ async def test_close_returns_in_time_and_says_what_was_not_delivered(autojump_cl
 async def test_failures_that_nobody_saw_are_raised_at_the_end(autojump_clock) -> None:
     """A send cannot get lost silently: delivery.timeout.ms over, `async with` raises."""
     async with open_bench() as bench:
-        with pytest.raises(DeliveryFailed, match=r"delivery\.timeout\.ms"):
+        with pytest.raises(DeliveryFailed, match=r"delivery\.timeout\.ms"):  # noqa: PT012
             async with bench.producer(
                 watched=False, delivery_timeout_ms=1000, request_timeout_ms=500
             ) as producer:
@@ -271,7 +271,7 @@ async def test_cancellation_inside_the_block_does_not_hang(autojump_clock) -> No
 async def test_an_error_in_the_block_comes_out_as_it_is(autojump_clock) -> None:
     """No group around it, and what was sent before is still delivered."""
     async with open_bench() as bench:
-        with pytest.raises(KeyError):
+        with pytest.raises(KeyError):  # noqa: PT012
             async with bench.producer() as producer:
                 producer.send_nowait("t", b"sent")
                 raise KeyError("mine")
