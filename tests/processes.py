@@ -25,6 +25,7 @@ class BrokerProcess:
     """`minibroker start` in a process of its own; `address` is HOST:PORT once it is ready."""
 
     def __init__(self, data_dir: Path, *options: str, listen: str = "127.0.0.1:0") -> None:
+        self.data_dir = data_dir
         self.lines: list[str] = []
         self.address = ""
         self._ready = threading.Event()

@@ -1,0 +1,176 @@
+"""How much: records produced and consumed, bytes fetched, and how late a record is.
+
+Values have 100 bytes, keys are null, acks=1. Batches are of 16 KB, our default, and of 1 MB,
+librdkafka's, since that alone makes a difference; librdkafka always has its own default. What a
+broker stores lies in a temporary directory and is deleted before the next round.
+"""
+
+import json
+import statistics
+from collections.abc import Iterator
+
+from tests.bench.rounds import (
+    Row,
+    by_turns,
+    create_topic,
+    fresh_broker,
+    gigabytes,
+    millions,
+    milliseconds,
+    run_module,
+)
+from tests.processes import run_cli
+
+PRODUCED_COUNT = 1_000_000
+CONSUMED_COUNT = 2_000_000
+CONSUMED_COUNT_OF_MOCK = 140_000
+KAFKA_CONSUME = (1.2e6, 1.7e6)  # records/s of Apache Kafka 4.1 with confluent-kafka on two cores
+FETCHED_BYTES = 3 << 30
+FETCHED_LOG_BYTES = 512 << 20
+LATENCY_S = 4
+LATENCY_ROUNDS = 2
+SMALL, LARGE = 16_384, 1_000_000
+BATCH_NAMES = {SMALL: "16 KB", LARGE: "1 MB"}
+TOPIC = "bench"
+
+# What is demanded of `send_nowait`; of the others, at least half of what spikes reached.
+WAYS = {
+    "send_nowait": [(1, SMALL), (4, SMALL), (1, LARGE), (4, LARGE)],
+    "send_many": [(1, SMALL), (4, LARGE)],
+    "send": [(1, SMALL), (4, LARGE)],
+    "blocking": [(1, SMALL), (4, LARGE)],
+}
+HALF_OF_SPIKE = {"send_many": 0.8e6, "send": 0.33e6, "blocking": 0.33e6}
+RATIO_MIN = 0.7
+
+
+def produce() -> Iterator[Row]:
+    """Each way of sending, against librdkafka into its mock."""
+    for way, cases in WAYS.items():
+        for partition_count, batch_bytes in cases:
+            yield _produce(way, partition_count, batch_bytes)
+
+
+def _produce(way: str, partition_count: int, batch_bytes: int) -> Row:
+    def ours() -> float:
+        with fresh_broker() as broker:
+            create_topic(broker.address, TOPIC, partition_count)
+            options = ["--way", way, "--batch-size", batch_bytes, "--count", PRODUCED_COUNT]
+            return run_module("clients", "produce", broker.address, TOPIC, *options)[
+                "records_per_s"
+            ]
+
+    def theirs() -> float:
+        options = ["--partitions", partition_count, "--count", PRODUCED_COUNT]
+        return run_module("yardsticks", "produce", *options)["records_per_s"]
+
+    pair = by_turns(ours, theirs)
+    if way == "send_nowait":
+        wanted, is_met = f"ratio >= {RATIO_MIN}", pair.ratio >= RATIO_MIN
+    else:
+        wanted = f">= {millions(HALF_OF_SPIKE[way])}"
+        is_met = pair.ours >= HALF_OF_SPIKE[way]
+    return Row(
+        f"produce, {way}, {partition_count} partition{'s' * (partition_count > 1)}, "
+        f"batches of {BATCH_NAMES[batch_bytes]}",
+        millions(pair.ours),
+        "confluent-kafka into its mock",
+        millions(pair.theirs),
+        f"{pair.ratio:.2f}",
+        wanted,
+        is_met,
+    )
+
+
+def consume() -> Iterator[Row]:
+    """Reading and decoding what was produced in batches of 16 KB."""
+    with fresh_broker() as broker:
+        create_topic(broker.address, TOPIC, 4)
+        options = ["--way", "send_many", "--count", CONSUMED_COUNT]
+        run_module("clients", "produce", broker.address, TOPIC, *options)
+
+        def ours() -> float:
+            return run_module(
+                "clients", "consume", broker.address, TOPIC, "--count", CONSUMED_COUNT
+            )["records_per_s"]
+
+        def theirs() -> float:
+            return run_module("yardsticks", "consume", "--count", CONSUMED_COUNT_OF_MOCK)[
+                "records_per_s"
+            ]
+
+        pair = by_turns(ours, theirs)
+    low, high = KAFKA_CONSUME
+    name = "consume, decoded, 4 partitions"
+    yield Row(
+        name,
+        millions(pair.ours),
+        "confluent-kafka from its mock, a slow server",
+        millions(pair.theirs),
+        f"{pair.ratio:.2f}",
+    )
+    yield Row(
+        name,
+        millions(pair.ours),
+        "Apache Kafka 4.1, measured once, not here",
+        f"{low / 1e6:.1f}-{high / 1e6:.1f} M/s",
+        f"{pair.ours / high:.2f}-{pair.ours / low:.2f}",
+    )
+
+
+def fetch() -> Iterator[Row]:
+    """Whole batches out of the log, through sendfile, to a client that only counts bytes."""
+    with fresh_broker() as broker:
+        run_module("raw", "fill", broker.address, TOPIC, "--total", FETCHED_LOG_BYTES)
+        [segment] = broker.data_dir.rglob("00000000000000000000.log")
+
+        def ours() -> float:
+            return run_module("raw", "fetch", broker.address, TOPIC, "--total", FETCHED_BYTES)[
+                "bytes_per_s"
+            ]
+
+        def theirs() -> float:
+            options = ["--file", segment, "--total", FETCHED_BYTES]
+            return run_module("yardsticks", "sendfile", *options)["bytes_per_s"]
+
+        pair = by_turns(ours, theirs)
+    yield Row(
+        "raw fetch over loopback, 4 MB a request",
+        gigabytes(pair.ours),
+        "a bare sendfile loop",
+        gigabytes(pair.theirs),
+        f"{pair.ratio:.2f}",
+        "ratio >= 0.5",
+        pair.ratio >= 0.5,
+    )
+
+
+def latency() -> Iterator[Row]:
+    """From the moment a record was due to be sent until poll returned it, 1,000 a second."""
+
+    def ours() -> dict[str, float]:
+        with fresh_broker() as broker:
+            arguments = f"bench latency --format json --rate 1000 --seconds {LATENCY_S}"
+            done = run_cli(*arguments.split(), "--bootstrap-server", broker.address)
+            assert done.returncode == 0, done.stderr
+            return json.loads(done.stdout)
+
+    def theirs() -> dict[str, float]:
+        return run_module("yardsticks", "latency", "--seconds", LATENCY_S)
+
+    rounds = [(ours(), theirs()) for _ in range(LATENCY_ROUNDS)]
+    for name, limit_ms in (("p50_ms", None), ("p99_ms", 10.0)):
+        mine = statistics.median(each[name] for each, _ in rounds)
+        other = statistics.median(each[name] for _, each in rounds)
+        yield Row(
+            f"produce to consume at 1,000 records/s, {name[:3]}",
+            milliseconds(mine),
+            "confluent-kafka through its mock",
+            milliseconds(other),
+            f"{mine / other:.2f}",
+            f"< {milliseconds(limit_ms)}" if limit_ms else "",
+            mine < limit_ms if limit_ms else None,
+        )
+
+
+MEASURES = (produce, consume, fetch, latency)
