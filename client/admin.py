@@ -86,9 +86,9 @@ class Admin:
     """See the head of this module. Any task may call it. All calls raise `ClientTimeout` too."""
 
     def __init__(
-        self, servers: Servers = None, *, seams: Seams | None = None, **options: object
+        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
     ) -> None:
-        self._options = read_options(AdminOptions, servers, options)
+        self._options = read_options(AdminOptions, bootstrap_servers, options)
         self._seams = seams
         self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None

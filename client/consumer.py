@@ -55,9 +55,9 @@ class Consumer:
     """
 
     def __init__(
-        self, servers: Servers = None, *, seams: Seams | None = None, **options: object
+        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
     ) -> None:
-        self._options = read_options(ConsumerOptions, servers, options)
+        self._options = read_options(ConsumerOptions, bootstrap_servers, options)
         self._seams = seams
         self._positions = Positions(self._options)
         self._stack = AsyncExitStack()
@@ -195,9 +195,16 @@ class Consumer:
     async def __anext__(self) -> ConsumerRecord:
         for record in self._undrawn:
             return record
-        drawn = await self.poll()
-        self._drawn, self._undrawn = drawn, iter(drawn)
-        return next(self._undrawn)
+        return next(await self.draw())
+
+    async def draw(self) -> Iterator[ConsumerRecord]:
+        """As `poll`, but only what is taken from the iterator counts as returned.
+
+        What is left in it at the next call of anything goes back, and the iterator is empty then.
+        """
+        self._drawn = await self.poll()
+        self._undrawn = iter(self._drawn)
+        return self._undrawn
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""

@@ -8,6 +8,8 @@
 Each runs the trio client in a thread of its own (portal.py).
 """
 
+from minibroker.client.blocking.admin import Admin
+from minibroker.client.blocking.consumer import Consumer
 from minibroker.client.blocking.producer import Producer
 
-__all__ = ["Producer"]
+__all__ = ["Admin", "Consumer", "Producer"]

@@ -1,0 +1,85 @@
+"""The admin client for programs without a trio loop."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from minibroker.client.admin import Admin as TrioAdmin
+from minibroker.client.admin import ClusterDescription, NewTopic
+from minibroker.client.blocking.portal import Held, Portal
+from minibroker.client.options import Seams, Servers
+from minibroker.protocol.constants import LATEST_TIMESTAMP
+from minibroker.protocol.messages.configs import ConfigDescription
+from minibroker.protocol.messages.metadata import TopicMetadata
+from minibroker.protocol.messages.offsets import PartitionOffset
+from minibroker.protocol.types import TopicPartition
+
+
+class Admin:
+    """As `minibroker.client.Admin`, with plain methods; used with `with`, from any thread."""
+
+    def __init__(
+        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
+    ) -> None:
+        self._admin = TrioAdmin(bootstrap_servers, seams=seams, **options)
+        self._portal = Portal("minibroker-admin")
+        self._held: Held[TrioAdmin]
+
+    def __enter__(self) -> Self:
+        self._portal.__enter__()
+        try:
+            self._held = self._portal.hold(self._admin)
+        except BaseException:
+            self._portal.__exit__()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._held.release(kind, error, traceback)
+        finally:
+            self._portal.__exit__()
+
+    def create_topics(self, *topics: NewTopic | str, validate_only: bool = False) -> None:
+        """Create topics; with `validate_only` only check that they could be."""
+        create = partial(self._admin.create_topics, validate_only=validate_only)
+        self._portal.call(create, *topics)
+
+    def delete_topics(self, *names: str) -> None:
+        """Delete topics and all their records."""
+        self._portal.call(self._admin.delete_topics, *names)
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._portal.call(self._admin.list_topics)
+
+    def describe_topics(self, *names: str) -> list[TopicMetadata]:
+        """Partitions, leaders and replicas of each topic, in the order asked for."""
+        return self._portal.call(self._admin.describe_topics, *names)
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The brokers that are alive."""
+        return self._portal.call(self._admin.describe_cluster)
+
+    def describe_configs(self, *names: str) -> dict[str, tuple[ConfigDescription, ...]]:
+        """Every property of each topic as it is in force."""
+        return self._portal.call(self._admin.describe_configs, *names)
+
+    def alter_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+    ) -> None:
+        """Set properties of topics; None goes back to the default, what is not named stays."""
+        alter = partial(self._admin.alter_configs, validate_only=validate_only)
+        self._portal.call(alter, changes)
+
+    def list_offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int = LATEST_TIMESTAMP
+    ) -> dict[TopicPartition, PartitionOffset]:
+        """The end (-1), the beginning (-2), or the first record at or after a time in ms."""
+        return self._portal.call(self._admin.list_offsets, partitions, timestamp)

@@ -1,0 +1,126 @@
+"""The consumer for programs without a trio loop.
+
+Iterating takes a poll's worth of records (`max.poll.records`) for each visit to the loop, which
+goes on fetching while they are worked on. What was taken and not reached is not lost: the loop's
+consumer counts what the iterator has handed out, and takes the rest back.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+from minibroker.client.blocking.portal import Held, Portal
+from minibroker.client.chunks import ConsumerRecord
+from minibroker.client.consumer import Consumer as TrioConsumer
+from minibroker.client.consumer import ConsumerStatistics
+from minibroker.client.options import Seams, Servers
+from minibroker.protocol.types import TopicPartition
+
+T = TypeVar("T")
+
+
+class Consumer:
+    """As `minibroker.client.Consumer`, with plain methods; used with `with`.
+
+    One thread polls or iterates. `close` may be called from any: it ends the wait of that one.
+    """
+
+    def __init__(
+        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
+    ) -> None:
+        self._consumer = TrioConsumer(bootstrap_servers, seams=seams, **options)
+        self._portal = Portal("minibroker-consumer")
+        self._held: Held[TrioConsumer]
+
+    def __enter__(self) -> Self:
+        self._portal.__enter__()
+        try:
+            self._held = self._portal.hold(self._consumer)
+        except BaseException:
+            self._portal.__exit__()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._held.release(kind, error, traceback)
+        finally:
+            self._portal.__exit__()
+
+    def close(self) -> None:
+        """Read no more: who waits in `poll` or iterates gets `ClientClosed` at once."""
+        self._portal.run_soon(self._consumer.close)
+
+    @property
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions, by name."""
+        return self._ask(lambda: self._consumer.assignment)
+
+    def assign_topics(self, *topics: str) -> list[TopicPartition]:
+        """Read all partitions of these topics, and only them. Returns the partitions."""
+        return self._portal.call(self._consumer.assign_topics, *topics)
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read these partitions, and only them. One that was assigned before goes on."""
+        self._ask(lambda: self._consumer.assign(partitions))
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Return nothing of these until `resume`; they keep their positions."""
+        self._ask(lambda: self._consumer.pause(*partitions))
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """End a pause."""
+        self._ask(lambda: self._consumer.resume(*partitions))
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset of the next record; None while the broker was not asked where to begin."""
+        return self._ask(lambda: self._consumer.position(partition))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at this offset, or at the first record behind it."""
+        self._ask(lambda: self._consumer.seek(partition, offset))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the earliest record there is."""
+        self._ask(lambda: self._consumer.seek_to_beginning(*partitions))
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on with what comes after now."""
+        self._ask(lambda: self._consumer.seek_to_end(*partitions))
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
+        """Go on at the first record of this time or later; at the end where none is as late."""
+        self._portal.call(self._consumer.seek_to_time, timestamp_ms, *partitions)
+
+    def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """The earliest offset of each."""
+        return self._portal.call(self._consumer.beginning_offsets, *partitions)
+
+    def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
+        """The offset behind the last readable record of each, as of now."""
+        return self._portal.call(self._consumer.end_offsets, *partitions)
+
+    def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
+        """Wait for records; none if none came in time. 0 takes what is there."""
+        return self._portal.call(self._consumer.poll, timeout_s)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        while True:
+            yield from self._portal.call(self._consumer.draw)
+
+    def statistics(self) -> ConsumerStatistics:
+        """What it holds now."""
+        return self._ask(self._consumer.statistics)
+
+    def _ask(self, function: Callable[[], T]) -> T:
+        """Call a plain function in the loop."""
+
+        async def call() -> T:
+            return function()
+
+        return self._portal.call(call)
