@@ -112,8 +112,8 @@ def consume(
             records = consumer.poll(POLL_S)
             if count_max is not None:
                 records = records[: count_max - count]
+            count += len(records)  # first, because a signal may come while they are printed
             _print(write, records)
-            count += len(records)
     note(f"{count:,} records consumed from {name} in {time.monotonic() - began:.1f} s")
 
 
