@@ -174,7 +174,7 @@ class _Loader:
         """Follow a batch that recovery found good."""
         if header.leader_epoch > self._epochs.newest_epoch:
             self._epochs.assign(header.leader_epoch, header.base_offset)
-        if header.base_offset >= self._producers.map_end_offset:
+        if header.producer_id >= 0 and header.base_offset >= self._producers.map_end_offset:
             self._producers.update_from_replica(header, self._now_ms)
 
     def _fit(self, log_start: int, log_end: int) -> None:
@@ -188,6 +188,7 @@ class _Loader:
             rebuild_producers(
                 self._producers, self._segments, self._snapshots, log_end, self._now_ms
             )
+        self._producers.map_end_offset = log_end
 
     def _restart_at(self, offset: int) -> None:
         """Nothing of what is here is to be read any more (REC-08)."""

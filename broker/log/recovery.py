@@ -43,7 +43,7 @@ def check_segment(segment: Segment, observe: Callable[[BatchHeader], None]) -> _
     """Read a segment once, checking every batch, indexing it, and showing it to `observe`."""
     segment.forget_indexes()
     end, next_offset, leader_epoch = 0, segment.base_offset, NO_EPOCH
-    for position, header in checked_batches(segment.file, 0, next_offset):
+    for position, header in checked_batches(segment.file, segment.base_offset):
         segment.note(header, position)
         observe(header)
         end = position + header.size
@@ -142,9 +142,10 @@ class Recovery:
     def _damage_at(self, segment: Segment, checked: _Checked, later: list[Segment]) -> str | None:
         if self._opening.is_clean:
             return "the log was closed whole and is not whole any more"
-        found = find_batch(segment.file, checked.end + 1, checked.next_offset)
+        # Whatever its offset: the offset before may be what rotted.
+        found = find_batch(segment.file, checked.end, segment.base_offset)
         if found is not None:
-            return f"bad bytes at {checked.end}, and a valid batch behind them at {found}"
+            return f"bad bytes at {checked.end}, and a valid batch at {found}"
         if later and self._opening.same_boot:
             return f"segments behind {checked.end} do not continue what is before it"
         return self._missing(checked.next_offset)

@@ -10,6 +10,7 @@ that are none, which is how recovery tells damage from a torn tail.
 from collections.abc import Iterator
 
 from minibroker.broker.log.files import File
+from minibroker.broker.log.index import RELATIVE_OFFSET_MAX
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_EPOCH
 from minibroker.protocol.records.batch import BatchHeader, has_valid_crc, read_header
 
@@ -38,26 +39,24 @@ def batch_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Ba
         window_bytes = HOP_WINDOW_BYTES if size < HOP_WINDOW_BYTES // 4 else BATCH_HEADER_BYTES
 
 
-def _is_sound(header: BatchHeader, next_offset: int) -> bool:
+def _is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
     return (
         header.magic == MAGIC
         and header.size >= BATCH_HEADER_BYTES
-        and header.base_offset >= next_offset
         and header.last_offset_delta >= 0
+        and next_offset <= header.base_offset
+        and header.last_offset - base_offset <= RELATIVE_OFFSET_MAX
     )
 
 
-def checked_batches(
-    file: File, position: int, next_offset: int
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each valid batch from `position` on; ends at the first bad byte.
+def checked_batches(file: File, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each valid batch of a segment; ends at the first bad byte.
 
-    Valid: whole, magic 2, right CRC, an offset not below the end of the one before (`next_offset`
-    for the first), and no older leader epoch (a cut that was undone by a power cut would show old
-    batches behind new ones).
+    Valid: whole, magic 2, right CRC, an offset not below the end of the one before and within 32
+    bits of the segment's base, and no older leader epoch than the one before.
     """
-    end = file.size
-    epoch = NO_EPOCH
+    position, end = 0, file.size
+    next_offset, epoch = base_offset, NO_EPOCH
     window, start = memoryview(b""), position
     while position + BATCH_HEADER_BYTES <= end:
         at = position - start
@@ -67,7 +66,7 @@ def checked_batches(
                 return
         header = read_header(window, at)
         size = header.size
-        if not _is_sound(header, next_offset) or position + size > end:
+        if not _is_sound(header, next_offset, base_offset) or position + size > end:
             return
         if at + size > len(window):
             window, start, at = _window(file, position, max(size, CHECK_WINDOW_BYTES)), position, 0
@@ -82,8 +81,8 @@ def _window(file: File, position: int, size: int) -> memoryview:
     return memoryview(file.read(position, size))
 
 
-def find_batch(file: File, position: int, next_offset: int) -> int | None:
-    """Where, behind `position`, a valid batch of `next_offset` or later begins; None if nowhere."""
+def find_batch(file: File, position: int, base_offset: int) -> int | None:
+    """Where, from `position` on, a valid batch of a segment of this base begins, if anywhere."""
     end = file.size
     while position + BATCH_HEADER_BYTES <= end:
         window = file.read(position, CHECK_WINDOW_BYTES)
@@ -92,16 +91,14 @@ def find_batch(file: File, position: int, next_offset: int) -> int | None:
             at = found - MAGIC_POSITION
             if at + BATCH_HEADER_BYTES > len(window):
                 break
-            if _is_batch(file, position + at, read_header(window, at), next_offset):
+            if _is_batch(file, position + at, read_header(window, at), base_offset):
                 return position + at
             found = window.find(MAGIC, found + 1)
         position += max(1, len(window) - BATCH_HEADER_BYTES + 1)
     return None
 
 
-def _is_batch(file: File, position: int, header: BatchHeader, next_offset: int) -> bool:
-    if not _is_sound(header, next_offset) or position + header.size > file.size:
-        return False
-    if header.base_offset - next_offset >= 1 << 32:
+def _is_batch(file: File, position: int, header: BatchHeader, base_offset: int) -> bool:
+    if not _is_sound(header, base_offset, base_offset) or position + header.size > file.size:
         return False
     return has_valid_crc(_window(file, position, header.size), header)

@@ -226,9 +226,13 @@ class Segment:
     # -- opening, cutting, closing
 
     def has_sound_indexes(self) -> bool:
-        """Whether both index files are there and their last entries are possible."""
+        """Whether both index files are there, and their last entries can be of this segment."""
         size = self.size
-        return self.offset_index.is_sound(size) and self.time_index.is_sound(size)
+        if not (self.offset_index.is_sound(size) and self.time_index.is_sound(size)):
+            return False
+        # A complete time index ends with the newest batch.
+        first = self.batch_at(0)
+        return first is None or self.time_index.read_last().timestamp >= first.max_timestamp
 
     def load(self) -> None:
         """Learn the timestamps from the index files; the batches are not read."""

@@ -1,0 +1,199 @@
+"""Truncation and restart (A13, A12, rows REC-11, EPO-08), and retention (LOG-13, LOG-14)."""
+
+import pytest
+
+from tests.unit.log.workbench import NOW, Bench, encode, stored
+
+SIZE = len(encode())
+
+
+def filled(count: int = 7, **limits) -> Bench:
+    """Segments of 3 batches of one record each."""
+    bench = Bench(**{"segment_bytes": 3 * SIZE, "index_interval_bytes": 0, **limits})
+    for step in range(count):
+        bench.append(epoch=step // 2, time_ms=NOW + step, producer=(5, 0, step))
+    return bench
+
+
+def test_a_cut_inside_the_active_segment():
+    """Batches from the offset on are gone, and so are their epochs and sequences (A13)."""
+    bench = filled(6)
+    bench.log.truncate_to(4, NOW)
+    assert (bench.log.log_end, bench.offsets()) == (4, [0, 1, 2, 3])
+    assert bench.log.epochs.entries == ((0, 0), (1, 2))
+    assert bench.log.producers.get(5).last_sequence == 3
+    assert bench.append(epoch=9, producer=(5, 0, 4)).base_offset == 4
+    bench.reopen_killed()
+    assert bench.offsets() == [0, 1, 2, 3, 4]
+
+
+def test_a_cut_of_whole_segments():
+    """Later segments and their snapshots are removed (A13)."""
+    bench = filled()
+    assert bench.names(".snapshot") == [f"{3:020}.snapshot", f"{6:020}.snapshot"]
+    bench.log.truncate_to(3, NOW)
+    assert bench.bases() == [0, 3]
+    assert bench.names(".snapshot") == [f"{3:020}.snapshot"]
+    bench.log.truncate_to(2, NOW)
+    assert bench.bases() == [0]
+    assert bench.names(".snapshot") == []
+    assert bench.log.generation == 2
+
+
+def test_a_batch_goes_whole():
+    """A cut inside a batch removes all of it, as a restart would."""
+    bench = Bench()
+    bench.append(3)
+    bench.append(3)
+    bench.log.truncate_to(4, NOW)
+    assert (bench.log.log_end, bench.offsets()) == (3, [0])
+
+
+def test_a_cut_at_the_end_removes_only_the_epoch_of_a_failed_leadership():
+    """Cutting at or above the log end leaves the batches, but no epoch without any (A13)."""
+    bench = filled()
+    bench.log.assign_epoch(8, 7)
+    bench.log.truncate_to(9, NOW)
+    assert bench.log.log_end == 7
+    assert bench.log.epochs.newest_epoch == 3
+    assert bench.log.generation == 0
+
+
+def test_a_cut_below_everything_restarts_there():
+    """Below the first segment all is dropped, and the log goes on at the offset (A13)."""
+    bench = filled()
+    bench.log.restart_at(50, NOW)
+    assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (50, 50, [50])
+    assert len(bench.log.producers) == 0
+    bench.follow(stored(50, epoch=9))
+    bench.log.truncate_to(20, NOW)
+    assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (20, 20, [20])
+    bench.append(epoch=9)
+    bench.reopen_killed()
+    assert bench.offsets() == [20]
+
+
+def test_a_cut_before_the_log_start_lowers_it():
+    """logStart = min(logStart, offset) (A13)."""
+    bench = filled(3)
+    bench.log.log_start = 2
+    bench.log.truncate_to(1, NOW)
+    assert (bench.log.log_start, bench.log.log_end) == (1, 1)
+
+
+def test_the_recovery_point_is_lowered_before_the_cut():
+    """Who checkpoints is told first, with the log still whole (REC-11)."""
+    bench = filled()
+    bench.flush()
+    seen = []
+    bench.log.before_cut = lambda _, offset: seen.append(
+        (offset, bench.log.log_end, bench.log.recovery_point)
+    )
+    bench.log.truncate_to(4, NOW)
+    assert seen == [(4, 7, 4)]
+
+
+def test_a_flush_over_a_cut_proves_nothing():
+    """A flush that began before a cut does not raise the recovery point (REC-11)."""
+    bench = filled()
+    flush = bench.log.start_flush()
+    bench.log.truncate_to(4, NOW)
+    bench.append(epoch=9)
+    bench.sync(flush)
+    assert bench.log.recovery_point == 0
+    bench.flush()
+    assert bench.log.recovery_point == 5
+
+
+def test_flushing_moves_the_recovery_point_forward_only_after_it():
+    """The durable end is what was there when the flush began, once it is finished (REC-11)."""
+    bench = filled()
+    flush = bench.log.start_flush()
+    bench.append(epoch=9)
+    assert bench.log.durable_end == 0
+    bench.sync(flush)
+    assert bench.log.durable_end == 7
+    bench.flush()
+    assert bench.log.durable_end == 8
+    assert bench.log.start_flush().files == ()
+
+
+def test_a_flush_syncs_names_after_a_roll():
+    """Directories are part of a flush when files were made since the last one, and only then."""
+    bench = filled()
+    assert bench.log.start_flush().directories == (
+        bench.place.directory,
+        bench.place.directory.parent,
+    )
+    bench.flush()
+    bench.append(epoch=9)
+    assert bench.log.start_flush().directories == ()
+
+
+# -- retention
+
+
+def test_retention_by_time():
+    """A segment goes when its newest record is older than retention.ms, strictly (LOG-14)."""
+    bench = filled(retention_ms=100)
+    assert bench.log.apply_retention(7, NOW + 2 + 100) == 0
+    assert bench.log.apply_retention(7, NOW + 2 + 101) == 1
+    assert (bench.log.log_start, bench.bases(), bench.offsets()) == (3, [3, 6], [3, 4, 5, 6])
+    assert bench.log.epochs.entries == ((1, 3), (2, 4), (3, 6))
+
+
+def test_retention_by_size():
+    """A segment goes only if the log keeps retention.bytes without it (LOG-14)."""
+    assert filled(retention_bytes=4 * SIZE + 1).log.apply_retention(7, NOW) == 0
+    assert filled(retention_bytes=4 * SIZE).log.apply_retention(7, NOW) == 1
+    assert filled(retention_bytes=1).log.apply_retention(7, NOW) == 2
+
+
+def test_nothing_above_the_high_watermark_goes():
+    """Segments that end above the high watermark stay (LOG-13)."""
+    bench = filled(retention_ms=0)
+    assert bench.log.apply_retention(5, NOW + 1000) == 1
+    assert bench.log.apply_retention(2, NOW + 1000) == 0
+
+
+def test_when_all_go_a_new_segment_comes_first():
+    """A log that loses everything goes on at its end, and stays so (LOG-13)."""
+    bench = filled(retention_ms=0)
+    assert bench.log.apply_retention(7, NOW + 1000) == 3
+    assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (7, 7, [7])
+    assert bench.log.apply_retention(7, NOW + 9000) == 0
+    bench.reopen_killed()
+    assert (bench.log.log_start, bench.log.log_end) == (7, 7)
+
+
+def test_deleted_files_are_renamed_and_removed_later():
+    """Renamed at once, gone after file.delete.delay.ms, or at the next start (LOG-14, REC-09)."""
+    bench = filled(retention_ms=0)
+    bench.log.apply_retention(3, NOW + 1000)
+    deleted = [f"{0:020}{suffix}.deleted" for suffix in (".index", ".log", ".timeindex")]
+    assert bench.names(".deleted") == deleted
+    bench.log.remove_deleted_files(NOW + 1999)
+    assert bench.names(".deleted") == deleted
+    bench.log.remove_deleted_files(NOW + 2000)
+    assert bench.names(".deleted") == []
+    bench.log.apply_retention(6, NOW + 3000)
+    bench.reopen_killed()
+    assert bench.names(".deleted") == []
+    assert bench.offsets() == [6]
+
+
+def test_retention_forgets_no_producer():
+    """A producer whose batches were all deleted is still known, after a kill too (PID-12)."""
+    bench = filled(retention_ms=0)
+    bench.log.apply_retention(7, NOW + 1000)
+    bench.reopen_killed()
+    assert bench.append(epoch=9, producer=(5, 0, 7)).base_offset == 7
+
+
+@pytest.mark.parametrize("room", [0, 30])
+def test_retention_works_on_a_full_disk(room):
+    """When the disk is full, expired segments can still go."""
+    bench = filled(retention_ms=100)
+    bench.files.space_bytes = 1 << 40
+    bench.files.space_bytes -= bench.files.room() - room
+    assert bench.log.apply_retention(7, NOW + 2 + 101) == 1

@@ -1,0 +1,80 @@
+"""The log on the operating system's files: what a simulated disk cannot show."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from minibroker.broker.disk import RealFiles
+from minibroker.broker.log.directory import DataDirectoryError
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.outcomes import Opening, Place
+from tests.unit.log.workbench import NAME, NOW, UNLIMITED, encode
+
+
+def test_a_log_lives_on(tmp_path):
+    """Append, roll, reopen clean and unclean, cut, on real files."""
+    place = Place(RealFiles(), tmp_path / "t-0", NAME)
+    limits = replace(UNLIMITED, segment_bytes=4096, index_interval_bytes=200)
+    log = Log.open(place, limits, now_ms=NOW)
+    for _ in range(200):
+        log.append_as_leader(memoryview(encode()), 1, NOW)
+    before = b"".join(part.read() for part in log.read(0, 1 << 20, 200))
+    log.close()
+    for opening in (Opening(is_clean=True), Opening(), Opening(same_boot=True)):
+        log = Log.open(place, limits, opening, now_ms=NOW)
+        assert log.log_end == 200
+        assert b"".join(part.read() for part in log.read(0, 1 << 20, 200)) == before
+        log.abandon()
+    log = Log.open(place, limits, Opening(), now_ms=NOW)
+    log.truncate_to(50, NOW)
+    assert sum(len(part) for part in log.read(0, 1 << 20, 50)) == len(before) // 4
+    [part, *_] = log.read(49, 1 << 20, 50)
+    assert os.pread(part.fileno(), len(part), part.position) == part.read()
+    log.close()
+
+
+def refused(root) -> str:
+    """What a start in this directory says."""
+    manager = LogManager(RealFiles(), root, UNLIMITED)
+    with pytest.raises(DataDirectoryError) as caught:
+        manager.start("boot", "cluster", 1, NOW)
+    return str(caught.value)
+
+
+def test_a_file_in_the_place_of_the_directory(tmp_path):
+    """The message names it and says what to do; for root too."""
+    (tmp_path / "file").write_text("x")
+    for root in (tmp_path / "file", tmp_path / "file" / "below"):
+        text = refused(root)
+        assert "not a directory" in text
+        assert "--data-dir" in text
+
+
+def test_a_second_broker(tmp_path):
+    """The lock of a real file keeps a second broker out (BRK-08)."""
+    manager = LogManager(RealFiles(), tmp_path, UNLIMITED)
+    manager.start("boot", "cluster", 1, NOW)
+    assert "in use by another broker" in refused(tmp_path)
+    manager.close({})
+    again = LogManager(RealFiles(), tmp_path, UNLIMITED)
+    again.start("boot", "cluster", 1, NOW)
+    again.close({})
+
+
+@pytest.mark.parametrize("number", [13, 30, 28, 5])
+def test_a_directory_that_cannot_be_written(tmp_path, number):
+    """A read-only mount, wrong owner, full or failing disk: one error, with what to do."""
+
+    class Failing(RealFiles):
+        def write_atomic(self, path, data, *, sync=True):
+            raise OSError(number, os.strerror(number), str(path))
+
+    manager = LogManager(Failing(), tmp_path / "data", UNLIMITED)
+    with pytest.raises(DataDirectoryError, match=os.strerror(number)):
+        manager.start("boot", "cluster", 1, NOW)
+    # The failed start gave the lock back.
+    manager = LogManager(RealFiles(), tmp_path / "data", UNLIMITED)
+    manager.start("boot", "cluster", 1, NOW)
+    manager.close({})

@@ -1,0 +1,123 @@
+"""What the tests of the log share: a log on a simulated disk, and short ways to feed and ask it."""
+
+import random
+from dataclasses import replace
+from pathlib import PurePath
+
+from minibroker.broker.log.limits import LogLimits
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.outcomes import NEW_LOG, Appended, Flush, Opening, Place
+from minibroker.protocol.records.batch import (
+    NO_PRODUCER,
+    BatchHeader,
+    ProducerStamp,
+    iterate_headers,
+    stamp,
+)
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
+from minibroker.testing.disk import SimulatedFiles
+
+NAME = TopicPartition("t", 0)
+DIRECTORY = PurePath("/data/t-0")
+NOW = 1_000_000
+FOREVER = 1 << 60
+UNLIMITED = LogLimits(
+    segment_bytes=1 << 30,
+    segment_ms=FOREVER,
+    segment_jitter_ms=0,
+    index_interval_bytes=4096,
+    index_bytes_max=10 << 20,
+    batch_bytes_max=1 << 20,
+    retention_ms=-1,
+    retention_bytes=-1,
+    file_delete_delay_ms=1000,
+    producer_expiration_ms=FOREVER,
+    timestamp_type="CreateTime",
+    timestamp_before_max_ms=FOREVER,
+    timestamp_after_max_ms=FOREVER,
+)
+
+
+def encode(count: int = 1, *, time_ms: int = NOW, value: bytes = b"v", producer=NO_PRODUCER):
+    """A batch as a producer sends it; its records are `time_ms`, `time_ms` + 1, ..."""
+    records = [(time_ms + index, None, value, ()) for index in range(count)]
+    return encode_batch(records, producer=ProducerStamp(*producer))
+
+
+def stored(base_offset: int, count: int = 1, *, epoch: int = 0, **encoding) -> bytes:
+    """A batch as a leader stored it."""
+    batch = encode(count, **encoding)
+    stamp(batch, base_offset, epoch)
+    return bytes(batch)
+
+
+class Bench:
+    """One log on a simulated disk; keyword arguments change its limits."""
+
+    def __init__(self, **limits: object) -> None:
+        self.files = SimulatedFiles(random.Random(1))
+        self.limits = replace(UNLIMITED, **limits)
+        self.place = Place(self.files, DIRECTORY, NAME)
+        self.cuts: list[int] = []
+        self.open(NEW_LOG)
+
+    def open(self, opening: Opening, now_ms: int = NOW) -> Log:
+        """Open the log, new or again."""
+        self.log = Log.open(self.place, self.limits, opening, now_ms=now_ms)
+        self.log.before_cut = lambda _, offset: self.cuts.append(offset)
+        return self.log
+
+    def reopen_clean(self) -> Log:
+        """Close, and open with the mark of a clean stop."""
+        self.log.close()
+        return self.open(Opening(is_clean=True, recovery_point=self.log.log_end))
+
+    def reopen_killed(self, **opening: object) -> Log:
+        """Open after a kill; the machine went on."""
+        self.files.kill()
+        return self.open(Opening(**{"same_boot": True, **opening}))
+
+    def append(self, count: int = 1, *, epoch: int = 0, now_ms: int = NOW, **encoding) -> Appended:
+        """Append as a leader."""
+        batch = encode(count, **encoding)
+        return self.log.append_as_leader(memoryview(batch), epoch, now_ms)
+
+    def follow(self, *batches: bytes) -> None:
+        """Append as a follower."""
+        self.log.append_as_follower(memoryview(b"".join(batches)), NOW)
+
+    def headers(self, offset: int | None = None) -> list[BatchHeader]:
+        """The header of every batch that a read of everything gives."""
+        start = self.log.log_start if offset is None else offset
+        slices = self.log.read(start, 1 << 40, self.log.log_end)
+        return [header for part in slices for _, header in iterate_headers(part.read())]
+
+    def offsets(self, offset: int | None = None) -> list[int]:
+        """The base offset of every batch."""
+        return [header.base_offset for header in self.headers(offset)]
+
+    def names(self, suffix: str = "") -> list[str]:
+        """The files in the log's directory."""
+        names = self.files.list(DIRECTORY)
+        return [name for name in names if name.endswith(suffix)]
+
+    def bases(self) -> list[int]:
+        """The base offsets of the segments, by their files."""
+        return [int(name.removesuffix(".log")) for name in self.names(".log")]
+
+    def path(self, base_offset: int, suffix: str = ".log") -> PurePath:
+        """A file of a segment."""
+        return DIRECTORY / f"{base_offset:020}{suffix}"
+
+    def flush(self) -> None:
+        """A whole flush."""
+        self.sync(self.log.start_flush())
+
+    def sync(self, flush: Flush) -> None:
+        """The second half of a flush."""
+        for file in flush.files:
+            file.sync_now()
+        for directory in flush.directories:
+            self.files.sync_dir(directory)
+        self.log.finish_flush(flush)
