@@ -5,8 +5,8 @@
 
 A call is about one or several topics and is done when the broker says so for all of them; the
 first refusal is raised as a `BrokerError` whose text names the topic. A broker that is lost or
-silent while it works on a request may have done it; asked again, it refuses what is there already,
-so the call is tried again only where repeating it is harmless.
+silent while it works on a request may have done it; asked again, it would refuse what is there
+already. So only what is harmless to repeat is tried again; else a `ClientError` says so.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import trio
 
 from minibroker.client.cluster import Cluster, open_cluster
-from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
+from minibroker.client.errors import ClientClosed, ClientError, error_code
 from minibroker.client.offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
@@ -210,19 +210,17 @@ class Admin:
     async def _call(self, api_key: ApiKey, message: object, *, is_repeatable: bool = True) -> Any:
         """Ask any broker, and another one if that is lost and asking twice does no harm."""
         cluster = self._open_cluster()
-        last: Exception | None = None
         with trio.move_on_after(self._options.patience_ms / 1000):
             while True:
                 channel = await cluster.any_channel()
                 try:
                     return await channel.call(api_key, message)
                 except OSError as error:
-                    last = error
                     if not is_repeatable:
-                        break
+                        text = f"{api_key.name}: whether it was done is not known: {error}"
+                        raise ClientError(text) from error
                     await trio.sleep(PAUSE_S)
-        what = f"{api_key.name}: no answer within {self._options.patience_ms} ms"
-        raise ClientTimeout(f"{what}; last error: {last}" if last else what) from last
+        raise cluster.timeout()
 
 
 def _raise_refusal(results: Iterable[_Outcome]) -> None:

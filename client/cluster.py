@@ -133,7 +133,7 @@ class Cluster:
                     raise BrokerError(error, f"topic {name!r}")
             return known
         self._wanted.pop(name, None)
-        raise self._timeout()
+        raise self.timeout()
 
     async def refreshed(self) -> None:
         """Until an answer is there that was asked for after this call. Raises `ClientTimeout`."""
@@ -143,7 +143,7 @@ class Cluster:
             while self._refreshes_done < awaited:
                 await self._changed.park()
             return
-        raise self._timeout()
+        raise self.timeout()
 
     async def channel(self, node_id: int, lane: str = REQUESTS) -> RpcChannel:
         """An open channel to one broker. Raises `ConnectionLost` if the next try fails."""
@@ -172,7 +172,7 @@ class Cluster:
                     self._links.want(link)
                 with trio.move_on_after(NEXT_BROKER_AFTER_S):
                     await self._links.changed.park()
-        raise self._timeout()
+        raise self.timeout()
 
     def _least_loaded(self, avoid: RpcChannel | None) -> RpcChannel | None:
         open_channels = [
@@ -186,7 +186,7 @@ class Cluster:
         """Whom to ask: the brokers that were alive last, then those named at the start."""
         return list(dict.fromkeys([*self._endpoints.values(), *self.options.bootstrap_servers]))
 
-    def _timeout(self) -> ClientTimeout:
+    def timeout(self) -> ClientTimeout:
         """The error for an answer that did not come, with whom was asked and what they said."""
         names = ", ".join(map(str, self._candidates()))
         text = f"no answer from {names} within {self.options.patience_ms} ms"

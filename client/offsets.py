@@ -86,7 +86,7 @@ async def list_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition,
                 await trio.sleep(PAUSE_S)
         return found
     names = ", ".join(str(name) for name in wanted if name not in found)
-    raise ClientTimeout(f"no offsets of {names} within {cluster.options.patience_ms} ms")
+    raise ClientTimeout(f"no offsets of {names}: {cluster.timeout()}")
 
 
 async def find_time(

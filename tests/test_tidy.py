@@ -66,6 +66,7 @@ PURE = [
     *("broker/controller/placement.py", "broker/controller/decisions.py"),
     *("client/accumulator.py", "client/batches.py", "client/numbering.py"),
     *("client/partitioner.py", "client/positions.py", "client/routes.py"),
+    *("client/chunks.py", "client/fetch_session.py"),
 ]
 # The interface of a disk has one async function, whose forms live in disk.py.
 ASYNC_ALLOWED = {("broker/log/files.py", "sync")}

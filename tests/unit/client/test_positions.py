@@ -1,0 +1,309 @@
+"""Positions: what is asked for next, what is returned, and what stops a partition."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, PositionError
+from minibroker.client.options import ConsumerOptions, read_options
+from minibroker.client.positions import Positions
+from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
+from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
+from minibroker.protocol.records.batch import stamp
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def make(*names: TopicPartition, at: int | None = 0, **options: object) -> Positions:
+    """Positions of these partitions, all standing at one offset."""
+    positions = Positions(read_options(ConsumerOptions, "h:1", options))
+    positions.assign(names)
+    for name in names:
+        if at is not None:
+            positions.seek(name, at)
+    return positions
+
+
+def batch(base: int, count: int, control: bool = False) -> bytes:
+    """A stored batch whose values are their offsets."""
+    made = encode_batch([(0, None, b"%d" % (base + i), ()) for i in range(count)])
+    if control:
+        made[22] |= 0x20
+    stamp(made, base, 0)
+    return bytes(made)
+
+
+def plan(positions: Positions, now: float = 0.0) -> dict[TopicPartition, PartitionFetch]:
+    """What is asked of a broker that leads everything."""
+    wanted, _ = positions.plan(lambda _: 0, now)
+    return {TopicPartition(each.topic, each.partition): each for each in wanted}
+
+
+def fetched(positions: Positions, name: TopicPartition, *batches: bytes, **more: Any) -> bool:
+    """The answer to what would be asked now."""
+    asked = plan(positions)[name]
+    answer = PartitionFetched(*name, records=b"".join(batches), **more)
+    return positions.note(asked, answer, 0.0)
+
+
+def offsets(positions: Positions, count: int = 100) -> list[int]:
+    """Take, and check that each record is the one of its offset."""
+    records = positions.take(count)
+    assert [record.value for record in records] == [b"%d" % record.offset for record in records]
+    return [record.offset for record in records]
+
+
+def test_the_position_after_a_batch_is_its_last_offset_plus_one() -> None:
+    """CCO-01: also where the last records of the batch are gone, or it holds none for us."""
+    positions = make(A)
+    sparse = bytearray(batch(0, 3))
+    sparse[23:27] = (9).to_bytes(4, "big")  # last offset delta: 3 to 9 were compacted away
+    fetched(positions, A, bytes(sparse), batch(10, 1, control=True))
+    unchecked = make(A, check_crcs=False)
+    fetched(unchecked, A, bytes(sparse), batch(10, 1, control=True))
+    assert offsets(unchecked) == [0, 1, 2]
+    assert unchecked.take(1) == []
+    assert unchecked.position(A) == 11
+    assert plan(unchecked)[A].fetch_offset == 11
+
+
+def test_records_below_the_asked_offset_are_dropped() -> None:
+    """CCO-01: a broker sends whole batches, an application gets what it asked for."""
+    positions = make(A, at=7)
+    fetched(positions, A, batch(5, 5))
+    assert offsets(positions) == [7, 8, 9]
+    assert positions.position(A) == 10
+
+
+def test_an_incomplete_batch_at_the_end_is_fetched_again() -> None:
+    """What a size limit cut off is left for the next request."""
+    positions = make(A)
+    fetched(positions, A, batch(0, 3), batch(3, 3)[:-1])
+    assert plan(positions)[A].fetch_offset == 3
+    assert offsets(positions) == [0, 1, 2]
+    assert positions.take(1) == []
+
+
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    counts=st.lists(st.integers(1, 9), min_size=1, max_size=40),
+    unused=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+)
+def test_every_record_comes_once_and_in_order(
+    sizes: list[int], counts: list[int], unused: list[int]
+) -> None:
+    """However it is batched, taken and given back, the application sees 0, 1, 2, ..."""
+    positions = make(A)
+    seen: list[int] = []
+    base = turn = 0
+    while len(seen) < max(base, sum(sizes)):
+        if base < sum(sizes) and A in plan(positions):
+            size = sizes[turn % len(sizes)]
+            fetched(positions, A, batch(base, size))
+            base += size
+        taken = positions.take(counts[turn % len(counts)])
+        kept = max(len(taken) - unused[turn % len(unused)], min(1, len(taken)))
+        positions.give_back(taken[kept:])
+        seen += [record.offset for record in taken[:kept]]
+        assert positions.position(A) == len(seen)
+        turn += 1
+    assert seen == list(range(base))
+
+
+def test_a_seek_drops_what_was_fetched_and_what_is_under_way() -> None:
+    """CCO-03: an answer to a request from before the seek does nothing."""
+    positions = make(A)
+    asked = plan(positions)[A]
+    fetched(positions, A, batch(0, 3))
+    positions.seek(A, 50)
+    positions.note(asked, PartitionFetched(*A, records=batch(0, 3)), 0.0)
+    gone = PartitionFetched(*A, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    positions.note(asked, gone, 0.0)
+    assert positions.take(10) == []
+    assert (positions.position(A), plan(positions)[A].fetch_offset) == (50, 50)
+
+
+@pytest.mark.parametrize(
+    ("policy", "sentinel"), [("earliest", EARLIEST_TIMESTAMP), ("latest", LATEST_TIMESTAMP)]
+)
+def test_out_of_range_resets_by_policy(policy: str, sentinel: int) -> None:
+    """CCO-03: what was fetched before is returned first, then the policy decides."""
+    positions = make(A, auto_offset_reset=policy)
+    fetched(positions, A, batch(0, 2))
+    fetched(positions, A, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert positions.unresolved(0.0) == {}
+    assert offsets(positions) == [0, 1]
+    assert positions.take(1) == []
+    assert positions.unresolved(0.0) == {A: sentinel}
+    positions.resolve(A, sentinel, 40)
+    assert plan(positions)[A].fetch_offset == 40
+
+
+def test_out_of_range_without_a_policy_is_raised_until_a_seek() -> None:
+    """CCO-03: `none` leaves the choice to the application, and says where it stands."""
+    positions = make(A, auto_offset_reset="none")
+    fetched(positions, A, batch(0, 2))
+    fetched(positions, A, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert offsets(positions) == [0, 1]
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRange, match="t-0 at offset 2"):
+            positions.take(1)
+    positions.seek(A, 5)
+    assert positions.take(1) == []
+
+
+def test_without_a_policy_a_new_partition_needs_a_seek() -> None:
+    """A consumer that may not choose where to begin says so, and is content with a seek."""
+    positions = make(A, at=None, auto_offset_reset="none")
+    with pytest.raises(OffsetOutOfRange, match="seek"):
+        positions.take(1)
+    positions.seek(A, 3)
+    assert plan(positions)[A].fetch_offset == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
+def test_leadership_errors_have_metadata_renewed_and_are_tried_again(code: ErrorCode) -> None:
+    """CCO-04: no error to the user, and no hot loop: a retry comes a little later."""
+    positions = make(A)
+    assert fetched(positions, A, error=code)
+    assert positions.take(1) == []
+    assert plan(positions) == {}
+    retry_at = positions.next_retry(0.0)
+    assert 0 < retry_at < 0.1
+    assert plan(positions, retry_at)[A].fetch_offset == 0
+
+
+def test_an_unknown_leader_epoch_is_only_tried_again() -> None:
+    """CCO-04: the broker is behind, not the client's metadata."""
+    positions = make(A)
+    assert not fetched(positions, A, error=ErrorCode.UNKNOWN_LEADER_EPOCH)
+    assert positions.next_retry(0.0) < math.inf
+
+
+def test_a_corrupt_batch_stops_the_partition_until_a_seek() -> None:
+    """CCO-07: good records before it are returned, then every poll raises and names the place."""
+    positions = make(A, B)
+    damaged = bytearray(batch(2, 2))
+    damaged[-2] ^= 1
+    fetched(positions, A, batch(0, 2), bytes(damaged), batch(4, 2))
+    assert offsets(positions) == [0, 1]
+    fetched(positions, B, batch(0, 1))
+    for _ in range(3):
+        with pytest.raises(CorruptRecords, match="t-0 at offset 2") as raised:
+            positions.take(10)
+        assert (raised.value.topic_partition, raised.value.offset) == (A, 2)
+    assert A not in plan(positions)
+    positions.seek(A, 4)
+    fetched(positions, A, batch(4, 2))
+    assert sorted(offsets(positions)) == [0, 4, 5]
+
+
+def test_bytes_that_are_no_batch_stop_the_partition() -> None:
+    """CCO-07: neither garbage nor a lying length is skipped, nor asked for again and again."""
+    lying = bytearray(batch(0, 1))
+    lying[8:12] = (7).to_bytes(4, "big")
+    for garbage in (b"garbage", bytes(lying)):
+        positions = make(A)
+        fetched(positions, A, garbage)
+        with pytest.raises(CorruptRecords):
+            positions.take(1)
+
+
+def test_given_back_records_come_before_the_error() -> None:
+    """CCO-07: what iteration had not handed out when the damage was found is not lost."""
+    positions = make(A)
+    damaged = bytearray(batch(3, 1))
+    damaged[-2] ^= 1
+    fetched(positions, A, batch(0, 3), bytes(damaged))
+    taken = positions.take(10)
+    positions.give_back(taken[1:])
+    assert positions.position(A) == 1
+    assert offsets(positions) == [1, 2]
+    with pytest.raises(CorruptRecords, match="offset 3"):
+        positions.take(1)
+
+
+def test_a_refusal_that_will_not_pass_is_raised() -> None:
+    """An error that no retry heals reaches the application, also one of a newer broker."""
+    for code in (ErrorCode.INVALID_REQUEST, 12345):
+        positions = make(A)
+        fetched(positions, A, error=code)
+        with pytest.raises(PositionError, match="t-0 at offset 0"):
+            positions.take(1)
+
+
+def test_prefetch_is_bounded() -> None:
+    """At most two answers wait for each partition, and fetch.max.bytes in all."""
+    positions = make(A)
+    fetched(positions, A, batch(0, 2))
+    fetched(positions, A, batch(2, 2))
+    assert plan(positions) == {}
+    positions.is_changed = False
+    assert offsets(positions, 2) == [0, 1]
+    positions.take(1)
+    assert positions.is_changed
+    assert plan(positions)[A].fetch_offset == 4
+    size = len(batch(0, 2))
+    small = make(A, B, fetch_max_bytes=size)
+    fetched(small, A, batch(0, 2))
+    assert small.queued_bytes == size
+    assert plan(small) == {}
+
+
+def test_who_got_data_is_asked_for_last() -> None:
+    """FET-11: a backlogged partition starves nobody, also in a full request."""
+    positions = make(A, B)
+    assert list(plan(positions)) == [A, B]
+    fetched(positions, A, batch(0, 1))
+    assert list(plan(positions)) == [B, A]
+
+
+def test_a_paused_partition_keeps_its_place() -> None:
+    """Paused means neither returned nor fetched; what was fetched before comes after it."""
+    positions = make(A, B)
+    fetched(positions, A, batch(0, 2))
+    fetched(positions, B, batch(0, 1))
+    positions.pause(A)
+    assert [record.partition for record in positions.take(10)] == [1]
+    assert list(plan(positions)) == [B]
+    positions.resume(A)
+    assert offsets(positions) == [0, 1]
+
+
+def test_assignment_keeps_the_position_of_what_stays() -> None:
+    """Partitions that stay go on, those that go are forgotten, even what was fetched of them."""
+    positions = make(A, B)
+    fetched(positions, A, batch(0, 2))
+    fetched(positions, B, batch(0, 2))
+    positions.take(1)
+    positions.assign([A])
+    assert offsets(positions) == [1]
+    with pytest.raises(ClientError, match="t-1 is not assigned"):
+        positions.position(B)
+
+
+def test_a_chunk_does_not_keep_a_large_answer_in_memory() -> None:
+    """A partition's few bytes are copied out of an answer that holds much of others."""
+    positions = make(A)
+    frame = batch(0, 1) + bytes(1000)
+    asked = plan(positions)[A]
+    view = memoryview(frame)[: len(batch(0, 1))]
+    positions.note(asked, PartitionFetched(*A, records=view), 0.0)
+    (chunk,) = positions._positions[A].chunks
+    assert chunk._data.obj is not frame
+    assert offsets(positions) == [0]
