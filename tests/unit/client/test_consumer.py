@@ -323,7 +323,7 @@ async def test_a_lost_session_is_opened_anew(
 
         def forget(_: object) -> FetchResponse:
             broker.answers[ApiKey.FETCH] = fetch
-            return FetchResponse(error=code)
+            return FetchResponse(error=code, session_id=SESSION_ID)
 
         broker.answers[ApiKey.FETCH] = forget
         await it.poll(1)
