@@ -1,5 +1,7 @@
 """Truncation and restart (A13, A12, rows REC-11, EPO-08), and retention (LOG-13, LOG-14)."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.log.workbench import NOW, Bench, encode, stored
@@ -130,6 +132,33 @@ def test_a_flush_syncs_names_after_a_roll():
     assert bench.log.start_flush().directories == ()
 
 
+def test_a_cut_is_durable_before_the_log_rolls():
+    """Else a power cut may undo the cut and keep the new file, and old batches run on into new."""
+    bench = filled(6)
+    bench.flush()
+    bench.log.truncate_to(4, NOW)
+    syncs = bench.files.sync_count
+    bench.append(epoch=9)
+    bench.append(epoch=9)
+    assert bench.files.sync_count == syncs
+    bench.append(epoch=9)
+    assert bench.bases() == [0, 3, 6]
+    assert bench.files.sync_count == syncs + 1
+    for _ in range(3):
+        bench.append(epoch=9)
+    assert bench.files.sync_count == syncs + 1
+
+
+def test_a_restart_forgets_the_producers():
+    """What a dropped log knew says nothing of the one that follows, even at the same offset."""
+    bench = filled()
+    bench.reopen_clean()
+    bench.log.restart_at(7, NOW)
+    assert len(bench.log.producers) == 0
+    bench.reopen_killed()
+    assert len(bench.log.producers) == 0
+
+
 # -- retention
 
 
@@ -188,6 +217,19 @@ def test_retention_forgets_no_producer():
     bench.log.apply_retention(7, NOW + 1000)
     bench.reopen_killed()
     assert bench.append(epoch=9, producer=(5, 0, 7)).base_offset == 7
+
+
+def test_retention_needs_no_older_snapshot():
+    """The same if only some segments go, and older snapshots were lost in a power cut."""
+    bench = filled(3)
+    for _ in range(4):
+        bench.append(epoch=9, time_ms=NOW + 500)
+    for name in bench.names(".snapshot"):
+        bench.files.remove(bench.place.directory / name)
+    bench.log.limits = replace(bench.limits, retention_ms=100)
+    assert bench.log.apply_retention(7, NOW + 550) == 1
+    bench.reopen_killed()
+    assert bench.append(epoch=9, producer=(5, 0, 3)).base_offset == 7
 
 
 @pytest.mark.parametrize("room", [0, 30])

@@ -106,6 +106,20 @@ def test_a_power_cut_is_remembered_until_somebody_was_told():
     assert start(files, boot="boot-2").tail_safe
 
 
+def test_a_kill_after_a_power_cut_still_counts_as_a_power_cut():
+    """Until the logs were opened and somebody was told, the same boot proves nothing (REC-03)."""
+    files = disk()
+    manager = with_logs(files)
+    manager.checkpoint_high_watermarks({A: 3, B: 5})
+    files.kill()
+    files.open(ROOT / "a-b.c-0" / f"{0:020}.log").truncate(0)
+    files.fail("open", name=".log")
+    with pytest.raises(DataDirectoryError):
+        start(files, boot="boot-2")
+    files.kill()
+    assert start(files, boot="boot-2").get(A).damage is None
+
+
 def test_a_lost_tail_is_no_damage_to_the_start_after_it():
     """A high watermark that the log lost in a power cut is not asked for again."""
     files = disk()

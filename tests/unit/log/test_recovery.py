@@ -4,7 +4,7 @@ import pytest
 
 from minibroker.broker.log.epochs import EpochStart
 from minibroker.broker.log.outcomes import Opening
-from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode
+from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode, stored
 
 SIZE = len(encode())
 KILLED = Opening(same_boot=True)
@@ -110,6 +110,42 @@ def test_segments_behind_a_hole_are_a_lost_tail_after_a_power_cut():
     bench.open(POWER_CUT)
     assert bench.log.damage is None
     assert (bench.offsets(), bench.bases()) == ([0, 1, 2, 3], [0, 3])
+
+
+def test_a_cut_that_a_power_cut_undid_is_found():
+    """A segment that ends at the recovery point is looked at, too: it may have grown back."""
+    bench = filled()
+    add(bench, 0, stored(3, epoch=1))
+    bench.open(Opening(recovery_point=3))
+    assert bench.log.damage is None
+    assert bench.offsets() == [0, 1, 2, 3]
+    assert bench.bases() == [0]
+
+
+def test_old_batches_behind_new_ones_are_no_log():
+    """A segment of an older epoch, back after a power cut, does not continue a newer one."""
+    bench = Bench(segment_bytes=3 * SIZE)
+    bench.follow(*(stored(offset, epoch=5) for offset in range(3)))
+    bench.follow(stored(3, epoch=7))
+    other = bench.files.open(bench.path(0))
+    other.truncate(0)
+    other.append([stored(offset, epoch=8) for offset in range(3)])
+    bench.open(POWER_CUT)
+    assert bench.log.damage is None
+    assert [(h.base_offset, h.leader_epoch) for h in bench.headers()] == [(0, 8), (1, 8), (2, 8)]
+
+
+def test_after_a_power_cut_snapshots_above_the_recovery_point_are_not_used():
+    """They may be of a past that was cut; the batches are asked instead."""
+    bench = filled()
+    other = filled()
+    other.append(epoch=9, producer=(77, 0, 0))
+    other.log.close()
+    data = other.files.read_bytes(other.path(8, ".snapshot"))
+    bench.files.write_atomic(bench.path(6, ".snapshot"), data)
+    bench.open(Opening(recovery_point=4))
+    assert bench.log.producers.get(77) is None
+    assert bench.log.producers.get(5).last_sequence == 6
 
 
 @pytest.mark.parametrize("opening", [POWER_CUT, KILLED])
