@@ -26,7 +26,7 @@ from minibroker.broker.config import load
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.client.options import Seams
 from minibroker.testing.disk import SimulatedFiles
-from minibroker.testing.network import SimulatedNetwork
+from minibroker.testing.network import DEFAULT_OPTIONS, NetworkOptions, SimulatedNetwork
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -39,9 +39,9 @@ DATA_DIRECTORY = PurePath("/data")
 class World:
     """What all hosts of a simulation share: chance, time, the wires and the metadata store."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, options: NetworkOptions = DEFAULT_OPTIONS) -> None:
         self.seed = seed
-        self.network = SimulatedNetwork(self.rng("network"))
+        self.network = SimulatedNetwork(self.rng("network"), options)
         self.store = MemoryStore()
 
     def rng(self, purpose: str) -> random.Random:
