@@ -158,7 +158,7 @@ class Seams:
 
 def default_seams() -> Seams:
     """The real ones."""
-    return Seams(TcpNetwork(), Random(), lambda: int(time.time() * 1000))
+    return Seams(TcpNetwork(), Random(), lambda: time.time_ns() // 1_000_000)
 
 
 Options = TypeVar("Options", bound=ClientOptions)
