@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
 from random import Random
-from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
+from typing import NamedTuple
 
 import trio
 
@@ -40,6 +40,7 @@ from minibroker.broker.controller.controller import (
     Registration,
     ensure_cluster_id,
 )
+from minibroker.broker.disk import InWorker
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
 from minibroker.broker.log.manager import LogManager
@@ -55,19 +56,9 @@ from minibroker.client.net import Listener, Network
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
-
-
-class InWorker(Protocol):
-    """Runs a blocking function outside the loop, and waits for it."""
-
-    async def __call__(
-        self, function: Callable[[*Arguments], T], /, *arguments: *Arguments
-    ) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
-from typing import TypeVar, TypeVarTuple
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
@@ -31,6 +31,14 @@ Arguments = TypeVarTuple("Arguments")
 CACHE_PROBE_BYTES = 128 * 1024
 # A kernel that cannot tell whether a page is cached, or a file system that will not.
 CANNOT_TELL = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class InWorker(Protocol):
+    """What `in_worker` is to who gets it as an argument; on virtual time it is another."""
+
+    async def __call__(
+        self, function: Callable[[*Arguments], T], /, *arguments: *Arguments
+    ) -> T: ...
 
 
 async def in_worker(function: Callable[[*Arguments], T], *arguments: *Arguments) -> T:

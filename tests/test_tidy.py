@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "broker.log": "protocol broker.log broker.metadata.model",
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
+    "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net broker.config broker.log broker.metadata.model"
     " broker.replication",
     "broker.controller": "protocol client.net broker.config broker.log broker.metadata"

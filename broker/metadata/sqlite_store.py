@@ -12,14 +12,15 @@ A topic that the metadata forgets would take its data with it.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Final, Protocol, TypeVar, TypeVarTuple
+from typing import Final
 
 import trio
 from crc32c import crc32c
 
+from minibroker.broker.disk import InWorker
 from minibroker.broker.metadata.store import (
     ABSENT,
     Compare,
@@ -31,9 +32,6 @@ from minibroker.broker.metadata.store import (
     StoreError,
     StoreUnavailable,
 )
-
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
 
 APPLICATION_ID: Final = int.from_bytes(b"MBKm", "big")  # in the file's header: it is one of ours
 FORMAT_VERSION: Final = 1
@@ -55,12 +53,6 @@ RANGE: Final = (
     "SELECT key, value, revision, crc FROM entries WHERE key >= ? AND key < ? ORDER BY key"
 )
 PUT: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)"
-
-
-class InWorker(Protocol):
-    """The one way to leave the loop (`broker.disk.in_worker`)."""
-
-    async def __call__(self, function: Callable[[*Arguments], T], *arguments: *Arguments) -> T: ...
 
 
 class SqliteStore:
