@@ -82,6 +82,7 @@ class Started(NamedTuple):
     """What a broker that answers says of itself."""
 
     endpoint: Endpoint  # where it listens
+    advertised: Endpoint  # where clients are told to connect
     cluster_id: str
     damaged: tuple[TopicPartition, ...]  # offline until an operator accepts the loss
 
@@ -154,7 +155,8 @@ class _Broker:
         """Run all tasks until the shutdown."""
         endpoint = self._listener.endpoint
         damaged = self._manager.statistics().damaged
-        registration = Registration(self._config.advertised_listeners or endpoint, damaged)
+        advertised = _advertised(self._config, endpoint)
+        registration = Registration(advertised, damaged)
         acceptor = Acceptor(self._services, self._listener)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
@@ -163,7 +165,7 @@ class _Broker:
             nursery.start_soon(self._keep_house)
             async with trio.open_nursery() as connections:
                 connections.start_soon(acceptor.run)
-                task_status.started(Started(endpoint, cluster_id, damaged))
+                task_status.started(Started(endpoint, advertised, cluster_id, damaged))
                 await shutdown.wait()
                 connections.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
@@ -208,6 +210,12 @@ class _Broker:
                 manager.remove_deleted_files(now_ms)
             case Duty.PRODUCERS:
                 manager.expire_producers(now_ms)
+
+
+def _advertised(config: Config, endpoint: Endpoint) -> Endpoint:
+    """Where clients are told to connect, of a broker that listens at `endpoint`."""
+    advertised = config.advertised_listeners or endpoint
+    return Endpoint(advertised.host, advertised.port or endpoint.port)
 
 
 def _intervals(config: Config) -> Mapping[Duty, Interval]:

@@ -49,7 +49,8 @@ class Identity:
         "advertised.listeners",
         Kind.LISTENER,
         None,
-        "Where clients are told to connect; without it, where the broker listens.",
+        "Where clients are told to connect (port 0: the port that it listens on); without it, "
+        "where the broker listens, or the machine's name if it listens everywhere.",
     )
     log_dirs: PurePath = setting(
         "log.dirs",

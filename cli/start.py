@@ -10,6 +10,7 @@ import errno
 import random
 import resource
 import signal
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 FILES_MAX = 65_536
 METADATA_FILE = "metadata.db"
+MEMORY_STORE = "memory:"
 
 
 def start(
@@ -69,7 +71,9 @@ def start(
 
     configure_logs(sys.stdout, log_format)
     _allow_many_files()
-    config = replace(loaded.config, log_dirs=_data_directory(Path(loaded.config.log_dirs)))
+    config = _named(loaded.config)
+    config = replace(config, log_dirs=_data_directory(Path(config.log_dirs)))
+    _check_store(config)
     try:
         trio.run(_run, config)
     except* OSError as group:
@@ -139,17 +143,30 @@ async def _real_system(config: "Config") -> "System":
     )
 
 
+def _check_store(config: "Config") -> None:
+    """A store that forgets knows nothing of what an earlier run has left: refused, not guessed.
+
+    Going on would set all that data aside, because no topic of it is known.
+    """
+    from minibroker.broker.log.directory import META
+
+    if config.metadata_store == MEMORY_STORE and Path(config.log_dirs, META).exists():
+        raise Failure(
+            f"metadata.store={MEMORY_STORE} forgets its topics with the process, and"
+            f" {config.log_dirs} holds data of an earlier run; name a new directory with --data-dir"
+        )
+
+
 async def _open_store(name: str) -> "MetadataStore":
     from minibroker.broker.disk import in_worker
 
-    kind, _, path = name.partition(":")
-    if kind == "memory":
+    if name == MEMORY_STORE:
         from minibroker.broker.metadata.memory_store import MemoryStore
 
         return MemoryStore()
     from minibroker.broker.metadata.sqlite_store import SqliteStore
 
-    return await SqliteStore.open(PurePath(path), in_worker)
+    return await SqliteStore.open(PurePath(name.partition(":")[2]), in_worker)
 
 
 def _announce(config: "Config", started: "Started") -> None:
@@ -163,6 +180,8 @@ def _announce(config: "Config", started: "Started") -> None:
     print(f"Data directory: {config.log_dirs}")
     print(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")
     print(f"Listening on {endpoint}", flush=True)
+    if started.advertised != endpoint:
+        print(f"Advertised as {started.advertised}")
     if not _is_loopback(endpoint.host):
         note(
             f"WARNING: {endpoint} can be reached from other machines, and there is no"
@@ -170,6 +189,24 @@ def _announce(config: "Config", started: "Started") -> None:
         )
     print(f"[KafkaServer id={config.node_id}] started")
     print("Kafka Server started", flush=True)
+
+
+def _named(config: "Config") -> "Config":
+    """Who listens everywhere is advertised by the machine's name: 0.0.0.0 is no place to go."""
+    from minibroker.protocol.types import Endpoint
+
+    if config.advertised_listeners or not _is_unspecified(config.listeners.host):
+        return config
+    return replace(config, advertised_listeners=Endpoint(socket.gethostname(), 0))
+
+
+def _is_unspecified(host: str) -> bool:
+    from ipaddress import ip_address
+
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages.metadata import MetadataRequest
 from tests.demo import Story, differences, run, standard_library
 from tests.processes import COMMAND, BrokerProcess, run_cli, running_broker
+from tests.wire import Wire
 
 LINES = 60_000
 
@@ -144,13 +147,33 @@ def test_it_says_what_an_ack_means(data_dir: Path) -> None:
 
 
 def test_beyond_this_machine_it_warns(data_dir: Path) -> None:
-    """An address that others can reach comes with the warning that nothing is authenticated."""
+    """Who listens everywhere says that nothing is authenticated, and tells clients its name:
+    0.0.0.0 is no place to connect to."""
     broker = BrokerProcess(data_dir, listen="0.0.0.0:0")
     try:
         broker.wait_until_ready()
         assert "no authentication" in broker.output
+        _, _, port = broker.address.rpartition(":")
+        told = f"{socket.gethostname()}:{port}"
+        assert f"Advertised as {told}" in broker.lines
+        with Wire(f"127.0.0.1:{port}") as wire:
+            answer = wire.call(ApiKey.METADATA, MetadataRequest())
+        assert [f"{node.host}:{node.port}" for node in answer.brokers] == [told]
     finally:
         broker.kill()
+
+
+def test_a_store_that_forgets_wants_a_new_directory(data_dir: Path) -> None:
+    """With metadata.store=memory: the data of an earlier run would be of no known topic: refused,
+    and left as it is (N4)."""
+    options = ("--set", "metadata.store=memory:")
+    with running_broker(data_dir, *options) as broker:
+        assert run_cli("produce", "t", "-b", broker.address, stdin="one\n").returncode == 0
+        assert broker.stop() == 0
+    line = fails_to_start("--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *options)
+    assert "memory:" in line
+    assert "--data-dir" in line
+    assert (data_dir / "t-0").is_dir()
 
 
 def test_an_unreachable_broker_is_one_line() -> None:
