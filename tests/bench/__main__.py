@@ -8,6 +8,7 @@ a measurement that cannot be made is an error.
 """
 
 import argparse
+import os
 import sys
 import time
 
@@ -62,9 +63,11 @@ def main() -> None:
                 rows.append(row)
                 status.update(f"measuring {name}: {row.name}: {row.ours}")
     console.print(table_of(rows))
+    load = os.getloadavg()[1]
     console.print(
         "Values of 100 bytes, keys null, acks=1; medians of rounds that alternate with their "
-        f"yardsticks; {time.monotonic() - began:.0f} s in all."
+        f"yardsticks; {time.monotonic() - began:.0f} s in all, load {load:.1f} on "
+        f"{os.cpu_count()} cores (two processes at work make 2; more is somebody else)."
     )
 
 

@@ -8,10 +8,11 @@ Each process prints one JSON object as its last line.
 """
 
 import json
+import operator
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,12 +52,29 @@ class Pair(NamedTuple):
 
 def by_turns(ours: Measure, theirs: Measure, rounds: int = ROUNDS) -> Pair:
     """Measure ours, theirs, ours, theirs, ..."""
-    figures = [(ours(), theirs()) for _ in range(rounds)]
-    return Pair(
-        statistics.median(mine for mine, _ in figures),
-        statistics.median(other for _, other in figures),
-        statistics.median(mine / other for mine, other in figures),
-    )
+    [pair] = all_by_turns([ours], theirs, rounds)
+    return pair
+
+
+def all_by_turns(ours: Sequence[Measure], theirs: Measure, rounds: int = ROUNDS) -> list[Pair]:
+    """Several figures with one yardstick, which is measured once a round, in their middle."""
+    middle = len(ours) // 2
+    figures: list[list[float]] = [[] for _ in ours]
+    others = []
+    for _ in range(rounds):
+        for place, measure in enumerate(ours):
+            if place == middle:
+                others.append(theirs())
+            figures[place].append(measure())
+    other = statistics.median(others)
+    return [
+        Pair(
+            statistics.median(mine),
+            other,
+            statistics.median(map(operator.truediv, mine, others)),
+        )
+        for mine in figures
+    ]
 
 
 def median_of(measure: Measure, rounds: int = ROUNDS) -> float:
