@@ -5,13 +5,17 @@ aside and leaves the partition offline: a log never becomes shorter without some
 This is how somebody says so. It works on the files of a stopped broker.
 """
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from minibroker.cli.settings import load_settings
-from minibroker.cli.terminal import Failure, note
+from minibroker.cli.terminal import USAGE, Failure, note
+
+if TYPE_CHECKING:
+    from minibroker.broker.log.recovery import Kept
 
 app = typer.Typer(help="Repair partitions.", no_args_is_help=True)
 
@@ -25,19 +29,21 @@ def partition() -> None:
 def recover(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     number: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+    *,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", "-d", help="Of the broker, which is stopped.")
+        Path | None,
+        typer.Option("--data-dir", "-d", help="Of the broker, which is stopped."),
     ] = None,
+    is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Accept the loss of records in a damaged partition, so that it comes online again.
 
-    The damaged bytes stay beside the log in files named *.damaged-accepted.
+    Says first what is lost, and asks. The damaged bytes stay beside the log, in files named
+    *.damaged-accepted.
     """
     from minibroker.broker.disk import RealFiles
     from minibroker.broker.log.directory import DataDirectory, explaining
-    from minibroker.broker.log.outcomes import Place
-    from minibroker.broker.log.recovery import accept_damage, known_damage
-    from minibroker.protocol.types import TopicPartition
+    from minibroker.broker.log.recovery import accept_damage, kept_aside
 
     files = RealFiles()
     given = {"log.dirs": str(data_dir)} if data_dir else {}
@@ -49,12 +55,32 @@ def recover(
     with explaining(root):
         data.take()
     try:
-        damage = known_damage(Place(files, directory, TopicPartition(topic, number), b""))
-        if damage is None:
+        kept = kept_aside(files, directory)
+        if not kept:
             note(f"{topic}-{number} is not damaged")
             return
+        _tell(f"{topic}-{number}", kept)
+        _agree(is_agreed)
         accept_damage(files, directory)
     finally:
         data.release()
-    note(f"{topic}-{number}: records from offset {damage.offset} on were given up")
     print(f"Recovered partition {topic}-{number}.")
+
+
+def _tell(name: str, kept: "list[Kept]") -> None:
+    """What is given up, as far as what was kept can say it."""
+    first = int(kept[0].path.stem)
+    last = max((one.last_offset for one in kept if one.last_offset is not None), default=-1)
+    end = f"to {last}" if last >= first else "on (up to where, nothing that was kept can tell)"
+    note(f"{name}: the records from offset {first} {end} are lost; the log goes on at {first}")
+    for one in kept:
+        note(f"{one.size} bytes were kept in {one.path}")
+
+
+def _agree(is_agreed: bool) -> None:
+    if is_agreed:
+        return
+    if not sys.stdin.isatty():
+        raise Failure("nothing was done: --yes says that these records are given up", USAGE)
+    if not typer.confirm("Give these records up?", err=True):
+        raise Failure("nothing was done")

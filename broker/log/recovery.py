@@ -20,7 +20,12 @@ from typing import NamedTuple
 
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import Damage, Opening, Place
-from minibroker.broker.log.scan import CHECK_WINDOW_BYTES, checked_batches, find_batch
+from minibroker.broker.log.scan import (
+    CHECK_WINDOW_BYTES,
+    checked_batches,
+    find_batch,
+    last_offset,
+)
 from minibroker.broker.log.segment import Segment, file_name
 from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import NO_EPOCH
@@ -58,6 +63,26 @@ def known_damage(place: Place) -> Damage | None:
         return None
     offset = min(int(name.removesuffix(DAMAGED_SUFFIX)) for name in names)
     return Damage(offset, f"records from offset {offset} on were lost and not given up yet")
+
+
+class Kept(NamedTuple):
+    """A file of bytes that were kept aside; `last_offset` is that of its last valid batch."""
+
+    path: PurePath
+    size: int
+    last_offset: int | None
+
+
+def kept_aside(files: Files, directory: PurePath) -> list[Kept]:
+    """What damage left, in the order of offsets. Reads all of it."""
+    kept = []
+    for name in files.list(directory):
+        if name.endswith(DAMAGED_SUFFIX):
+            file = files.open(directory / name)
+            offset = int(name.removesuffix(DAMAGED_SUFFIX))
+            kept.append(Kept(directory / name, file.size, last_offset(file, offset)))
+            file.close()
+    return kept
 
 
 def accept_damage(files: Files, directory: PurePath) -> None:

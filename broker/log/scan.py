@@ -98,6 +98,20 @@ def find_batch(file: File, position: int, base_offset: int) -> int | None:
     return None
 
 
+def last_offset(file: File, base_offset: int) -> int | None:
+    """The highest offset of a valid batch anywhere in a file, of which any part may be bad."""
+    last: int | None = None
+    position = find_batch(file, 0, base_offset)
+    while position is not None:
+        for at, header in batch_headers(file, position, file.size):
+            if not _is_batch(file, at, header, base_offset):
+                break
+            last = header.last_offset if last is None else max(last, header.last_offset)
+            position = at + header.size
+        position = find_batch(file, position, base_offset)
+    return last
+
+
 def _is_batch(file: File, position: int, header: BatchHeader, base_offset: int) -> bool:
     if not _is_sound(header, base_offset, base_offset) or position + header.size > file.size:
         return False

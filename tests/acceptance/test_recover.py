@@ -1,0 +1,58 @@
+"""`minibroker partition recover`: the way back from a log that lost records."""
+
+from pathlib import Path
+
+from tests.processes import run_cli, running_broker
+
+
+def damage(data_dir: Path) -> None:
+    """A broker that was killed, and one bad byte in the middle of what it had stored."""
+    with running_broker(data_dir) as broker:
+        for number in range(4):
+            done = run_cli("produce", "t", "-b", broker.address, stdin=f"line {number}\n")
+            assert done.returncode == 0, done.stderr
+    segment = data_dir / "t-0" / f"{0:020}.log"
+    stored = bytearray(segment.read_bytes())
+    stored[stored.index(b"line 1")] ^= 1
+    segment.write_bytes(stored)
+
+
+def test_a_loss_is_accepted_by_command(data_dir: Path) -> None:
+    """REC-03: a damaged partition stays offline until somebody has read what is lost and agreed;
+    then it goes on with what is left, and the bytes are still there."""
+    damage(data_dir)
+    recover = ("partition", "recover", "t", "0", "--data-dir", str(data_dir))
+    with running_broker(data_dir) as broker:
+        assert "minibroker partition recover t 0" in broker.output
+        busy = run_cli(*recover, "--yes")
+        assert busy.returncode == 1
+        assert "in use" in busy.stderr
+        assert broker.stop() == 0
+
+    asked = run_cli(*recover)
+    assert asked.returncode == 2
+    kept = data_dir / "t-0" / f"{1:020}.damaged"
+    assert "the records from offset 1 to 3 are lost" in asked.stderr
+    assert f"{kept.stat().st_size} bytes were kept in {kept}" in asked.stderr
+    assert "--yes" in asked.stderr
+
+    lost = kept.read_bytes()
+    done = run_cli(*recover, "--yes")
+    assert (done.returncode, done.stdout) == (0, "Recovered partition t-0.\n"), done.stderr
+    assert kept.with_suffix(".damaged-accepted").read_bytes() == lost
+    assert "is not damaged" in run_cli(*recover).stderr
+
+    with running_broker(data_dir) as broker:
+        assert "partition recover" not in broker.output
+        again = run_cli("produce", "t", "-b", broker.address, stdin="again\n")
+        assert again.returncode == 0, again.stderr
+        read = run_cli("consume", "t", "-b", broker.address, "--from-beginning", "-e")
+        assert read.stdout == "line 0\nagain\n"
+
+
+def test_a_partition_that_is_not_there_is_told(data_dir: Path) -> None:
+    """A wrong name is one line that says where it was looked for."""
+    done = run_cli("partition", "recover", "t", "7", "--data-dir", str(data_dir))
+    assert done.returncode == 1
+    assert f"no partition t-7 in {data_dir}" in done.stderr
+    assert not data_dir.exists()
