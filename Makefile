@@ -46,7 +46,8 @@ $(READY): pyproject.toml
 		"(on Debian: apt install python3.11-venv); or say make PYTHON=/path/to/python" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[test]'
+	@# setuptools warns of folders named like packages; here they are the packages.
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[test]'
 	touch $@
 
 clean:
