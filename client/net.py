@@ -18,7 +18,7 @@ from minibroker.protocol.types import Buffer, Endpoint, Slice, StaleSlice
 BACKLOG = 1024
 BUFFERS_MAX = 1024  # of one sendmsg: the smallest IOV_MAX among the systems this runs on
 COPIED_BYTES_MAX = 64 * 1024  # slices up to this size in all are read and sent with their header
-SENDFILE_BYTES_MAX = 1024 * 1024  # of one call, which holds the loop up for its time
+PIECE_BYTES_MAX = 1024 * 1024  # of one sendfile, which holds the loop up for its time
 
 
 class Stream(Protocol):
@@ -228,10 +228,8 @@ class TcpStream:
         else:
             await self._send_all([header])
             for part in slices:
-                if part.fileno() >= 0 and part.is_valid() and part.is_cached():
-                    await self._send_file(part)
-                else:
-                    await self._send_all([await self._read(part)])
+                for piece in part.pieces(PIECE_BYTES_MAX):
+                    await self._send_piece(piece)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def close(self) -> None:
@@ -255,14 +253,24 @@ class TcpStream:
             else:
                 unsent = _unsent(unsent, count)
 
-    async def _send_file(self, part: Slice) -> None:
-        position, end = part.position, part.position + len(part)
+    async def _send_piece(self, piece: Slice) -> None:
+        """Looked at one by one, since behind a slow peer the page cache may change meanwhile.
+
+        What is not cached is read, only to be cached: nothing is held while the peer is waited for.
+        """
+        if piece.fileno() < 0:
+            await self._send_all([piece.read()])
+            return
+        if self._in_worker is not None and piece.is_valid() and not piece.is_cached():
+            await self._in_worker(piece.read)
+        position, end = piece.position, piece.position + len(piece)
         while position < end:
-            if not part.is_valid():
+            if not piece.is_valid():
                 raise StaleSlice("the log was cut while it was sent")
-            size = min(end - position, SENDFILE_BYTES_MAX)
             try:
-                count = os.sendfile(self._open_socket().fileno(), part.fileno(), position, size)
+                count = os.sendfile(
+                    self._open_socket().fileno(), piece.fileno(), position, end - position
+                )
             except BlockingIOError:
                 await trio.lowlevel.wait_writable(self._socket)
             except OSError as error:
@@ -273,8 +281,7 @@ class TcpStream:
                 if count == 0:
                     raise StaleSlice("the file ended before its slice")
                 position += count
-                if position < end:
-                    await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
 
     async def _read(self, part: Slice) -> bytes:
         if self._in_worker is None or not part.is_valid() or part.is_cached():

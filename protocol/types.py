@@ -1,6 +1,6 @@
 """Small values that every part uses: names of partitions, endpoints, record bytes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 # Anything with the buffer protocol that this project passes around.
@@ -49,6 +49,9 @@ class Slice(Protocol):
 
     def fileno(self) -> int:
         """The file for `sendfile`, or -1 where the disk is simulated."""
+
+    def pieces(self, bytes_max: int) -> "Iterator[Slice]":
+        """The same bytes, in slices of at most so many."""
 
     def read(self) -> bytes:
         """The bytes. Raises `StaleSlice` if the log was cut since the slice was made."""

@@ -6,6 +6,7 @@ remembers its segment's generation, which every cut and the closing of the file 
 no longer true raises `StaleSlice`, and its connection is closed.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from minibroker.broker.log.files import File
@@ -45,6 +46,13 @@ class FileSlice:
     def is_valid(self) -> bool:
         """False once the segment was cut or closed."""
         return self._of.generation == self._generation
+
+    def pieces(self, bytes_max: int) -> Iterator["FileSlice"]:
+        """The same bytes, in slices of at most so many."""
+        for start in range(0, self._size, bytes_max):
+            piece = FileSlice(self._of, self.position + start, min(bytes_max, self._size - start))
+            piece._generation = self._generation
+            yield piece
 
     def read(self) -> bytes:
         """The bytes. Checked after reading too, because a worker may read while the loop cuts."""

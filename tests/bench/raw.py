@@ -42,6 +42,12 @@ class RawClient:
         self._socket.sendall(PREFACE)
         self._buffer = memoryview(bytearray(8 * 1024 * 1024))
 
+    def __enter__(self) -> "RawClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
     def send(self, key: ApiKey, message: object) -> None:
         """Send a request without waiting."""
         version = APIS[key].version_max
@@ -75,38 +81,36 @@ class RawClient:
 
 def fill(address: str, topic: str, total: int, batch_bytes: int = BATCH_BYTES) -> float:
     """Produce batches until `total` bytes are stored; bytes per second."""
-    client = RawClient(address)
-    client.call(ApiKey.METADATA, MetadataRequest(topics=(topic,)))  # makes it
     rng = random.Random(1)
-    record_count = batch_bytes // RECORD_BYTES
-    batch = bytes(
-        encode_batch([(1, None, rng.randbytes(RECORD_BYTES - 10), ()) for _ in range(record_count)])
-    )
+    values = [rng.randbytes(RECORD_BYTES - 10) for _ in range(batch_bytes // RECORD_BYTES)]
+    batch = bytes(encode_batch([(1, None, value, ()) for value in values]))
     request = ProduceRequest(ACKS_LEADER, 30_000, (PartitionProduce(topic, 0, batch),))
     count = total // len(batch)
-    start = time.perf_counter()
-    for number in range(count + PRODUCES_IN_FLIGHT):
-        if number < count:
-            client.send(ApiKey.PRODUCE, request)
-        if number >= PRODUCES_IN_FLIGHT:
-            [answer] = client.receive(ApiKey.PRODUCE).partitions
-            assert answer.error == 0, answer
-    return count * len(batch) / (time.perf_counter() - start)
+    with RawClient(address) as client:
+        client.call(ApiKey.METADATA, MetadataRequest(topics=(topic,)))  # makes it
+        start = time.perf_counter()
+        for number in range(count + PRODUCES_IN_FLIGHT):
+            if number < count:
+                client.send(ApiKey.PRODUCE, request)
+            if number >= PRODUCES_IN_FLIGHT:
+                [answer] = client.receive(ApiKey.PRODUCE).partitions
+                assert answer.error == 0, answer
+        return count * len(batch) / (time.perf_counter() - start)
 
 
 def fetch(address: str, topic: str, total: int) -> float:
     """Read partition 0 from its start, over and over, until `total` bytes came."""
-    client = RawClient(address)
-    offsets = _offsets_of_answers(client, topic, total)
     received = asked = 0
-    start = time.perf_counter()
-    while received < total:
-        while asked < FETCHES_IN_FLIGHT:
-            client.send(ApiKey.FETCH, _fetch_request(topic, next(offsets)))
-            asked += 1
-        received += len(client.receive_frame())
-        asked -= 1
-    return received / (time.perf_counter() - start)
+    with RawClient(address) as client:
+        offsets = _offsets_of_answers(client, topic, total)
+        start = time.perf_counter()
+        while received < total:
+            while asked < FETCHES_IN_FLIGHT:
+                client.send(ApiKey.FETCH, _fetch_request(topic, next(offsets)))
+                asked += 1
+            received += len(client.receive_frame())
+            asked -= 1
+        return received / (time.perf_counter() - start)
 
 
 def _offsets_of_answers(client: RawClient, topic: str, total: int) -> Iterator[int]:
