@@ -30,7 +30,6 @@ from minibroker.protocol.constants import (
 )
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
 from minibroker.protocol.messages.produce import PartitionProduced
-from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 
 # Leadership errors and lost connections heal fast: their back-off is shorter, in seconds.
@@ -85,10 +84,11 @@ class Accumulator:
     # Appending
 
     def open_batch(
-        self, lane: Lane, record_bytes: int, now: float, *, may_overdraw: bool = False
+        self, lane: Lane, record_bytes: int, now: float, now_ms: int, *, may_overdraw: bool = False
     ) -> OpenBatch:
         """Seal what is open in the lane and open a batch that has room for such a record.
 
+        `now` is monotonic, in seconds; `now_ms` the time of records that come without.
         Raises `BufferFull`, with every open batch sealed but nothing else changed.
         """
         if lane.open is not NO_BATCH:
@@ -105,7 +105,7 @@ class Accumulator:
                 "await room() before the next send_nowait()"
             )
         self.free_bytes -= reserved
-        lane.open = batch = OpenBatch(reserved, room, now)
+        lane.open = batch = OpenBatch(reserved, room, now, now_ms)
         self._open[lane] = None
         return batch
 
@@ -117,7 +117,7 @@ class Accumulator:
         self.free_bytes += opened.reserved
         if not opened.records:  # it was opened for a record that was then refused
             return
-        data = encode_batch(opened.records, compression=self.limits.compression)
+        data = opened.encode(self.limits.compression)
         deadline = opened.opened_at + self.limits.delivery_timeout_s
         batch = Batch(lane, data, len(opened.records), deadline)
         batch.watchers = opened.watchers

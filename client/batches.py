@@ -1,8 +1,10 @@
 """Record batches on their way to a broker, and the queue of each partition.
 
-A record is first in an `OpenBatch`: a plain list, because appending a tuple to a list is the
-cheapest thing Python can do and happens a million times a second. Sealing turns the list into the
-bytes of a record batch: a `Batch`, which is what is sent, sent again, split and settled.
+A record is first in an `OpenBatch`: a list, because appending to a list is the cheapest thing
+Python can do and happens a million times a second. A plain record, one that has nothing but a
+value, is only its value there: a tuple would cost as much again, and make work for the garbage
+collector. Its time is that of the batch. Sealing turns the list into the bytes of a record batch:
+a `Batch`, which is what is sent, sent again, split and settled.
 
 A `Lane` is one partition's queue. Three numbers keep its order:
 
@@ -17,15 +19,21 @@ A `Lane` is one partition's queue. Three numbers keep its order:
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_SEQUENCE
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_SEQUENCE, NO_TIMESTAMP
 from minibroker.protocol.records.batch import read_header
-from minibroker.protocol.records.record import decode_records, encode_batch
+from minibroker.protocol.records.record import (
+    RecordToSend,
+    decode_records,
+    encode_batch,
+    encode_values,
+)
 from minibroker.protocol.types import TopicPartition
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
-RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
+# timestamp (ms; None: that of its batch), key, value, headers
+RawRecord: TypeAlias = tuple[int | None, bytes | None, bytes | None, Headers]
 
 # What a record costs beside key, value and headers: lengths, deltas and counts, as they mostly are.
 RECORD_OVERHEAD_BYTES: Final = 12
@@ -49,18 +57,51 @@ class Watcher(Protocol):
 class OpenBatch:
     """Records of one partition that may still get company. `room` may only be used up to 0."""
 
-    __slots__ = ("opened_at", "records", "reserved", "room", "watchers")
+    __slots__ = (
+        "is_plain",
+        "opened_at",
+        "records",
+        "reserved",
+        "room",
+        "timestamp_ms",
+        "watchers",
+    )
 
-    def __init__(self, reserved: int, room: int, now: float) -> None:
-        self.records: list[RawRecord] = []
+    def __init__(self, reserved: int, room: int, now: float, now_ms: int) -> None:
+        self.records: list[bytes | RecordToSend] = []
+        self.is_plain = True  # no record is a tuple
         self.room = room  # bytes that may still be added
         self.reserved = reserved  # bytes of buffer.memory held
         self.opened_at = now
+        self.timestamp_ms = now_ms  # of the records that came without
         self.watchers: list[tuple[int, Watcher]] | None = None  # (index, who asked)
+
+    def append(self, record: RawRecord) -> None:
+        """Add any record; `room` is the caller's business."""
+        timestamp_ms, key, value, headers = record
+        if timestamp_ms is None:
+            timestamp_ms = self.timestamp_ms
+            if key is None and value is not None and not headers:
+                self.records.append(value)
+                return
+        self.is_plain = False
+        self.records.append((timestamp_ms, key, value, headers))
+
+    def encode(self, compression: int) -> bytearray:
+        """The record batch of all that was added."""
+        if self.is_plain:
+            values = cast("list[bytes]", self.records)
+            return encode_values(values, self.timestamp_ms, compression=compression)
+        time = self.timestamp_ms
+        records = [
+            (time, None, record, ()) if isinstance(record, bytes) else record
+            for record in self.records
+        ]
+        return encode_batch(records, compression=compression)
 
 
 # Stands where no batch is open: nothing fits, so that one comparison tells both cases.
-NO_BATCH: Final = OpenBatch(0, -1, 0.0)
+NO_BATCH: Final = OpenBatch(0, -1, 0.0, NO_TIMESTAMP)
 
 
 class Batch:
@@ -105,7 +146,7 @@ class Batch:
         """Two batches with the halves of this one's records, numbered as they were numbered."""
         assert self.record_count > 1, "a single record cannot be split"
         header = read_header(self.data)
-        records: list[RawRecord] = [
+        records: list[RecordToSend] = [
             (record.timestamp, record.key, record.value, record.headers)
             for record in decode_records(self.data, header)
         ]

@@ -6,6 +6,10 @@ the open batch. That is one look-up, one comparison and one append to a list; ev
 out of here: records become bytes when their batch is sealed (client/accumulator.py), partitions
 are chosen per batch for records without keys and remembered for keys (client/routes.py).
 
+The clock is read once for each batch, when it is opened, and that is the time of its records that
+come without one: it is up to linger.ms too early, more only while the program itself keeps the
+loop from running. Reading it for every record costs more than taking the record.
+
 Nothing here waits; client/producer.py does.
 """
 
@@ -49,7 +53,7 @@ class Intake:
         self._routes = routes
         self._accumulator: Accumulator = routes.accumulator
         self._outcomes = outcomes
-        self.wall_ms = wall_ms
+        self._wall_ms = wall_ms
         self._wake = wake
         # What `send_nowait` looks at; empty while nothing may be taken.
         self._by_topic: dict[str, Route] = {}
@@ -66,30 +70,36 @@ class Intake:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        *,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
         """Take a record, or raise `BufferFull`; then `await room()`.
 
-        A record without a value is a tombstone. Without `timestamp_ms` (since 1970) it is now.
+        A record without a value is a tombstone. Without `timestamp_ms` (since 1970) its time is
+        when its batch was begun, less than linger.ms ago.
         Raises `TypeError` for what is not bytes and `ValueError` for what can never be sent.
         """
-        if timestamp_ms is None:
-            timestamp_ms = self.wall_ms()
         try:
-            route = self._by_topic[topic]
             size = len(value) + RECORD_OVERHEAD_BYTES  # type: ignore[arg-type]
             if key is None:
-                lane = route.sticky
+                batch = self._by_topic[topic].sticky.open
             else:
-                lane = route.by_key[key]
+                batch = self._by_topic[topic].by_key[key].open
                 size += len(key)
-            batch = lane.open
-            if batch.room >= size and type(value) is bytes and partition is None and not headers:
+            if (
+                batch.room >= size
+                and type(value) is bytes
+                and partition is None
+                and timestamp_ms is None
+                and not headers
+            ):
                 batch.room -= size
-                batch.records.append((timestamp_ms, key, value, ()))
+                if key is None:
+                    batch.records.append(value)
+                else:
+                    batch.is_plain = False
+                    batch.records.append((batch.timestamp_ms, key, value, ()))
                 return
         except (KeyError, TypeError):
             pass  # unusual, or wrong: both are told apart there
@@ -105,8 +115,6 @@ class Intake:
         timestamp_ms: int | None = None,
     ) -> int:
         """Take as many of the values as there is room for, from the first on; returns how many."""
-        if timestamp_ms is None:
-            timestamp_ms = self.wall_ms()
         if set(map(type, values)) - {bytes}:
             values = [check_bytes(value, "a value") or b"" for value in values]
         check_record(topic, (timestamp_ms, key, None, ()))
@@ -121,7 +129,11 @@ class Intake:
                 break
             end = ends[taken]
             fit = bisect_right(ends, end + batch.room, taken + 1)
-            batch.records += [(timestamp_ms, key, value, ()) for value in values[taken + 1 : fit]]
+            if key is None and timestamp_ms is None:
+                batch.records += values[taken + 1 : fit]
+            else:
+                for value in values[taken + 1 : fit]:
+                    batch.append((timestamp_ms, key, value, ()))
             batch.room -= ends[fit - 1] - end
             taken = fit
         return taken
@@ -137,8 +149,6 @@ class Intake:
         timestamp_ms: int | None = None,
     ) -> PendingDelivery:
         """As `send_nowait`, for who wants to know of this one record; costs several times more."""
-        if timestamp_ms is None:
-            timestamp_ms = self.wall_ms()
         pending = PendingDelivery(self._outcomes.failures)
         record = check_record(topic, (timestamp_ms, key, value, headers))
         self._append(topic, partition, record, pending)
@@ -157,7 +167,9 @@ class Intake:
         lane = self._routes.lane_for(topic, partition, record)
         open_before = lane.open
         try:
-            self._routes.append(lane, record, trio.current_time(), watcher=watcher)
+            self._routes.append(
+                lane, record, trio.current_time(), now_ms=self._wall_ms(), watcher=watcher
+            )
         except BufferFull:
             limits = self._accumulator.limits
             self._bytes_wanted = max(size + BATCH_HEADER_BYTES, limits.batch_bytes)
@@ -197,7 +209,7 @@ def check_record(topic: str, record: RawRecord) -> RawRecord:
     timestamp_ms, key, value, headers = record
     if not isinstance(topic, str) or not topic:
         raise TypeError(f"a topic is a str that is not empty, not {topic!r}")
-    if not isinstance(timestamp_ms, int):
+    if not (timestamp_ms is None or isinstance(timestamp_ms, int)):
         raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):

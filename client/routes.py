@@ -25,6 +25,7 @@ from minibroker.client.batches import (
     Watcher,
 )
 from minibroker.client.partitioner import next_partition, partition_for_key
+from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.records.record import decode_records
 from minibroker.protocol.types import TopicPartition
@@ -80,20 +81,24 @@ class Routes:
         record: RawRecord,
         now: float,
         *,
+        now_ms: int = NO_TIMESTAMP,
         watcher: Watcher | None = None,
         may_overdraw: bool = False,
     ) -> None:
-        """Put a record into the lane's open batch, or open one. Raises `BufferFull`."""
+        """Put a record into the lane's open batch, or open one. Raises `BufferFull`.
+
+        `now_ms` is for records that come without a time, this one or those behind it.
+        """
         size = record_bytes(record)
         batch = lane.open
         if batch.room < size:
-            batch = self.accumulator.open_batch(lane, size, now, may_overdraw=may_overdraw)
+            batch = self.accumulator.open_batch(lane, size, now, now_ms, may_overdraw=may_overdraw)
         batch.room -= size
         if watcher is not None:
             if batch.watchers is None:
                 batch.watchers = []
             batch.watchers.append((len(batch.records), watcher))
-        batch.records.append(record)
+        batch.append(record)
 
     def lane_for(self, topic: str, partition: int | None, record: RawRecord) -> Lane:
         """The lane of such a record. Raises `ValueError` for a partition that does not exist."""
@@ -160,6 +165,7 @@ class Routes:
             self._rotate(route)
             self.accumulator.adopt(without_key, route.sticky)
         self._place_by_key(topic, now)
+        self.accumulator.seal_all()  # what waited has lingered; later records have their own time
         for lane in self.accumulator.lanes_of(topic):
             if lane.topic_partition.partition >= partition_count:
                 self.accumulator.fail_lane(lane, _no_partition(route, lane.topic_partition))
@@ -170,7 +176,7 @@ class Routes:
             watchers = dict(batch.watchers or ())
             records = decode_records(batch.data, read_header(batch.data))
             for index, record in enumerate(records):
-                raw = (record.timestamp, record.key, record.value, record.headers)
+                raw: RawRecord = (record.timestamp, record.key, record.value, record.headers)
                 lane = self.lane_for(topic, None, raw)
                 watcher = watchers.get(index)
                 self.append(lane, raw, now, watcher=watcher, may_overdraw=True)

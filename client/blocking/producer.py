@@ -58,7 +58,6 @@ class Producer:
         self._producer = TrioProducer(
             bootstrap_servers, on_delivery=on_delivery, ledger=ledger, seams=seams, **options
         )
-        self._wall_ms = self._producer.wall_ms
         self._portal = Portal("minibroker-producer")
         self._held: Held[TrioProducer]
         self._queue: deque[_Queued] = deque()
@@ -80,8 +79,6 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> None:
         """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`)."""
-        if timestamp_ms is None:
-            timestamp_ms = self._wall_ms()
         record: RawRecord = (timestamp_ms, key, value, headers)
         if (
             type(value) is not bytes

@@ -2,8 +2,9 @@
 
 This is the one loop that runs for every record, in a client only. So it calls no function on its
 way: numbers come from tables (writing) or are taken apart in place (reading), and only what is
-rare (headers, huge values, negative deltas) leaves it. Measured per 100-byte record: 0.2 us to
-write, under 0.6 us to read.
+rare (headers, huge values, negative deltas) leaves it. Measured per 100-byte record: 0.25 us to
+write, under 0.6 us to read. `encode_values` is for the commonest batch, values of one time without
+keys: there the loop is inside the interpreter, a column of pieces at a time, and takes 0.12 us.
 
 Reading trusts nothing: lengths are checked against the record, the record against the batch, and
 whatever is wrong raises `InvalidBatch`, never another exception.
@@ -29,6 +30,7 @@ from minibroker.protocol.records.batch import (
 )
 from minibroker.protocol.records.compression import NONE, compress, decompress
 from minibroker.protocol.records.varint import (
+    ONE_BYTE_COUNT,
     SMALL_COUNT,
     VARINT,
     VARINT_BYTES_MAX,
@@ -62,6 +64,28 @@ _NO_HEADERS = b"\x00"
 # By a record's length: length, attributes. By a value's length: no key, length.
 _START = [number + _NO_ATTRIBUTES for number in VARINT]
 _KEYLESS = [_NULL + number for number in VARINT]
+# Values up to this size have their record's length in the table too.
+_TABLE_SIZE_MAX = SMALL_COUNT - 16
+
+
+class _KeylessStart(dict[int, bytes]):
+    """By a value's size: the record's length, attributes, no time after the batch's first.
+
+    For records without key and headers whose offset takes `offset_size` bytes. Filled as sizes
+    turn up, because most programs have few and a broker none.
+    """
+
+    def __init__(self, offset_size: int) -> None:
+        self._offset_size = offset_size
+
+    def __missing__(self, size: int) -> bytes:
+        time = VARINT[0]
+        length = len(_NO_ATTRIBUTES + time + _KEYLESS[size] + _NO_HEADERS) + self._offset_size
+        self[size] = made = _START[length + size] + time
+        return made
+
+
+_KEYLESS_START = (_KeylessStart(1), _KeylessStart(2))
 
 
 def encode_batch(
@@ -73,6 +97,40 @@ def encode_batch(
     """A batch of at least one record, as a producer sends it."""
     assert records, "a batch has at least one record"
     parts, max_timestamp = _encode_records(records)
+    times = (records[0][0], max_timestamp)
+    return _join(parts, len(records), times, compression=compression, producer=producer)
+
+
+def encode_values(
+    values: Sequence[bytes], timestamp_ms: int, *, compression: int = NONE
+) -> bytearray:
+    """The batch of such values with that time, without keys and headers; not empty."""
+    sizes = list(map(len, values))
+    if len(values) > SMALL_COUNT or max(sizes) > _TABLE_SIZE_MAX:
+        return encode_batch(
+            [(timestamp_ms, None, value, ()) for value in values], compression=compression
+        )
+    start, start_behind = _KEYLESS_START
+    parts: list[bytes] = [_NO_HEADERS] * (5 * len(values))
+    parts[0::5] = [
+        *map(start.__getitem__, sizes[:ONE_BYTE_COUNT]),
+        *map(start_behind.__getitem__, sizes[ONE_BYTE_COUNT:]),
+    ]
+    parts[1::5] = VARINT[: len(values)]
+    parts[2::5] = map(_KEYLESS.__getitem__, sizes)
+    parts[3::5] = values
+    return _join(parts, len(values), (timestamp_ms, timestamp_ms), compression=compression)
+
+
+def _join(
+    parts: list[bytes],
+    count: int,
+    times: tuple[int, int],
+    *,
+    compression: int,
+    producer: ProducerStamp = NO_PRODUCER,
+) -> bytearray:
+    """The batch of `count` encoded records; `times` are the first and the largest timestamp."""
     if compression != NONE:
         parts = [compress(compression, b"".join(parts))]
     parts.insert(0, bytes(BATCH_HEADER_BYTES))
@@ -84,13 +142,13 @@ def encode_batch(
         magic=MAGIC,
         crc=0,
         attributes=compression,
-        last_offset_delta=len(records) - 1,
-        base_timestamp=records[0][0],
-        max_timestamp=max_timestamp,
+        last_offset_delta=count - 1,
+        base_timestamp=times[0],
+        max_timestamp=times[1],
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         base_sequence=producer.base_sequence,
-        record_count=len(records),
+        record_count=count,
     )
     write_header(batch, header)
     return batch

@@ -8,10 +8,11 @@ for the same reason, and comes here for the rest.
 
 from minibroker.protocol.types import Buffer
 
+ONE_BYTE_COUNT = 1 << 6  # the numbers 0..63 take one byte
 SMALL_COUNT = 1 << 13  # the numbers 0..8191 take one byte or two
 
-VARINT: list[bytes] = [bytes((n << 1,)) for n in range(1 << 6)] + [
-    bytes((n << 1 & 0x7F | 0x80, n >> 6)) for n in range(1 << 6, SMALL_COUNT)
+VARINT: list[bytes] = [bytes((n << 1,)) for n in range(ONE_BYTE_COUNT)] + [
+    bytes((n << 1 & 0x7F | 0x80, n >> 6)) for n in range(ONE_BYTE_COUNT, SMALL_COUNT)
 ]
 
 VARINT_BYTES_MAX = 5
