@@ -59,6 +59,7 @@ logger = logging.getLogger(__name__)
 
 RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
+UNMADE_LOGS_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,8 @@ class _Broker:
                 manager.remove_deleted_files(now_ms)
             case Duty.PRODUCERS:
                 manager.expire_producers(now_ms)
+            case Duty.UNMADE_LOGS:
+                self.replicas.retry()
 
 
 def _advertised(config: Config, endpoint: Endpoint) -> Endpoint:
@@ -230,4 +233,5 @@ def _intervals(config: Config) -> Mapping[Duty, Interval]:
         Duty.RETENTION: Interval(min(RETENTION_DELAY_S, retention_s), retention_s),
         Duty.DELETED_FILES: Interval(DELETED_FILES_INTERVAL_S, DELETED_FILES_INTERVAL_S),
         Duty.PRODUCERS: every(config.producer_id_expiration_check_interval_ms),
+        Duty.UNMADE_LOGS: Interval(UNMADE_LOGS_INTERVAL_S, UNMADE_LOGS_INTERVAL_S),
     }

@@ -22,7 +22,7 @@ that is damaged stops the broker.
 
 import logging
 from base64 import urlsafe_b64encode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -53,6 +53,7 @@ from minibroker.broker.metadata.store import (
     Put,
     StoreUnavailable,
 )
+from minibroker.broker.replication.replicas import Obeyed
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.configs import AlterConfigsRequest, AlterConfigsResponse
 from minibroker.protocol.messages.topics import (
@@ -103,7 +104,7 @@ class Ports:
     """
 
     reconfigure: Callable[[str, Mapping[str, str]], None]
-    apply: Callable[[LeaderAndIsr], object]
+    apply: Callable[[LeaderAndIsr], Sequence[Obeyed]]
     stop: Callable[[StopReplica], object]
     publish: Callable[[ClusterImage], None]
     notify: Callable[[Hashable], None]
@@ -264,7 +265,7 @@ class Controller:
                 plan = decisions.plan_alter(self._image, self._config, request)
         if plan.writes:
             await self._commit(plan.writes)
-            await self._carry_out(plan)
+            return decisions.admit(plan.answer, await self._carry_out(plan))
         return plan.answer
 
     async def _commit(self, writes: Sequence[Put | Delete]) -> None:
@@ -274,17 +275,23 @@ class Controller:
         if not outcome.succeeded:
             raise ControllerFenced("another broker has become controller in the same store")
 
-    async def _carry_out(self, plan: Plan[TopicsResponse]) -> None:
-        """Give the orders that follow from what was written."""
+    async def _carry_out(self, plan: Plan[TopicsResponse]) -> Counter[str]:
+        """Give the orders that follow from what was written.
+
+        Returns of which new topics how many partitions could not be made yet: the replicas try on.
+        """
         self._image = plan.image
         self._reconfigure((*plan.created, *plan.altered))
         states = decisions.states_of(plan.created)
+        unmade = Counter[str]()
         for first in range(0, len(states), ORDER_PARTITIONS_MAX):
-            self._apply(states[first : first + ORDER_PARTITIONS_MAX])
+            results = self._apply(states[first : first + ORDER_PARTITIONS_MAX])
+            unmade.update(result.topic_partition.topic for result in results if result.error)
             await trio.lowlevel.checkpoint()
         # Before the stop: a produce that it interrupts shall hear that the topic is gone.
         self._ports.publish(self._image)
         self._stop(decisions.stops_of(plan.deleted))
+        return unmade
 
     async def _claim_producer_ids(self) -> range:
         """Claim the next block by compare-and-set (PID-17)."""
@@ -303,8 +310,10 @@ class Controller:
         for topic in topics:
             self._ports.reconfigure(topic.name, topic.configs)
 
-    def _apply(self, states: tuple[PartitionState, ...], *, is_full: bool = False) -> None:
-        self._ports.apply(LeaderAndIsr(*self._sender(), states, is_full))
+    def _apply(
+        self, states: tuple[PartitionState, ...], *, is_full: bool = False
+    ) -> Sequence[Obeyed]:
+        return self._ports.apply(LeaderAndIsr(*self._sender(), states, is_full))
 
     def _stop(self, partitions: Iterable[StoppedPartition]) -> None:
         stopped = tuple(partitions)

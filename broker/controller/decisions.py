@@ -9,7 +9,7 @@ that comes twice exists the second time.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -203,6 +203,26 @@ def refuse(request: TopicsRequest, code: ErrorCode, message: str) -> TopicsRespo
             return DeleteTopicsResponse(_refused(names, code, message))
         case AlterConfigsRequest(topics=changed):
             return AlterConfigsResponse(_refused((topic.name for topic in changed), code, message))
+
+
+def admit(response: TopicsResponse, unmade: Mapping[str, int]) -> TopicsResponse:
+    """The answer to a request that was carried out, except that so many partitions of some new
+    topics have no log yet. The topics exist, and these partitions are offline."""
+    if not isinstance(response, CreateTopicsResponse) or not unmade:
+        return response
+    return CreateTopicsResponse(
+        tuple(
+            replace(
+                topic,
+                error=ErrorCode.KAFKA_STORAGE_ERROR,
+                error_message=f"topic {topic.name!r} is made, but there is no room for the logs of"
+                f" {unmade[topic.name]} of its partitions: they are offline until there is",
+            )
+            if topic.name in unmade
+            else topic
+            for topic in response.topics
+        )
+    )
 
 
 def states_of(topics: Iterable[TopicImage]) -> tuple[PartitionState, ...]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Duty(Enum):
-    """What is to be done now and then; `LogManager` has a method for each."""
+    """What is to be done now and then."""
 
     HIGH_WATERMARKS = "checkpoint the high watermarks"
     RECOVERY_POINTS = "checkpoint the recovery points"
@@ -19,6 +19,7 @@ class Duty(Enum):
     RETENTION = "delete segments that are too old or too many"
     DELETED_FILES = "remove files of deleted segments and topics"
     PRODUCERS = "forget idle producers"
+    UNMADE_LOGS = "make the logs for which there was no room"
 
 
 class Interval(NamedTuple):

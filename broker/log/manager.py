@@ -17,13 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from minibroker.broker.log.admission import what_to_raise
 from minibroker.broker.log.checkpoint import CheckpointError, read_offsets, write_offsets
 from minibroker.broker.log.directory import DataDirectory, explaining
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import DISK_IS_FULL, Opening, Place
+from minibroker.broker.log.outcomes import DISK_IS_FULL, NO_ROOM, Opening, Place
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import TopicPartition
@@ -174,7 +173,7 @@ class LogManager:
     def create(
         self, topic_partition: TopicPartition, topic_id: bytes, limits: LogLimits, now_ms: int
     ) -> Log:
-        """Make a log where there is none. Raises Refused if the disk is full, OSError."""
+        """Make a log where there is none. Raises Refused if there is no room now, OSError."""
         assert topic_partition not in self._logs, "there is a log of that name"
         directory = self._root / str(topic_partition)
         text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
@@ -188,7 +187,9 @@ class LogManager:
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 self._files.remove_tree(directory)
-            raise what_to_raise(error) from None
+            if error.errno in NO_ROOM:
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error.strerror)) from None
+            raise
         self._adopt(log)
         return log
 

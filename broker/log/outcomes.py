@@ -35,6 +35,8 @@ class Opening:
 
 # A full disk is answered and lived with; any other OSError leaves the broker.
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# A log that cannot be made because of these may be made later, and nobody has lost anything.
+NO_ROOM = DISK_IS_FULL | {errno.EMFILE, errno.ENFILE}
 NEW_LOG = Opening(is_clean=True)
 
 

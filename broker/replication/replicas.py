@@ -6,6 +6,10 @@ controller epoch as a whole and by (leader epoch, partition epoch) for each part
 arrives late or twice cannot undo what is newer. A topic id that differs from the local one means
 another topic of the same name: nothing is done to the one that is here.
 
+A log that cannot be made because the disk has no room (or the process no file left) leaves that one
+partition without a replica: its requests get KAFKA_STORAGE_ERROR, the order is kept, and `retry`
+obeys it when there is room. The other partitions go on.
+
 After anything that may let a waiting request go on (an append, a flush, another role, another
 setting) the partition's name is notified in the purgatory. That is the whole coupling: a request's
 attempt looks at the partition again.
@@ -71,12 +75,18 @@ class Replicas:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._controller_epoch = NO_EPOCH
+        # Orders that could not be obeyed for want of room; never of a name in `_partitions`.
+        self._unmade: dict[TopicPartition, PartitionState] = {}
 
     # -- the registry
 
     def get(self, name: TopicPartition) -> Partition | None:
         """The replica of this name, whatever its role."""
         return self._partitions.get(name)
+
+    def is_unmade(self, name: TopicPartition) -> bool:
+        """Whether it belongs here, but there was no room for its log yet."""
+        return name in self._unmade
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
@@ -85,7 +95,7 @@ class Replicas:
     def statistics(self) -> Statistics:
         """Counts of now."""
         offline = sum(not partition.is_leader for partition in self._partitions.values())
-        return Statistics(len(self._partitions), offline)
+        return Statistics(len(self._partitions), offline + len(self._unmade))
 
     # -- what the controller orders
 
@@ -112,6 +122,13 @@ class Replicas:
         """Give replicas up, as `apply`. What is not here was given up before."""
         self._check_controller(order.controller_epoch)
         return tuple(self._stop(stopped, order.delete) for stopped in order.partitions)
+
+    def retry(self) -> None:
+        """Make the logs for which there was no room before; called now and then."""
+        for state in list(self._unmade.values()):
+            obeyed = self._apply(state)
+            if not obeyed.error:
+                logger.info("%s is made", obeyed.topic_partition)
 
     def _check_controller(self, epoch: int) -> None:
         if epoch < self._controller_epoch:
@@ -144,8 +161,11 @@ class Replicas:
             try:
                 partition = self._open(name, state.topic_id)
             except Refused as refused:
-                logger.error("%s cannot be made: %s", name, refused)
+                if name not in self._unmade:
+                    logger.error("%s is offline until its log can be made: %s", name, refused)
+                self._unmade[name] = state
                 return refused.code
+            self._unmade.pop(name, None)
         if partition.topic_id != state.topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
         version = (state.leader_epoch, state.partition_epoch)
@@ -176,6 +196,7 @@ class Replicas:
         name = TopicPartition(stopped.topic, stopped.partition)
         partition = self._partitions.get(name)
         if partition is None:
+            self._unmade.pop(name, None)
             log = self._manager.get(name)
             if delete and log is not None and log.topic_id == stopped.topic_id:
                 self._manager.delete(name, self._wall_ms())

@@ -119,10 +119,10 @@ async def topic(channel: RpcChannel, name: str = "t") -> TopicMetadata:
 
 
 async def produce(
-    channel: RpcChannel, *values: bytes, producer: ProducerStamp = NO_PRODUCER
+    channel: RpcChannel, *values: bytes, producer: ProducerStamp = NO_PRODUCER, name: str = "t"
 ) -> PartitionProduced:
     batch = encode_batch([(1, None, value, ()) for value in values], producer=producer)
-    request = ProduceRequest(ACKS_ALL, 5_000, (PartitionProduce("t", 0, batch),))
+    request = ProduceRequest(ACKS_ALL, 5_000, (PartitionProduce(name, 0, batch),))
     answer = await channel.call(ApiKey.PRODUCE, request)
     produced: PartitionProduced = answer.partitions[0]
     return produced
@@ -352,3 +352,22 @@ async def test_unknown_logs_are_kept_aside(autojump_clock: trio.testing.MockCloc
     (stray,) = [name for name in names if name.endswith("-stray")]
     log = machine.config.log_dirs / stray / "00000000000000000000.log"
     assert len(machine.files.read_bytes(log)) > 0
+
+
+async def test_a_topic_made_on_a_full_disk_comes_up_by_itself(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A partition for whose log there is no room answers KAFKA_STORAGE_ERROR, others go on, and it
+    serves once there is room."""
+    machine = Machine()
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        machine.files.space_bytes = 0
+        request = CreateTopicsRequest((NewTopic("u"),))
+        (made,) = (await channel.call(ApiKey.CREATE_TOPICS, request)).topics
+        assert made.error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await produce(channel, b"x", name="u")).error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await consume(channel) == []
+        machine.files.space_bytes = None
+        await trio.sleep(6)
+        assert (await produce(channel, b"x", name="u")).base_offset == 0

@@ -20,6 +20,7 @@ from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.model import EPOCH_DURING_DELETE
 from minibroker.broker.metadata.store import Put, StoreError, StoreUnavailable
+from minibroker.broker.replication.replicas import Obeyed
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -54,16 +55,23 @@ class Broker:
 
     def __init__(self, store, config=None, seed=1):
         self.orders = []
+        self.unmade = ()
         self.image = None
         self.done = trio.Event()
         ports = Ports(
             reconfigure=lambda topic, overrides: self.note("reconfigure", topic, dict(overrides)),
-            apply=lambda order: self.note("apply", order),
+            apply=lambda order: self.note("apply", order) or self.results(order),
             stop=lambda order: self.note("stop", order),
             publish=self.publish,
             notify=self.notify,
         )
         self.controller = Controller(config or Config(), store, ports, Random(seed))
+
+    def results(self, order):
+        """What the replicas say of an order: those of `unmade` have no room yet."""
+        error = ErrorCode.KAFKA_STORAGE_ERROR
+        names = (TopicPartition(state.topic, state.partition) for state in order.partitions)
+        return [Obeyed(name, error if name in self.unmade else 0) for name in names]
 
     def note(self, *order):
         self.orders.append(order)
@@ -360,3 +368,16 @@ async def test_the_cluster_id_is_made_once():
             nursery.start_soon(ensure, seed)
     assert len(set(ids)) == 1
     assert len(ids[0]) == 22
+
+
+async def test_partitions_without_a_log_are_told_of():
+    """Where the replicas have no room for a log, the topic is made, and the answer says both."""
+    async with running(MemoryStore()) as broker:
+        broker.unmade = {TopicPartition("t", 1), TopicPartition("t", 2)}
+        answer = await broker.ask(new(NewTopic("t", 3), NewTopic("u")))
+        offline, fine = answer.topics
+        assert offline.error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "is made" in offline.error_message
+        assert "2 of its partitions" in offline.error_message
+        assert fine.error == ErrorCode.NONE
+        assert broker.image.topics.keys() == {"t", "u"}

@@ -1,5 +1,7 @@
 """Roles as the controller orders them (A18; rows RM)."""
 
+import errno
+
 import pytest
 
 from minibroker.broker.log.validate import Refused
@@ -177,15 +179,45 @@ def test_a_full_order_sets_unknown_logs_aside() -> None:
 
 
 def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
-    """A log that cannot be made is told to the controller, and made when it orders again."""
+    """A log that cannot be made is told to the controller and to who asks for it, and made as soon
+    as there is room; other partitions go on."""
     node = Node()
     node.apply(state_of())
     node.files.space_bytes = 0
     failed, fine = node.apply(state_of(OTHER), state_of(epochs=(0, 1)))
     assert failed.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert fine.error == ErrorCode.NONE
+    node.replicas.retry()
+    with pytest.raises(Refused) as refused:
+        node.services.partition(OTHER)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.replicas.statistics() == (1, 1)
     node.files.space_bytes = None
-    assert node.apply(state_of(OTHER))[0].error == ErrorCode.NONE
+    node.replicas.retry()
+    assert node.services.partition(OTHER).is_leader
+    assert node.replicas.statistics() == (2, 0)
+
+
+def test_no_file_left_makes_no_partition_but_no_harm() -> None:
+    """A process out of file descriptors is as well as full; another error of the disk is not."""
+    node = Node()
+    node.files.fail("open", number=errno.EMFILE)
+    assert node.apply(state_of())[0].error == ErrorCode.KAFKA_STORAGE_ERROR
+    node.files.fail("open", number=errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        node.replicas.retry()
+
+
+def test_a_partition_that_was_never_made_can_be_deleted() -> None:
+    """What is given up while there was no room for it is not made later."""
+    node = Node()
+    node.files.space_bytes = 0
+    node.apply(state_of())
+    assert node.stop(state_of(), delete=True, leader_epoch=0)[0].error == ErrorCode.NONE
+    node.files.space_bytes = None
+    node.replicas.retry()
+    assert node.replicas.get(T0) is None
+    assert node.manager.logs == {}
 
 
 def test_the_high_watermark_survives_a_restart() -> None:
