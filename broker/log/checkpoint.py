@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import PurePath
 
 from minibroker.broker.log.files import Files
+from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.protocol.types import TopicPartition
 
 _VERSION = "0"
@@ -86,6 +87,6 @@ def _load(data: bytes, fields: int) -> list[list[str]]:
 
 def _number(text: str) -> int:
     """A decimal number that is not negative and fits 64 bits."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= OFFSET_MAX):
         raise CheckpointError(f"{text[:20]!r} is no offset")
     return int(text)

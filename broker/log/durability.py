@@ -12,10 +12,9 @@ rename or a removal the next flush syncs the directories, too.
 from pathlib import PurePath
 
 from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.outcomes import Flush
 from minibroker.broker.log.segments import Segments
-
-OFFSET_MAX = (1 << 63) - 1
 
 
 class Durability:
@@ -56,7 +55,8 @@ class Durability:
         files: list[File] = []
         opened: list[File] = []
         if self.recovery_point < log_end or self._cut_from < OFFSET_MAX:
-            for segment in segments.from_offset(min(self.recovery_point, self._cut_from)):
+            # The one before, too: if the log rolled right there its indexes are not synced.
+            for segment in segments.from_offset(min(self.recovery_point, self._cut_from) - 1):
                 files.append(segment.file)
                 if segment is not segments.active:
                     opened += [self._files.open(path) for path in segment.index_paths]

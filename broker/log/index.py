@@ -31,6 +31,7 @@ POSITION_BITS = 32
 POSITION_MASK = (1 << POSITION_BITS) - 1
 # Kafka reads relative offsets as signed.
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
+OFFSET_MAX = (1 << 63) - 1
 
 
 class OffsetPosition(NamedTuple):
@@ -175,9 +176,9 @@ class OffsetIndex(IndexFile):
         self._write_rest(rest.tobytes())
 
     def release(self) -> None:
-        """Give the memory back; the file must have been written."""
-        assert self._entries is None or self._written == len(self._entries) * OFFSET_ENTRY_BYTES
-        self._entries = None
+        """Give the memory back, unless the file lacks what is there."""
+        if self._entries is not None and self._written == len(self._entries) * OFFSET_ENTRY_BYTES:
+            self._entries = None
 
 
 class TimeIndex(IndexFile):
@@ -264,6 +265,6 @@ class TimeIndex(IndexFile):
         self._write_rest(bytes(self._loaded()[self._written :]))
 
     def release(self) -> None:
-        """Give the memory back; the file must have been written."""
-        assert self._entries is None or self._written == len(self._entries)
-        self._entries = None
+        """Give the memory back, unless the file lacks what is there."""
+        if self._entries is not None and self._written == len(self._entries):
+            self._entries = None

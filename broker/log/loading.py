@@ -16,7 +16,7 @@ from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.outcomes import Damage, Opening, Place
 from minibroker.broker.log.producers import ProducerStates, SnapshotError
 from minibroker.broker.log.recovery import Recovery, check_segment, known_damage
-from minibroker.broker.log.segment import DELETED_SUFFIX, Segment
+from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
 from minibroker.broker.log.snapshots import Snapshots
 from minibroker.protocol.constants import NO_EPOCH
@@ -129,24 +129,25 @@ class _Loader:
         files, directory = self._place.files, self._place.directory
         files.make_dir(directory)
         names = files.list(directory)
-        logs = {name.removesuffix(".log") for name in names if name.endswith(".log")}
+        bases = offsets_in(names, ".log")
+        logs = {file_name(base_offset, "") for base_offset in bases}
         for name in names:
             stem, _, suffix = name.partition(".")
             is_orphan = suffix in ("index", "timeindex") and stem not in logs
             if is_orphan or name.endswith(LEFTOVER_SUFFIXES):
                 files.remove(directory / name)
-        for base_offset in sorted(int(stem) for stem in logs if stem.isdigit()):
+        for base_offset in bases:
             self._segments.add(self._new_segment(base_offset))
         if not len(self._segments):
             self._segments.add(self._new_segment(self._opening.log_start))
 
     def _first_to_check(self) -> int:
         """The index of the first segment to be read; the number of segments if none is."""
-        segments = self._segments
+        segments, opening = self._segments, self._opening
         first = len(segments)
-        if not self._opening.is_clean:
+        if not opening.is_clean:
             # One that ends there is checked, too: a power cut may have undone a cut at its end.
-            first = segments.index_of(self._opening.recovery_point - 1)
+            first = segments.index_of(opening.recovery_point - 1)
         for index, segment in enumerate(segments):
             if index >= first:
                 break
@@ -158,7 +159,8 @@ class _Loader:
                 segment.write_indexes()
         if first == len(segments):
             end, _ = segments.active.load_tail()
-            if end != segments.active.size:
+            # A clean stop left the recovery point at the end of the log.
+            if end != segments.active.size or self._known_end(first) != opening.recovery_point:
                 return first - 1
         return first
 

@@ -273,29 +273,28 @@ class Log:
         if offset < self._segments.first.base_offset:
             self.restart_at(offset, now_ms)
             return
-        self._before_cut(offset)
         index = self._segments.index_of(offset)
-        for segment in self._segments.take_from(index + 1):
-            self._remove(segment)
+        self._before_cut([*self._segments][index].end_below(offset))
+        self._remove_from(index + 1)
         active = self._segments.active
         self._after_cut(active.cut(active.position_of(offset)), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop everything, and go on empty at `offset`."""
         assert offset >= 0
-        self._before_cut(offset)
-        for segment in self._segments.take_from(0):
-            self._remove(segment)
+        self._before_cut(min(offset, self._segments.first.base_offset))
+        self._remove_from(0)
         self._snapshots.drop_outside(offset + 1, offset)
         self._segments.add(self._new_segment(offset, now_ms))
         self.log_start = offset
         self._after_cut(offset, now_ms)
 
-    def _remove(self, segment: Segment) -> None:
-        """What was cut is of no use to anybody: closed and removed at once."""
-        segment.close()
-        for path in segment.paths:
-            self._files.remove(path)
+    def _remove_from(self, index: int) -> None:
+        """What is cut is of no use to anybody: it goes at once, from the end, to leave no hole."""
+        for segment in reversed(self._segments.take_from(index)):
+            segment.close()
+            for path in segment.paths:
+                self._files.remove(path)
 
     def _before_cut(self, offset: int) -> None:
         index = self._segments.index_of(offset)

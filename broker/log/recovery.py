@@ -26,7 +26,7 @@ from minibroker.broker.log.scan import (
     find_batch,
     last_offset,
 )
-from minibroker.broker.log.segment import Segment, file_name
+from minibroker.broker.log.segment import Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.records.batch import BatchHeader
@@ -58,10 +58,10 @@ def check_segment(segment: Segment, observe: Callable[[BatchHeader], None]) -> _
 
 def known_damage(place: Place) -> Damage | None:
     """What an earlier start found and nobody has accepted yet."""
-    names = [name for name in place.files.list(place.directory) if name.endswith(DAMAGED_SUFFIX)]
-    if not names:
+    offsets = offsets_in(place.files.list(place.directory), DAMAGED_SUFFIX)
+    if not offsets:
         return None
-    offset = min(int(name.removesuffix(DAMAGED_SUFFIX)) for name in names)
+    offset = min(offsets)
     return Damage(offset, f"records from offset {offset} on were lost and not given up yet")
 
 
@@ -115,7 +115,7 @@ class Recovery:
         segments = list(self._segments)
         checked = _Checked(0, segments[first].base_offset, NO_EPOCH)
         for index in range(first, len(segments)):
-            if not self._continues(segments[index], checked):
+            if index > first and not self._continues(segments[index], checked):
                 self._cut(index - 1, checked)
                 break
             checked = check_segment(segments[index], self._observe)

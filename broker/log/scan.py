@@ -39,7 +39,8 @@ def batch_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Ba
         window_bytes = HOP_WINDOW_BYTES if size < HOP_WINDOW_BYTES // 4 else BATCH_HEADER_BYTES
 
 
-def _is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
+def is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
+    """Whether a header can follow in a segment of that base; what the batch holds is unchecked."""
     return (
         header.magic == MAGIC
         and header.size >= BATCH_HEADER_BYTES
@@ -66,7 +67,7 @@ def checked_batches(file: File, base_offset: int) -> Iterator[tuple[int, BatchHe
                 return
         header = read_header(window, at)
         size = header.size
-        if not _is_sound(header, next_offset, base_offset) or position + size > end:
+        if not is_sound(header, next_offset, base_offset) or position + size > end:
             return
         if at + size > len(window):
             window, start, at = _window(file, position, max(size, CHECK_WINDOW_BYTES)), position, 0
@@ -113,6 +114,6 @@ def last_offset(file: File, base_offset: int) -> int | None:
 
 
 def _is_batch(file: File, position: int, header: BatchHeader, base_offset: int) -> bool:
-    if not _is_sound(header, base_offset, base_offset) or position + header.size > file.size:
+    if not is_sound(header, base_offset, base_offset) or position + header.size > file.size:
         return False
     return has_valid_crc(_window(file, position, header.size), header)

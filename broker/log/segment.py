@@ -10,20 +10,22 @@ An index may be wrong after a crash or a bad disk. So the first batch that an in
 must be the one it names; if not, the indexes are made anew from the batches, and the read goes on.
 """
 
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import PurePath
 
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.index import (
+    OFFSET_MAX,
     RELATIVE_OFFSET_MAX,
     TIME_ENTRY,
     OffsetIndex,
     OffsetPosition,
     TimeIndex,
 )
-from minibroker.broker.log.scan import batch_headers
+from minibroker.broker.log.scan import batch_headers, is_sound
 from minibroker.broker.log.slices import FileSlice
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.records.batch import BatchHeader
@@ -36,6 +38,13 @@ DELETED_SUFFIX = ".deleted"
 def file_name(base_offset: int, suffix: str) -> str:
     """Kafka's: 20 digits of the base offset, then what it is."""
     return f"{base_offset:020}{suffix}"
+
+
+def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
+    """The offsets that name the files of one kind, ascending; foreign names are passed over."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    is_ours = re.compile(r"[0-9]{20}").fullmatch
+    return sorted(int(stem) for stem in stems if is_ours(stem) and int(stem) <= OFFSET_MAX)
 
 
 class Segment:
@@ -174,6 +183,15 @@ class Segment:
                 return position
         return self.size
 
+    def end_below(self, offset: int) -> int:
+        """The offset that would come next if all batches went that hold `offset` or a later one."""
+        end = self.base_offset
+        for _, header in self._batches_from(self.offset_index.lookup(offset - 1)):
+            if header.last_offset >= offset:
+                break
+            end = header.next_offset
+        return end
+
     def position_near(self, offset: int, *, is_end: bool) -> int:
         """`position_of` without a disk read: exact near the end, else off by an index interval.
 
@@ -273,10 +291,13 @@ class Segment:
         self._recent.clear()
 
     def rebuild_indexes(self) -> None:
-        """Make the indexes from the batches; the file was checked when it was opened."""
+        """Make the indexes from the batches, but for those whose offsets rotted."""
         self.forget_indexes()
+        next_offset = self.base_offset
         for position, header in batch_headers(self.file, 0, self.size):
-            self.note(header, position)
+            if is_sound(header, next_offset, self.base_offset):
+                self.note(header, position)
+                next_offset = header.next_offset
 
     def cut(self, position: int) -> int:
         """Drop the bytes from a batch boundary on, and return the offset that comes next."""

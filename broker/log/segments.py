@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from minibroker.broker.log.outcomes import OffsetAtTime
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.slices import FileSlice
-from minibroker.protocol.records.batch import BatchHeader
+from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
 from minibroker.protocol.records.record import decode_records
 
 
@@ -131,7 +131,13 @@ class Segments:
                 continue
             for position, header in segment.batches_since(timestamp):
                 batch = segment.file.read(position, header.size)
-                for record in decode_records(batch, header):
+                try:
+                    records = decode_records(batch, header)
+                except InvalidBatch:
+                    # A producer's nonsense, which nobody looked into: the batch as a whole.
+                    offset = max(header.base_offset, log_start)
+                    return OffsetAtTime(header.max_timestamp, offset, header.leader_epoch)
+                for record in records:
                     if record.timestamp >= timestamp and record.offset >= log_start:
                         return OffsetAtTime(record.timestamp, record.offset, header.leader_epoch)
         return None

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import DISK_IS_FULL
-from minibroker.broker.log.segment import file_name
+from minibroker.broker.log.segment import file_name, offsets_in
 
 LOGGER = logging.getLogger(__name__)
 SUFFIX = ".snapshot"
@@ -29,12 +29,7 @@ class Snapshots:
 
     def offsets(self) -> list[int]:
         """Of which offsets there are snapshots, ascending."""
-        stems = [
-            name.removesuffix(SUFFIX)
-            for name in self._files.list(self._directory)
-            if name.endswith(SUFFIX)
-        ]
-        return [int(stem) for stem in stems if stem.isdigit()]
+        return offsets_in(self._files.list(self._directory), SUFFIX)
 
     def take(self, offset: int, data: bytes) -> None:
         """Keep the states at `offset`; a full disk is no reason to stop for it."""

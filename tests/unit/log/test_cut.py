@@ -51,6 +51,36 @@ def test_a_batch_goes_whole():
     assert (bench.log.log_end, bench.offsets()) == (3, [0])
 
 
+@pytest.mark.parametrize("offset", [1, 3, 4, 7])
+def test_a_cut_inside_a_batch_lowers_the_recovery_point_to_its_start(offset):
+    """Nothing beyond the end is called durable, nor asked for at the next start (REC-11)."""
+    bench = Bench()
+    bench.follow(stored(0, 3), stored(3, 2), stored(9, 2))
+    bench.flush()
+    bench.log.truncate_to(offset, NOW)
+    end = bench.log.log_end
+    assert (bench.log.recovery_point, bench.cuts) == (end, [end])
+
+
+def test_a_flush_after_a_roll_syncs_the_indexes_of_the_segment_before():
+    """Also if the flush before ended right where the log rolled."""
+    bench = filled(3)
+    bench.flush()
+    bench.append(epoch=9)
+    assert len(bench.log.start_flush().opened) == 2
+    bench.flush()
+    bench.append(epoch=9)
+    assert bench.log.start_flush().opened == ()
+
+
+def test_a_restart_lowers_what_is_checkpointed_to_the_log_start():
+    """A crash between the removal and the new file finds an empty log, no damage (REC-11)."""
+    bench = filled()
+    bench.flush()
+    bench.log.restart_at(50, NOW)
+    assert bench.cuts == [0]
+
+
 def test_a_cut_at_the_end_removes_only_the_epoch_of_a_failed_leadership():
     """Cutting at or above the log end leaves the batches, but no epoch without any (A13)."""
     bench = filled()

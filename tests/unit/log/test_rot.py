@@ -1,0 +1,122 @@
+"""Rotted bytes and foreign files: what they may cost, and that they stop no broker."""
+
+import struct
+
+import pytest
+
+from minibroker.broker.log.outcomes import Opening
+from minibroker.protocol.records.batch import read_header, write_header
+from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode
+
+SIZE = len(encode())
+EPOCH_SIGN = (12, 7)  # byte and bit, in a batch
+
+
+def filled(count: int = 7) -> Bench:
+    """Segments of 3 batches of one record each."""
+    bench = Bench(segment_bytes=3 * SIZE, index_interval_bytes=0)
+    for step in range(count):
+        bench.append(epoch=step // 2, time_ms=NOW + step)
+    return bench
+
+
+def read_everywhere(bench: Bench) -> None:
+    """Reads of all kinds, from every offset."""
+    for offset in range(bench.log.log_end):
+        for bytes_max in (1, 2 * SIZE, 1 << 20):
+            for part in bench.log.read(offset, bytes_max, bench.log.log_end):
+                part.read()
+        bench.log.readable_bytes(offset, bench.log.log_end)
+        bench.log.offset_for_timestamp(NOW + offset, bench.log.log_end)
+
+
+@pytest.mark.parametrize("recovery_point", [0, 5])
+def test_an_impossible_epoch_in_the_first_checked_batch(recovery_point):
+    """The segment is cut where it is bad; the one before it is not touched (REC-03)."""
+    bench = filled()
+    first = recovery_point // 3 * 3
+    bench.files.flip(bench.path(first), *EPOCH_SIGN)
+    bench.open(Opening(same_boot=True, recovery_point=recovery_point))
+    assert bench.log.damage.offset == first
+    assert bench.offsets() == list(range(first))
+
+
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("position", range(12))
+def test_a_rotted_offset_or_length_in_a_sealed_segment_stops_no_reader(position, bit):
+    """Offsets lie outside the CRC; a read of what was not checked must not fail over one."""
+    bench = filled()
+    bench.reopen_clean()
+    bench.files.flip(bench.path(0), SIZE + position, bit)
+    read_everywhere(bench)
+    bench.log.apply_retention(7, NOW)
+    read_everywhere(bench)
+
+
+def test_a_wrong_index_outlives_retention():
+    """An index that was made anew in memory is kept there until its file is right."""
+    bench = filled()
+    bench.log.close()
+    path = bench.path(0, ".index")
+    data = bench.files.read_bytes(path)
+    bench.files.write_atomic(path, struct.pack(">II", 1, 5) + data[8:])
+    bench.open(Opening(is_clean=True, recovery_point=7))
+    assert bench.offsets(1) == [1, 2, 3, 4, 5, 6]
+    bench.log.apply_retention(7, NOW)
+    assert bench.offsets(2) == [2, 3, 4, 5, 6]
+
+
+def test_a_log_that_became_shorter_after_a_clean_stop_is_damaged():
+    """Whole batches that vanished are missed: the recovery point was the end (REC-03)."""
+    bench = filled(2)
+    bench.log.close()
+    bench.files.open(bench.path(0)).truncate(SIZE)
+    bench.open(Opening(is_clean=True, recovery_point=2))
+    assert (bench.log.log_end, bench.log.damage.offset) == (1, 1)
+
+
+def test_a_last_offset_that_rotted_after_a_clean_stop_is_damage():
+    """The log does not go on at an offset that nobody gave (REC-03)."""
+    bench = filled(2)
+    bench.log.close()
+    bench.files.flip(bench.path(0), SIZE + 1, 3)
+    bench.open(Opening(is_clean=True, recovery_point=2))
+    assert (bench.log.log_end, bench.log.damage.offset) == (1, 1)
+
+
+def test_a_batch_without_readable_records_is_found_by_its_header():
+    """A producer may send nonsense under a good CRC; a look-up by time must survive it."""
+    bench = Bench()
+    bench.append(time_ms=NOW)
+    batch = bytearray(encode(time_ms=NOW + 5))
+    batch[61:] = b"\xff" * (len(batch) - 61)
+    write_header(batch, read_header(batch))
+    bench.log.append_as_leader(memoryview(batch), 0, NOW)
+    assert bench.log.offset_for_timestamp(NOW, 2) == (NOW, 0, 0)
+    assert bench.log.offset_for_timestamp(NOW + 1, 2) == (NOW + 5, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{'²':0>20}.log",
+        f"{'²':0>20}.snapshot",
+        "99999999999999999999.log",
+        "5.log",
+        "5.snapshot",
+        "notes.damaged",
+        "notes.log",
+        "readme",
+    ],
+)
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_foreign_files_are_passed_over(name, is_clean):
+    """A file that is no part of a log neither stops it nor changes it."""
+    bench = filled()
+    bench.log.close()
+    bench.files.write_atomic(DIRECTORY / name, b"foreign")
+    bench.open(Opening(is_clean=is_clean, recovery_point=7))
+    assert bench.log.damage is None
+    assert bench.append(epoch=9).base_offset == 7
+    bench.log.close()
+    assert bench.files.read_bytes(DIRECTORY / name) == b"foreign"
