@@ -331,6 +331,15 @@ class Connections:
         low=KIB,
         high=FRAME_BYTES_MAX,
     )
+    queued_max_request_bytes: int = setting(
+        "queued.max.request.bytes",
+        Kind.INT,
+        256 * MIB,
+        "Memory for requests that have not come whole yet, of all connections together; above "
+        "it the connection with the largest one is closed.",
+        unit="bytes",
+        low=MIB,
+    )
     max_connections: int = setting(
         "max.connections",
         Kind.INT,

@@ -15,6 +15,7 @@ import logging
 
 import trio
 
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.services import Services
 from minibroker.broker.server.session import Session
 from minibroker.client.net import Listener, Stream
@@ -34,6 +35,7 @@ class Acceptor:
         self._services = services
         self._listener = listener
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.memory = RequestMemory(services.config.queued_max_request_bytes)
         # A dict as an ordered set.
         self._sessions: dict[Session, None] = {}
         self._is_refusing = False
@@ -46,7 +48,7 @@ class Acceptor:
                 stream = await self._accept()
                 if len(self._sessions) < self._services.config.max_connections:
                     self._is_refusing = False
-                    session = Session(self._services, stream, self._buffer)
+                    session = Session(self._services, stream, self._buffer, self.memory)
                     self._sessions[session] = None
                     nursery.start_soon(self._serve, session)
                 else:

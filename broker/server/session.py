@@ -30,6 +30,7 @@ import trio
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import Outcome, dispatch
 from minibroker.broker.server.handlers import versions
+from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.client.net import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
@@ -54,11 +55,15 @@ class _Reply(NamedTuple):
 class Session:
     """See the head of this module. `last_active` is when bytes last came or went."""
 
-    def __init__(self, services: Services, stream: Stream, buffer: memoryview) -> None:
+    def __init__(
+        self, services: Services, stream: Stream, buffer: memoryview, memory: RequestMemory
+    ) -> None:
         self._services = services
         self._stream = stream
         self._buffer = buffer
         self._frames = FrameReader(services.config.socket_request_max_bytes)
+        self._memory = memory
+        self._held = 0  # as `_memory` was told
         self._scope = trio.CancelScope()
         self.last_active = trio.current_time()
 
@@ -73,6 +78,7 @@ class Session:
                     self._scope.deadline = trio.current_time() + DRAIN_S
         finally:
             self._stream.close()
+            self._memory.note(self, 0)
 
     def hang_up(self, reason: str) -> None:
         """End the session now."""
@@ -105,7 +111,9 @@ class Session:
 
     async def _read_some(self, replies: trio.MemorySendChannel[_Reply]) -> bool:
         """Receive once and handle the requests that are whole; False at the end of the stream."""
-        count = await self._stream.receive_into(self._frames.space(self._buffer))
+        space = self._frames.space(self._buffer)
+        self._note_memory()
+        count = await self._stream.receive_into(space)
         if count == 0:
             return False
         self.last_active = now = trio.current_time()
@@ -116,10 +124,17 @@ class Session:
                 replies.send_nowait(reply)
             except trio.WouldBlock:
                 self._frames.park()
+                self._note_memory()
                 await replies.send(reply)
                 now = trio.current_time()
         self._frames.park()
         return True
+
+    def _note_memory(self) -> None:
+        held = self._frames.held_size
+        if held != self._held:
+            self._held = held
+            self._memory.note(self, held)
 
     def _handle(self, frame: memoryview, now: float) -> _Reply:
         try:

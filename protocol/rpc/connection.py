@@ -46,6 +46,12 @@ class FrameReader:
         """Bytes of a frame that has not come whole; 0 between frames."""
         return self._end - self._start
 
+    @property
+    def held_size(self) -> int:
+        """Bytes of memory that are this reader's own, between `park` and the next `received`."""
+        assert not self._is_borrowed, "it holds the shared buffer"
+        return len(self._memory)
+
     def space(self, shared: memoryview) -> memoryview:
         """Where the next bytes are to be received; never empty."""
         assert not self._is_borrowed, "park before waiting"
