@@ -14,10 +14,12 @@ from typing import Final, TextIO
 TEXT_PATTERN: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
 LEVEL_NAMES: Final = {logging.WARNING: "WARN", logging.CRITICAL: "FATAL"}  # those of log4j
 LOG_FORMATS: Final = ("text", "json")
+# What a client names may stand in a message, but may not begin a line of its own.
+ESCAPED: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 class TextFormatter(logging.Formatter):
-    """One line as Kafka writes it; a traceback follows on lines of its own."""
+    """One line as Kafka writes it, whatever it says; a traceback follows on lines of its own."""
 
     def __init__(self) -> None:
         super().__init__(TEXT_PATTERN)
@@ -25,6 +27,9 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.levelname = LEVEL_NAMES.get(record.levelno, record.levelname)
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's name
+        return super().formatMessage(record).translate(ESCAPED)
 
 
 class JsonFormatter(logging.Formatter):

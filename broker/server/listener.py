@@ -93,4 +93,4 @@ class Acceptor:
             oldest = trio.current_time() - idle_s
             for session in list(self._sessions):
                 if session.last_active <= oldest:
-                    session.hang_up(f"it was silent for {idle_s:g} s")
+                    session.hang_up(f"it was silent for {idle_s:g} s", logging.INFO)

@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 REPLIES_MAX = 16  # requests of one connection that were handled and not answered yet
 DRAIN_S = 1.0
+REASON_CHARS_MAX = 300
 
 
 class _Reply(NamedTuple):
@@ -80,10 +81,14 @@ class Session:
             self._stream.close()
             self._memory.note(self, 0)
 
-    def hang_up(self, reason: str) -> None:
+    def hang_up(self, reason: str, level: int = logging.WARNING) -> None:
         """End the session now."""
-        logger.warning("closing the connection from %s: %s", self._stream.peer, reason)
+        self._log_end(reason, level)
         self._scope.cancel()
+
+    def _log_end(self, reason: str, level: int = logging.WARNING) -> None:
+        text = reason[:REASON_CHARS_MAX]  # it may quote what the peer has sent
+        logger.log(level, "closing the connection from %s: %s", self._stream.peer, text)
 
     # -- the reader
 
@@ -94,7 +99,7 @@ class Session:
                 while await self._read_some(replies):
                     pass
             except (ProtocolError, HangUp) as error:
-                logger.warning("closing the connection from %s: %s", self._stream.peer, error)
+                self._log_end(str(error))
             except trio.BrokenResourceError:
                 logger.info("the connection from %s broke", self._stream.peer)
 

@@ -34,6 +34,19 @@ def test_the_text_form(ours):
     assert re.fullmatch(stamp + r" WARN careful \(minibroker\.broker\.x\)", second)
 
 
+def test_a_message_is_one_line(ours):
+    """A name that a client chose cannot make up log lines; the traceback is still on its own."""
+    stream = io.StringIO()
+    configure_logs(stream)
+    try:
+        raise OSError("gone")
+    except OSError:
+        ours.exception("there is no %s", "a\r\n[2026] WARN\x1b[2J fake\u2028-0")
+    first, *traceback = stream.getvalue().splitlines()
+    assert r"there is no a\x0d\x0a[2026] WARN\x1b[2J fake\x2028-0" in first
+    assert traceback[0].startswith("Traceback")
+
+
 def test_the_json_form(ours):
     """One object a line, with the traceback inside."""
     stream = io.StringIO()

@@ -145,6 +145,21 @@ async def test_garbage_ends_its_connection_alone(
         await good.receive(ApiKey.API_VERSIONS)
 
 
+async def test_what_a_peer_names_does_not_fill_the_log(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason why a connection is closed is one line of bounded length."""
+    async with serving() as server:
+        client = await server.connect()
+        wanted = (PartitionProduce("t" * 100_000, 0, batch_of()),)
+        await client.send((ApiKey.PRODUCE, ProduceRequest(ACKS_NONE, 1_000, wanted)))
+        with pytest.raises(EOFError):
+            await client.receive(ApiKey.PRODUCE)
+    [line] = caplog.messages
+    assert "refused: there is no ttt" in line
+    assert len(line) < 400
+
+
 async def test_what_came_before_the_garbage_is_answered(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
