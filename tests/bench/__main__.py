@@ -56,19 +56,21 @@ def main() -> None:
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     began = time.monotonic()
     rows: list[Row] = []
-    with console.status("") as status:
-        for name in names:
-            status.update(f"measuring {name}")
-            for row in MEASURES[name]():
-                rows.append(row)
-                status.update(f"measuring {name}: {row.name}: {row.ours}")
-    console.print(table_of(rows))
-    load = os.getloadavg()[1]
-    console.print(
-        "Values of 100 bytes, keys null, acks=1; medians of rounds that alternate with their "
-        f"yardsticks; {time.monotonic() - began:.0f} s in all, load {load:.1f} on "
-        f"{os.cpu_count()} cores (two processes at work make 2; more is somebody else)."
-    )
+    try:
+        with console.status("") as status:
+            for name in names:
+                status.update(f"measuring {name}")
+                for row in MEASURES[name]():
+                    rows.append(row)
+                    status.update(f"measuring {name}: {row.name}: {row.ours}")
+    finally:  # also when one cannot be made: the others took minutes
+        console.print(table_of(rows))
+        load = os.getloadavg()[1]
+        console.print(
+            "Values of 100 bytes, keys null, acks=1; medians of rounds that alternate with their "
+            f"yardsticks; {time.monotonic() - began:.0f} s in all, load {load:.1f} on "
+            f"{os.cpu_count()} cores (two processes at work make 2; more is somebody else)."
+        )
 
 
 if __name__ == "__main__":

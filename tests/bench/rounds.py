@@ -98,7 +98,11 @@ def fresh_broker(*options: str) -> Iterator[BrokerProcess]:
         TemporaryDirectory(prefix="minibroker-bench-") as directory,
         running_broker(Path(directory) / "data", *options) as broker,
     ):
-        yield broker
+        try:
+            yield broker
+        except Exception as error:
+            error.add_note(f"the broker said:\n{broker.output}")
+            raise
 
 
 def create_topic(address: str, topic: str, partition_count: int) -> None:

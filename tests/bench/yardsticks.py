@@ -6,7 +6,8 @@
 prints one JSON object. The clients are librdkafka's (confluent-kafka), talking to the mock broker
 that librdkafka carries inside the same process: it keeps what it gets as it is, in memory, so as a
 place to write to it costs next to nothing. What it is no good at: it keeps only 5 MB a partition,
-and a fetch that finds nothing waits its whole time, whatever arrives meanwhile. The loops are the least that a program can do.
+and a fetch that finds nothing waits its whole time, whatever arrives meanwhile. The loops are the
+least that a program can do.
 """
 
 import argparse
