@@ -108,6 +108,7 @@ class Batch:
     """A sealed batch: one record batch in bytes, and how far it got."""
 
     __slots__ = (
+        "_root",
         "attempts",
         "data",
         "deadline",
@@ -119,7 +120,6 @@ class Batch:
         "record_count",
         "reserved",
         "retry_at",
-        "root",
         "sequence",
         "unsettled_parts",
         "watchers",
@@ -139,8 +139,13 @@ class Batch:
         self.reserved = len(data)
         self.is_settled = False
         self.watchers: list[tuple[int, Watcher]] | None = None
-        self.root = self
+        self._root: Batch | None = None  # not itself: a cycle would keep `data` for the collector
         self.unsettled_parts = 1  # counts in a root only
+
+    @property
+    def root(self) -> "Batch":
+        """The batch that this one is a part of, or itself."""
+        return self._root or self
 
     def split(self, compression: int) -> list["Batch"]:
         """Two batches with the halves of this one's records, numbered as they were numbered."""
@@ -157,7 +162,7 @@ class Batch:
             part = Batch(self.lane, data, end - start, self.deadline)
             part.position = self.position + start
             part.attempts = self.attempts - 1  # the try that showed the size costs nothing
-            part.root = self.root
+            part._root = self.root
             part.watchers = [
                 (index - start, watcher)
                 for index, watcher in self.watchers or ()
