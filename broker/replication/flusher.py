@@ -1,4 +1,4 @@
-"""When appended records are forced to the disk: one task for all partitions of a broker.
+"""When appended records are forced to the disk: a task for each mode that does so.
 
 * `flush=always`: before anything is acknowledged. The appender says so, and the partition joins
   the group that gathers while the group before is being synced: one fsync then pays for every
@@ -6,6 +6,10 @@
   in parallel they were slower.
 * `flush=interval`: at most `flush.ms` after the first append that is not durable.
 * `flush=never`: the system writes back when it likes.
+
+Each mode has a task of its own, so that nobody who waits for `always` waits behind the large files
+of `interval` as well. A partition that changes its mode during a flush may be flushed by both at
+once, which proves twice what is true.
 
 A failed fsync is never retried. The kernel may have dropped the dirty pages and report success the
 next time, so the error leaves this task, and with it the process; recovery reads what is there.
@@ -22,10 +26,46 @@ from minibroker.broker.replication.purgatory import Purgatory
 
 
 class Flusher:
-    """Knows which partitions are dirty and when each is due.
+    """Knows which partitions are dirty, and who flushes which of them when.
 
     `sync_dir` makes the names in a directory durable, which is due after a roll.
     """
+
+    def __init__(
+        self, purgatory: Purgatory, sync_dir: Callable[[PurePath], Awaitable[None]]
+    ) -> None:
+        self._lanes: dict[str, _Lane] = {
+            mode: _Lane(purgatory, sync_dir) for mode in ("always", "interval")
+        }
+
+    def note_append(self, partition: Partition, now: float) -> None:
+        """A partition has records that are not durable."""
+        lane = self._lanes.get(partition.settings.flush)
+        if lane is not None:
+            lane.add(partition, now)
+
+    def reschedule(self, partition: Partition) -> None:
+        """The partition's settings or role changed: when its records are due may have, too."""
+        for lane in self._lanes.values():
+            lane.discard(partition)
+        if partition.log.durable_end < partition.log.log_end:
+            self.note_append(partition, trio.current_time())
+
+    def forget(self, partition: Partition) -> None:
+        """The partition's log is about to be deleted."""
+        for lane in self._lanes.values():
+            lane.discard(partition)
+            lane.forgive(partition)
+
+    async def run(self) -> None:
+        """Flush what is due, for ever. Raises the `OSError` of an fsync that failed, in a group."""
+        async with trio.open_nursery() as nursery:
+            for lane in self._lanes.values():
+                nursery.start_soon(lane.run)
+
+
+class _Lane:
+    """The dirty partitions of one mode, and the task that flushes them."""
 
     def __init__(
         self, purgatory: Purgatory, sync_dir: Callable[[PurePath], Awaitable[None]]
@@ -38,32 +78,27 @@ class Flusher:
         self._news = trio.Event()
         self._flushing: Partition | None = None
 
-    def note_append(self, partition: Partition, now: float) -> None:
-        """A partition has records that are not durable."""
+    def add(self, partition: Partition, now: float) -> None:
+        """It is due at once, or in its interval; earlier if it was dirty before."""
         if partition in self._due:
             return
         settings = partition.settings
-        if settings.flush == "never":
-            return
         due = now if settings.flush == "always" else now + settings.flush_ms / 1000
         self._due[partition] = due
         if due < self._next_due:
             self._news.set()
 
-    def reschedule(self, partition: Partition) -> None:
-        """The partition's settings or role changed: when its records are due may have, too."""
+    def discard(self, partition: Partition) -> None:
+        """It is not due here any more."""
         self._due.pop(partition, None)
-        if partition.log.durable_end < partition.log.log_end:
-            self.note_append(partition, trio.current_time())
 
-    def forget(self, partition: Partition) -> None:
-        """The partition's log is about to be deleted."""
-        self._due.pop(partition, None)
+    def forgive(self, partition: Partition) -> None:
+        """A flush of it that is under way may fail."""
         if self._flushing is partition:
             self._flushing = None
 
     async def run(self) -> None:
-        """Flush what is due, for ever. Raises the `OSError` of an fsync that failed."""
+        """Flush what is due, for ever."""
         while True:
             now = trio.current_time()
             group = [partition for partition, due in self._due.items() if due <= now]
