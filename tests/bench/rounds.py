@@ -101,6 +101,7 @@ def fresh_broker(*options: str) -> Iterator[BrokerProcess]:
         try:
             yield broker
         except Exception as error:
+            broker.kill()  # and with it comes the rest of its output
             error.add_note(f"the broker said:\n{broker.output}")
             raise
 
