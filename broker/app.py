@@ -26,7 +26,6 @@ world. Nothing here prints: what happened is returned through `task_status`, and
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import PurePath
 from random import Random
 from typing import NamedTuple
@@ -199,8 +198,8 @@ class _Broker:
         high_watermarks = self.replicas.high_watermarks()
         match duty:
             case Duty.HIGH_WATERMARKS:
-                write = partial(manager.checkpoint_high_watermarks, high_watermarks)
-                await self._system.in_worker(write)
+                manager.note_high_watermarks(high_watermarks)
+                await self._system.in_worker(manager.checkpoint_high_watermarks)
             case Duty.RECOVERY_POINTS:
                 await self._system.in_worker(manager.checkpoint_recovery_points)
             case Duty.LOG_STARTS:

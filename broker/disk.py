@@ -15,6 +15,7 @@ import fcntl
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import Protocol, TypeVar, TypeVarTuple
@@ -120,11 +121,14 @@ class RealFile:
         return self._descriptor
 
     async def sync(self) -> None:
+        if self._descriptor < 0:
+            return
         # A descriptor of its own: the log may close the file while the worker is still at it.
         await in_worker(_sync_and_close, os.dup(self._descriptor))
 
     def sync_now(self) -> None:
-        _sync_descriptor(self._descriptor)
+        if self._descriptor >= 0:
+            _sync_descriptor(self._descriptor)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -151,6 +155,9 @@ class RealLock:
 
 class RealFiles:
     """The operating system's disk; see `broker.log.files.Files`."""
+
+    def __init__(self) -> None:
+        self._writing = threading.Lock()
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
         return RealFile(path, create)
@@ -191,6 +198,9 @@ class RealFiles:
         os.replace(temporary, path)
         if sync:
             self.sync_dir(path.parent)
+
+    def one_writer(self) -> threading.Lock:
+        return self._writing
 
     def sync_dir(self, path: PurePath) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -20,6 +20,7 @@ import errno
 import os
 import random
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -98,9 +99,12 @@ class SimulatedFile:
         self._path = path
         self._node = node
         self._life = disk.life
+        self._is_closed = False
 
     def _use(self, operation: str) -> Node:
         assert self._life == self._disk.life, f"{self._path} was used after a crash"
+        if self._is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self._path))
         self._disk.check(operation, self._path)
         return self._node
 
@@ -132,6 +136,8 @@ class SimulatedFile:
         return -1
 
     async def sync(self) -> None:
+        if self._is_closed:
+            return
         node = self._use("sync")
         size = len(node.data)
         await trio.sleep(self._disk.sync_s)
@@ -140,12 +146,14 @@ class SimulatedFile:
             self._disk.sync_count += 1
 
     def sync_now(self) -> None:
+        if self._is_closed:
+            return
         node = self._use("sync")
         node.make_durable(len(node.data))
         self._disk.sync_count += 1
 
     def close(self) -> None:
-        """Nothing to give back."""
+        self._is_closed = True
 
 
 class SimulatedLock:
@@ -311,6 +319,9 @@ class SimulatedFiles:
         self._change(NameChange(path, node))
         if sync:
             self._commit_names()
+
+    def one_writer(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def sync_dir(self, path: PurePath) -> None:
         self.check("sync", path)

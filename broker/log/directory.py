@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 
 from minibroker.broker.log.files import Files, Lock
+from minibroker.broker.log.names import parse_log_name
 
 LOCK = ".lock"
 META = "meta.properties"
@@ -75,7 +76,12 @@ class DataDirectory:
     def take(self) -> None:
         """Make the directory if needed and lock it. May be called twice."""
         if self._lock is None:
+            missing = [
+                path for path in (self.root, *self.root.parents) if not self._files.exists(path)
+            ]
             self._files.make_dir(self.root)
+            for path in missing:
+                self._files.sync_dir(path.parent)
             self._lock = self._files.lock(self.root / LOCK)
 
     def release(self) -> None:
@@ -88,18 +94,25 @@ class DataDirectory:
         """Check whose directory it is, learn how the last run ended, and begin a new one."""
         self._claim(cluster_id, node_id)
         root, files = self.root, self._files
-        is_new = not files.exists(root / BOOT_ID)
+        has_logs = any(parse_log_name(name) for name in files.list(root))
+        is_new = not (files.exists(root / BOOT_ID) or has_logs)
         self.is_clean = is_new or files.exists(root / CLEAN_SHUTDOWN)
-        is_same = not is_new and files.read_bytes(root / BOOT_ID).decode(errors="replace")
+        last_boot_id = self._read_boot_id()
         was_told = not files.exists(root / TAIL_UNSAFE)
-        self.same_boot = is_same == boot_id and was_told
+        self.same_boot = last_boot_id == boot_id and was_told
         self.tail_safe = (self.is_clean or self.same_boot) and was_told
         if not self.tail_safe and was_told:
             files.write_atomic(root / TAIL_UNSAFE, b"")
-        if is_same != boot_id:
+        if last_boot_id != boot_id:
             files.write_atomic(root / BOOT_ID, boot_id.encode())
         files.remove(root / CLEAN_SHUTDOWN)
         files.sync_dir(root)
+
+    def _read_boot_id(self) -> str | None:
+        path = self.root / BOOT_ID
+        if not self._files.exists(path):
+            return None
+        return self._files.read_bytes(path).decode(errors="replace")
 
     def forget_lost_tail(self) -> None:
         """Whoever decides about it was told that the tail may be lost (or it was safe)."""

@@ -9,6 +9,7 @@ one that callers handle (docs/architecture.md, "What stops what").
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import PurePath
 from typing import Protocol
 
@@ -38,7 +39,10 @@ class File(Protocol):
         """For `sendfile`; -1 on a simulated disk."""
 
     async def sync(self) -> None:
-        """Make what was written before the call durable. Never retried after it failed."""
+        """Make what was written before the call durable. Never retried after it failed.
+
+        Of a file that was closed nothing has to be: who gave it up meanwhile knows why.
+        """
 
     def sync_now(self) -> None:
         """The same, blocking: for start-up, shutdown and small files only."""
@@ -90,6 +94,9 @@ class Files(Protocol):
         Without `sync` neither fsync is done: readers still see the old file or the new one, but
         after a power cut it may be either, or empty.
         """
+
+    def one_writer(self) -> AbstractContextManager[object]:
+        """Who is in it is alone, among threads: for files that a worker and the loop replace."""
 
     def sync_dir(self, path: PurePath) -> None:
         """Make the names in a directory durable."""

@@ -299,12 +299,12 @@ class Log:
     def _before_cut(self, offset: int) -> None:
         index = self._segments.index_of(offset)
         self._durability.cut(offset, [*self._segments][index].base_offset)
+        self.log_start = min(self.log_start, offset)
         self.before_cut(self.topic_partition, offset)
 
     def _after_cut(self, offset: int, now_ms: int) -> None:
         self._durability.note_name_change()
         self.log_end = offset
-        self.log_start = min(self.log_start, offset)
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(offset))
         self._snapshots.drop_outside(self._segments.first.base_offset, offset)
         rebuild_producers(self.producers, self._segments, self._snapshots, self.log_end, now_ms)

@@ -2,11 +2,9 @@
 
 The manager owns the data directory, the three checkpoint files and the table of logs. It decides
 nothing about partitions: who leads, what is committed and what is to be deleted is told to it.
-A directory that nobody knows is never deleted: it is renamed `*-stray` and reported. One that is
-to be deleted is renamed `*-delete` at once, so that its name is free, and removed after a delay.
-
-Checkpoints lag behind the logs and only ever to the safe side; what a missing or unreadable one
-means is to read more at the next start, never a failure. A full disk leaves the old file in place.
+A log that nobody knows is never deleted: it is renamed `*-stray` and reported. One that is to be
+deleted is renamed `*-delete` at once, so that its name is free, and removed after a delay. What is
+no log (`names.py`) is left alone.
 
 `start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint.
 """
@@ -14,27 +12,35 @@ means is to read more at the next start, never a failure. A full disk leaves the
 import base64
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from minibroker.broker.log.checkpoint import CheckpointError, read_offsets, write_offsets
+from minibroker.broker.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    Checkpoint,
+)
 from minibroker.broker.log.directory import DataDirectory, explaining
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.names import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    is_deleted_name,
+    name_aside,
+    parse_log_name,
+)
 from minibroker.broker.log.outcomes import DISK_IS_FULL, NO_ROOM, Opening, Place
+from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.broker.log.validate import Refused
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 LOGGER = logging.getLogger(__name__)
-HIGH_WATERMARKS = "replication-offset-checkpoint"
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-LOG_STARTS = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-NAME_BYTES_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +65,20 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._deleted: list[tuple[int, Log]] = []
-        self._cut_count = 0
         self._is_closed = False
+        self._recovery_point_file = Checkpoint(
+            files,
+            root / RECOVERY_POINTS,
+            lambda: {name: log.recovery_point for name, log in self.logs.items()},
+        )
+        self._log_start_file = Checkpoint(
+            files,
+            root / LOG_STARTS,
+            lambda: {name: log.log_start for name, log in self.logs.items()},
+        )
+        self._high_watermark_file = Checkpoint(
+            files, root / HIGH_WATERMARKS, lambda: dict(self._high_watermarks)
+        )
 
     # -- starting
 
@@ -93,18 +111,18 @@ class LogManager:
         self._directory.forget_lost_tail()
 
     def _open_logs(self, now_ms: int) -> None:
-        recovery_points = self._read(RECOVERY_POINTS)
-        log_starts = self._read(LOG_STARTS)
-        high_watermarks = self._read(HIGH_WATERMARKS)
+        recovery_points = self._recovery_point_file.read()
+        log_starts = self._log_start_file.read()
+        high_watermarks = self._high_watermark_file.read()
         for name in self._files.list(self._root):
             directory = self._root / name
             if not self._files.is_dir(directory):
                 continue
-            if name.endswith(DELETE_SUFFIX):
+            if is_deleted_name(name):
                 self._files.remove_tree(directory)
                 continue
-            topic_partition = _parse_name(name)
-            if topic_partition is None or self._remove_unborn(directory):
+            topic_partition = parse_log_name(name)
+            if topic_partition is None or not self._is_log(directory):
                 continue
             opening = Opening(
                 is_clean=self._directory.is_clean,
@@ -120,19 +138,12 @@ class LogManager:
             # What an unclean stop cost is known (or kept as damage): from here on nothing is
             # missing, and the next start must not believe so.
             self.checkpoint_recovery_points()
-            self.checkpoint_high_watermarks({})
+            self.checkpoint_high_watermarks()
 
     def _adopt(self, log: Log) -> None:
         log.before_cut = self._before_cut
         self._logs[log.topic_partition] = log
         self._high_watermarks[log.topic_partition] = log.checkpointed_high_watermark
-
-    def _read(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offsets(self._files, self._root / name)
-        except CheckpointError as error:
-            LOGGER.warning("%s is not used: %s", self._root / name, error)
-            return {}
 
     def _read_topic_id(self, directory: PurePath) -> bytes:
         """The topic id in `partition.metadata`, b"" if it cannot be told."""
@@ -141,23 +152,29 @@ class LogManager:
         for line in data.splitlines():
             name, _, value = line.partition(b": ")
             if name == b"topic_id":
-                return base64.urlsafe_b64decode(value + b"==")
+                with suppress(ValueError):
+                    return base64.urlsafe_b64decode(value + b"==")
         LOGGER.warning("%s names no topic id", path)
         return b""
 
-    def _remove_unborn(self, directory: PurePath) -> bool:
-        """Remove what a crash left of a creation: no topic id yet, and no record either."""
-        if self._files.exists(directory / PARTITION_METADATA):
-            return False
-        for name in self._files.list(directory):
-            if name.endswith(".log"):
-                file = self._files.open(directory / name)
-                size = file.size
-                file.close()
-                if size:
-                    return False
-        self._files.remove_tree(directory)
-        return True
+    def _is_log(self, directory: PurePath) -> bool:
+        """Whether a directory with a log's name is one; what a creation left behind is removed."""
+        names = self._files.list(directory)
+        if PARTITION_METADATA in names:
+            return True
+        logs = [file_name(base_offset, ".log") for base_offset in offsets_in(names, ".log")]
+        if any(self._has_bytes(directory / name) for name in logs):
+            return True
+        if {*names} <= {*logs, f"{PARTITION_METADATA}.tmp"}:
+            self._files.remove_tree(directory)
+        else:
+            LOGGER.warning("%s has the name of a log and is none: it is left alone", directory)
+        return False
+
+    def _has_bytes(self, path: PurePath) -> bool:
+        file = self._files.open(path)
+        file.close()
+        return file.size > 0
 
     # -- the table of logs
 
@@ -178,7 +195,14 @@ class LogManager:
         directory = self._root / str(topic_partition)
         text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
         place = Place(self._files, directory, topic_partition, topic_id)
+        self._forget_namesake(topic_partition)
         try:
+            if self._files.exists(directory):
+                # Nothing of ours: that would be in the table.
+                self._files.rename(
+                    directory,
+                    name_aside(self._files, self._root, topic_partition, b"", STRAY_SUFFIX),
+                )
             self._files.make_dir(directory)
             self._files.write_atomic(
                 directory / PARTITION_METADATA, b"version: 0\ntopic_id: " + text + b"\n"
@@ -207,13 +231,12 @@ class LogManager:
     def _put_aside(self, topic_partition: TopicPartition, suffix: str) -> Log:
         log = self._logs.pop(topic_partition)
         del self._high_watermarks[topic_partition]
-        for count in range(len(self._files.list(self._root)) + 1):
-            ending = f".{log.topic_id.hex()}{count or ''}{suffix}"
-            name = str(topic_partition)[: NAME_BYTES_MAX - len(ending)] + ending
-            if not self._files.exists(self._root / name):
-                log.move_to(self._root / name)
-                break
+        log.move_to(name_aside(self._files, self._root, topic_partition, log.topic_id, suffix))
         return log
+
+    def _forget_namesake(self, topic_partition: TopicPartition) -> None:
+        """Before a log is made: take what is checkpointed of an older one out. Raises Refused."""
+        self._lower(topic_partition, NO_OFFSET)
 
     # -- duties
 
@@ -249,50 +272,34 @@ class LogManager:
 
     # -- checkpoints
 
-    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Write the high watermarks; a partition that is not named keeps what it had."""
-        self._high_watermarks = {
-            name: high_watermarks.get(name, before)
-            for name, before in list(self._high_watermarks.items())
-        }
-        self._write(HIGH_WATERMARKS, self._high_watermarks)
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Take over what is to be checkpointed; a partition that is not named keeps what it had."""
+        for name, high_watermark in high_watermarks.items():
+            if name in self._high_watermarks:
+                self._high_watermarks[name] = high_watermark
 
-    def checkpoint_recovery_points(self) -> None:
-        """Write the recovery points. A worker may: if a log is cut meanwhile, it writes again."""
-        cut_count = -1
-        while cut_count != self._cut_count:
-            cut_count = self._cut_count
-            logs = list(self._logs.items())
-            self._write(RECOVERY_POINTS, {name: log.recovery_point for name, log in logs})
+    def checkpoint_high_watermarks(self) -> bool:
+        """Write the high watermarks noted last; False if the disk is full. A worker may."""
+        return self._high_watermark_file.write()
 
-    def checkpoint_log_starts(self) -> None:
-        """Write the log starts."""
-        logs = list(self._logs.items())
-        self._write(LOG_STARTS, {name: log.log_start for name, log in logs})
+    def checkpoint_recovery_points(self) -> bool:
+        """Write the recovery points; False if the disk is full. A worker may."""
+        return self._recovery_point_file.write()
 
-    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        try:
-            write_offsets(self._files, self._root / name, offsets)
-        except OSError as error:
-            if error.errno not in DISK_IS_FULL:
-                raise
-            LOGGER.warning("%s stays as it was: the disk is full", self._root / name)
-            return False
-        return True
+    def checkpoint_log_starts(self) -> bool:
+        """Write the log starts; False if the disk is full. A worker may."""
+        return self._log_start_file.write()
 
     def _before_cut(self, topic_partition: TopicPartition, offset: int) -> None:
         """Lower what is checkpointed for a log before it is cut. Raises Refused."""
-        self._cut_count += 1
-        recovery_points = {name: log.recovery_point for name, log in self._logs.items()}
-        is_written = self._write(RECOVERY_POINTS, recovery_points)
-        if self._high_watermarks[topic_partition] > offset:
-            self._high_watermarks[topic_partition] = offset
-            is_written &= self._write(HIGH_WATERMARKS, self._high_watermarks)
-        log_starts = {name: log.log_start for name, log in self._logs.items()}
-        if log_starts[topic_partition] > offset:
-            is_written &= self._write(LOG_STARTS, log_starts | {topic_partition: offset})
-        if not is_written:
-            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+        before = self._high_watermarks[topic_partition]
+        self._high_watermarks[topic_partition] = min(before, offset)
+        self._lower(topic_partition, offset)
+
+    def _lower(self, topic_partition: TopicPartition, offset: int) -> None:
+        for file in (self._recovery_point_file, self._high_watermark_file, self._log_start_file):
+            if not file.lower(topic_partition, offset):
+                raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
 
     # -- ending
 
@@ -306,10 +313,14 @@ class LogManager:
         try:
             for log in self._logs.values():
                 log.close()
-            self.checkpoint_high_watermarks(high_watermarks)
-            self.checkpoint_recovery_points()
-            self.checkpoint_log_starts()
-            self._directory.end_clean()
+            self.note_high_watermarks(high_watermarks)
+            is_written = (
+                self.checkpoint_high_watermarks()
+                and self.checkpoint_recovery_points()
+                and self.checkpoint_log_starts()
+            )
+            if is_written:
+                self._directory.end_clean()
         except OSError as error:
             if error.errno not in DISK_IS_FULL:
                 raise
@@ -334,11 +345,3 @@ class LogManager:
             deleting_count=len(self._deleted),
             tail_safe=self.tail_safe,
         )
-
-
-def _parse_name(name: str) -> TopicPartition | None:
-    """The partition of a directory's name; None if it is none."""
-    topic, dash, partition = name.rpartition("-")
-    if not (topic and dash and partition.isascii() and partition.isdigit()):
-        return None
-    return TopicPartition(topic, int(partition))

@@ -157,3 +157,15 @@ async def test_sync(disk):
     files.sync_dir(root)
     assert file.is_cached(0, 3)
     file.close()
+
+
+async def test_a_closed_file_is_not_used(disk):
+    """But a flush that meets one that was closed meanwhile (by a cut) goes on."""
+    files, root = disk
+    file = files.open(root / "f", create=True)
+    file.append([b"abc"])
+    file.close()
+    await file.sync()
+    file.sync_now()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.read(0, 1)

@@ -110,7 +110,8 @@ def test_a_kill_after_a_power_cut_still_counts_as_a_power_cut():
     """Until the logs were opened and somebody was told, the same boot proves nothing (REC-03)."""
     files = disk()
     manager = with_logs(files)
-    manager.checkpoint_high_watermarks({A: 3, B: 5})
+    manager.note_high_watermarks({A: 3, B: 5})
+    manager.checkpoint_high_watermarks()
     files.kill()
     files.open(ROOT / "a-b.c-0" / f"{0:020}.log").truncate(0)
     files.fail("open", name=".log")
@@ -124,7 +125,8 @@ def test_a_lost_tail_is_no_damage_to_the_start_after_it():
     """A high watermark that the log lost in a power cut is not asked for again."""
     files = disk()
     manager = with_logs(files)
-    manager.checkpoint_high_watermarks({A: 3, B: 5})
+    manager.note_high_watermarks({A: 3, B: 5})
+    manager.checkpoint_high_watermarks()
     files.kill()
     files.open(ROOT / "a-b.c-0" / f"{0:020}.log").truncate(0)
     manager = start(files, boot="boot-2")
@@ -138,7 +140,8 @@ def test_damage_is_reported():
     """Statistics name the partitions that are not what they were."""
     files = disk()
     manager = with_logs(files)
-    manager.checkpoint_high_watermarks({A: 3})
+    manager.note_high_watermarks({A: 3})
+    manager.checkpoint_high_watermarks()
     files.kill()
     files.open(ROOT / "a-b.c-0" / f"{0:020}.log").truncate(0)
     assert start(files).statistics().damaged == (A,)
@@ -170,7 +173,8 @@ def test_unreadable_checkpoints_mean_to_read_more():
     """Garbage in place of a checkpoint is no failure (REC-02)."""
     files = disk()
     manager = with_logs(files)
-    manager.checkpoint_high_watermarks({A: 3})
+    manager.note_high_watermarks({A: 3})
+    manager.checkpoint_high_watermarks()
     for kind in ("replication", "recovery-point", "log-start"):
         files.write_atomic(ROOT / f"{kind}-offset-checkpoint", b"garbage")
     files.kill()
@@ -184,7 +188,8 @@ def test_a_partition_without_a_role_keeps_its_high_watermark():
     files = disk()
     with_logs(files).close({A: 2, B: 4})
     manager = start(files)
-    manager.checkpoint_high_watermarks({A: 3})
+    manager.note_high_watermarks({A: 3})
+    manager.checkpoint_high_watermarks()
     manager.close({})
     manager = start(files)
     assert manager.get(A).checkpointed_high_watermark == 3
@@ -200,7 +205,8 @@ def test_a_cut_is_checkpointed_before_it_happens():
         file.sync_now()
     log.finish_flush(flush)
     manager.checkpoint_recovery_points()
-    manager.checkpoint_high_watermarks({B: 5})
+    manager.note_high_watermarks({B: 5})
+    manager.checkpoint_high_watermarks()
     log.truncate_to(2, NOW)
     files.kill()
     manager = start(files)
@@ -211,6 +217,8 @@ def test_a_cut_on_a_full_disk_does_not_happen():
     """If the lower recovery point cannot be written the log stays as it is (REC-11)."""
     files = disk()
     manager = with_logs(files)
+    manager.note_high_watermarks({B: 5})
+    manager.checkpoint_high_watermarks()
     files.space_bytes = 0
     with pytest.raises(Refused) as caught:
         manager.get(B).truncate_to(2, NOW)
@@ -222,15 +230,18 @@ def test_a_full_disk_keeps_the_old_checkpoint():
     """A checkpoint that finds no space leaves the old file; the next one is written."""
     files = disk()
     manager = with_logs(files)
-    manager.checkpoint_high_watermarks({A: 1})
+    manager.note_high_watermarks({A: 1})
+    manager.checkpoint_high_watermarks()
     before = files.read_bytes(ROOT / "replication-offset-checkpoint")
     files.space_bytes = 0
-    manager.checkpoint_high_watermarks({A: 2})
+    manager.note_high_watermarks({A: 2})
+    manager.checkpoint_high_watermarks()
     manager.checkpoint_recovery_points()
     manager.checkpoint_log_starts()
     assert files.read_bytes(ROOT / "replication-offset-checkpoint") == before
     files.space_bytes = None
-    manager.checkpoint_high_watermarks({A: 2})
+    manager.note_high_watermarks({A: 2})
+    manager.checkpoint_high_watermarks()
     assert b"a-b.c 0 2" in files.read_bytes(ROOT / "replication-offset-checkpoint")
 
 
@@ -257,79 +268,6 @@ def test_creating_on_a_full_disk_is_refused_and_leaves_nothing():
     manager.create(A, ID, UNLIMITED, NOW)
 
 
-def test_a_deleted_log_frees_its_name_at_once():
-    """Its directory is renamed, and removed after file.delete.delay.ms."""
-    files = disk()
-    manager = with_logs(files)
-    [part] = manager.get(A).read(0, 1000, 3)
-    manager.delete(A, NOW)
-    assert manager.get(A) is None
-    assert f"a-b.c-0.{ID.hex()}-delete" in files.list(ROOT)
-    manager.create(A, OTHER_ID, UNLIMITED, NOW)
-    assert ends(manager) == {A: 0, B: 5}
-    manager.remove_deleted_files(NOW + 999)
-    assert len(part.read()) == 3 * len(encode())
-    manager.remove_deleted_files(NOW + 1000)
-    assert not part.is_valid()
-    assert not [name for name in files.list(ROOT) if name.endswith("-delete")]
-
-
-def test_a_deleted_log_is_gone_after_a_restart():
-    """What was on its way out at a crash is removed at the next start (REC-09)."""
-    files = disk()
-    with_logs(files).delete(A, NOW)
-    files.kill()
-    assert ends(start(files)) == {B: 5}
-    assert not [name for name in files.list(ROOT) if name.endswith("-delete")]
-
-
-def test_a_stray_log_is_kept():
-    """Data that nobody knows is set aside and never deleted (N4)."""
-    files = disk()
-    manager = with_logs(files)
-    manager.set_aside(A)
-    manager.close({})
-    manager = start(files)
-    assert ends(manager) == {B: 5}
-    [name] = manager.statistics().strays
-    assert files.read_bytes(ROOT / name / f"{0:020}.log")
-    manager.create(A, ID, UNLIMITED, NOW)
-    manager.set_aside(A)
-    assert len(manager.statistics().strays) == 2
-
-
-def test_the_longest_topic_name_can_be_deleted():
-    """The renamed directory's name still fits a file system."""
-    files = disk()
-    manager = start(files)
-    name = TopicPartition("t" * 249, 0)
-    manager.create(name, ID, UNLIMITED, NOW)
-    manager.delete(name, NOW)
-    assert max(len(entry) for entry in files.list(ROOT)) <= 255
-
-
-def test_what_is_left_of_a_creation_is_removed():
-    """A directory without a topic id and without a record was never used."""
-    files = disk()
-    start(files).close({})
-    files.make_dir(ROOT / "new-0")
-    files.open(ROOT / "new-0" / f"{0:020}.log", create=True).close()
-    files.make_dir(ROOT / "not a log")
-    manager = start(files)
-    assert manager.logs == {}
-    assert not files.exists(ROOT / "new-0")
-    assert files.exists(ROOT / "not a log")
-
-
-def test_a_log_without_a_topic_id_is_kept():
-    """Records are never thrown away because a file about them is missing."""
-    files = disk()
-    with_logs(files).close({})
-    files.remove(ROOT / "b-12" / "partition.metadata")
-    manager = start(files)
-    assert (manager.get(B).log_end, manager.get(B).topic_id) == (5, b"")
-
-
 def test_duties():
     """Retention below the high watermark, and forgetting producers, for all logs."""
     manager = with_logs(disk())
@@ -347,3 +285,13 @@ def test_closing_twice():
     manager.close({})
     manager.abandon()
     start(files)
+
+
+def test_a_stop_that_cannot_write_a_checkpoint_is_not_clean():
+    """Even if there was nothing else to write (BRK-05)."""
+    files = disk()
+    with_logs(files).close({A: 1, B: 1})
+    manager = start(files)
+    files.space_bytes = 0
+    manager.close({A: 3, B: 5})
+    assert not files.exists(ROOT / "clean-shutdown")

@@ -1,11 +1,14 @@
 """The log on the operating system's files: what a simulated disk cannot show."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from minibroker.broker.disk import RealFiles
+from minibroker.broker.log.checkpoint import read_offsets
 from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
@@ -77,4 +80,31 @@ def test_a_directory_that_cannot_be_written(tmp_path, number):
     # The failed start gave the lock back.
     manager = LogManager(RealFiles(), tmp_path / "data", UNLIMITED)
     manager.start("boot", "cluster", 1, NOW)
+    manager.close({})
+
+
+def test_two_threads_write_the_checkpoints(tmp_path):
+    """A worker's checkpoint and a cut in the loop meet; the file is whole, and not too high."""
+    files = RealFiles()
+    manager = LogManager(files, tmp_path, UNLIMITED)
+    manager.start("boot", "cluster", 1, NOW)
+    log = manager.create(NAME, bytes(16), UNLIMITED, NOW)
+    path = tmp_path / "replication-offset-checkpoint"
+    is_over = threading.Event()
+
+    def checkpoint() -> None:
+        while not is_over.is_set():
+            manager.checkpoint_high_watermarks()
+
+    with ThreadPoolExecutor() as pool:
+        worker = pool.submit(checkpoint)
+        for _ in range(100):
+            end = log.append_as_leader(memoryview(encode()), 0, NOW).last_offset + 1
+            manager.note_high_watermarks({NAME: end})
+            manager.checkpoint_high_watermarks()
+            log.truncate_to(end - 1, NOW)
+            assert read_offsets(files, path)[NAME] == end - 1
+            log.append_as_leader(memoryview(encode()), 0, NOW)
+        is_over.set()
+        worker.result()
     manager.close({})
