@@ -1,12 +1,16 @@
 """One outgoing RPC connection, for clients and for brokers that talk to each other.
 
-    start() -> [outgoing] -> writer task -> stream -> broker
+    start() -> stream -> broker
+              or, where it takes no more: [outgoing] -> writer task -> stream
     PendingReply <- [in flight, oldest first] <- reader task <-
 
-`start` is a plain call: it encodes and queues, so the order of calls is the order on the wire, and
-what many calls queued goes out in one send. A broker answers in the order of requests, so an
-answer belongs to the oldest request in flight; another correlation id is a broken protocol. The
-reader settles all answers that arrived together in one wake-up.
+`start` is a plain call: it encodes and sends at once what the connection takes, which mostly is
+all; what it does not take waits in `outgoing` for the writer, and so does what is started until
+then. So the order of calls is the order on the wire, and no task has to wake up for a request.
+A broker answers in the order of requests, so an answer belongs to the oldest request in flight;
+another correlation id is a broken protocol. The reader settles all answers that arrived together
+in one wake-up, and then calls `on_answers`, for an owner to whom a task of its own for each answer
+would cost too much.
 
 A connection has no half-dead state (NET-06). When it ends, for whatever reason, every request in
 flight fails the same way, and `start` raises: a lost or closed connection is `ConnectionLost`, an
@@ -19,7 +23,7 @@ consumer's one FETCH per broker.
 
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -88,6 +92,11 @@ class PendingReply:
             if self._arrived is None:
                 self._arrived = trio.Event()
             await self._arrived.wait()
+        return self.message()
+
+    def message(self) -> Any:
+        """What `wait` returns or raises, once it is settled."""
+        assert self.is_settled
         if self._failure is not None:
             kind, reason = self._failure
             raise kind(reason)
@@ -110,6 +119,8 @@ class RpcChannel:
         self, stream: Stream, endpoint: Endpoint, options: ChannelOptions, receiver: "_Receiver"
     ) -> None:
         self.endpoint = endpoint
+        self.on_answers: Callable[[], None] = _do_nothing  # called when replies have been settled
+        self.closed = trio.Event()
         self._stream = stream
         self._options = options
         self._receiver = receiver
@@ -133,10 +144,14 @@ class RpcChannel:
         return ChannelStatistics(self._sent, len(self._in_flight), len(self._outgoing))
 
     def start(self, api_key: ApiKey, message: object) -> PendingReply:
-        """Queue a request. Record bytes are not copied: leave them alone until the answer.
+        """Send a request. Record bytes are not copied: leave them alone until the answer.
 
         Raises `ConnectionLost`, or `BrokerError` where the broker does not serve this api.
         """
+        return self.start_all(api_key, (message,))[0]
+
+    def start_all(self, api_key: ApiKey, messages: Iterable[object]) -> list[PendingReply]:
+        """Send several requests of a kind together, as `start` does."""
         if self._lost is not None:
             kind, reason = self._lost
             raise kind(reason)
@@ -144,21 +159,32 @@ class RpcChannel:
         if version is None:
             text = f"{self.endpoint} serves no version of {api_key.name} that is known here"
             raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, text)
-        self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MAX
-        envelope = RequestEnvelope(
-            api_key, version, self._correlation_id, self._options.client_id, message
-        )
-        self._outgoing += encode_request(envelope)
-        self._sent += 1
-        reply = PendingReply(api_key, trio.current_time() + self._options.request_timeout_s)
-        if isinstance(message, ProduceRequest) and message.acks == ACKS_NONE:
-            self._unanswered.append(reply)
-        else:
-            self._in_flight.append((self._correlation_id, reply))
-        if len(self._in_flight) + len(self._unanswered) == 1:
-            self._timeout.deadline = reply.deadline
-        self._writer_idle.unpark()
-        return reply
+        was_idle = not self._in_flight and not self._unanswered
+        deadline = trio.current_time() + self._options.request_timeout_s
+        client_id = self._options.client_id
+        replies = []
+        for message in messages:
+            self._correlation_id = number = (self._correlation_id + 1) & _CORRELATION_ID_MAX
+            envelope = RequestEnvelope(api_key, version, number, client_id, message)
+            self._outgoing += encode_request(envelope)
+            reply = PendingReply(api_key, deadline)
+            if isinstance(message, ProduceRequest) and message.acks == ACKS_NONE:
+                self._unanswered.append(reply)
+            else:
+                self._in_flight.append((number, reply))
+            replies.append(reply)
+        self._sent += len(replies)
+        if was_idle:
+            self._timeout.deadline = deadline
+        self._send_now()
+        return replies
+
+    def _send_now(self) -> None:
+        """Only while the writer rests; and those without answer it settles, not we."""
+        if self._writer_idle and not self._unanswered:
+            self._outgoing = list(self._stream.send_now(self._outgoing))
+        if self._outgoing:
+            self._writer_idle.unpark()
 
     async def call(self, api_key: ApiKey, message: object) -> Any:
         """Ask and wait for the answer."""
@@ -226,6 +252,7 @@ class RpcChannel:
                 for frame in await self._receiver.receive():
                     self._settle(frame)
                 self._set_deadline()
+                self.on_answers()
         except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost) as error:
             self._lose(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
         except ProtocolError as error:
@@ -248,6 +275,7 @@ class RpcChannel:
             reply.settle(None, None)
         del self._unanswered[:count]
         self._set_deadline()
+        self.on_answers()
 
     def _set_deadline(self) -> None:
         """The end of patience is that of the oldest request."""
@@ -267,6 +295,11 @@ class RpcChannel:
             self._in_flight.popleft()[1].settle(None, failure)
         while self._unanswered:
             self._unanswered.pop().settle(None, failure)
+        self.closed.set()
+
+
+def _do_nothing() -> None:
+    """Nobody wants to be told."""
 
 
 class _Receiver:

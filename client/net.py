@@ -42,6 +42,12 @@ class Stream(Protocol):
     async def send(self, buffers: Sequence[Buffer]) -> None:
         """Send all of them in order; a checkpoint. Nothing is kept once it returns."""
 
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Send what can be sent without waiting; returns the rest. Not while a `send` is under way.
+
+        Never raises: what is wrong with the connection is for `send` to say, given the rest.
+        """
+
     async def send_slices(self, header: Buffer, slices: Sequence[Slice]) -> None:
         """Send `header`, then the slices' bytes. Raises `StaleSlice` when one is no longer true."""
 
@@ -215,6 +221,13 @@ class TcpStream:
         await trio.lowlevel.checkpoint_if_cancelled()
         await self._send_all(buffers)
         await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """One system call."""
+        try:
+            return _unsent(buffers, self._socket.sendmsg(buffers[:BUFFERS_MAX]))
+        except OSError:
+            return buffers
 
     async def send_slices(self, header: Buffer, slices: Sequence[Slice]) -> None:
         """Few bytes are read and sent with the header, many go from file to socket.

@@ -1,7 +1,7 @@
 """The one who drains the accumulator: batches to brokers, answers back.
 
     run                  seals what lingered, expires what is late, asks for what is missing
-    +- _serve (a node)   connects to one broker, then settles its answers in order
+    +- _serve (a node)   connects to one broker, again and again
     +- _identify         asks for a producer id
     +- _learn (a topic)  asks for a topic's partitions
     +- _refresh          asks again who leads
@@ -9,8 +9,9 @@
 Only this module changes the accumulator beside appending, and all its tasks are one in the sense
 that matters: they run in one loop and touch the accumulator only between two awaits. Requests are
 started from whoever has news (`_pump` is synchronous): new batches in `run`, free places in flight
-in `_serve`, which settles every answer that has arrived before it starts new requests. So a
-wake-up costs one task switch for many batches.
+in `_settle_answers`, which the reader of the connection calls after it has settled every answer
+that has arrived. So one wake-up, of the reader, takes many batches from their answers to the next
+requests on the wire.
 
 A node whose connection breaks fails all its requests in flight at once and in order (NET-06), then
 connects again; the cluster knows the back-off. A node that is down holds up only its own lanes
@@ -21,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 import trio
@@ -184,28 +186,31 @@ class Sender:
 
     def _pump(self, node: _Node) -> None:
         """Start requests to a node while there are batches for it and places in flight."""
-        leader_of = self._cluster.leader_of
+        if node.channel is None:
+            return
+        drained: list[list[Batch]] = []
         now = trio.current_time()
-        while node.channel is not None and len(node.requests) < self._options.in_flight_max:
-            batches = self._accumulator.drain(node.node_id, leader_of, now)
+        while len(node.requests) + len(drained) < self._options.in_flight_max:
+            batches = self._accumulator.drain(node.node_id, self._cluster.leader_of, now)
             if not batches:
                 break
-            request = ProduceRequest(
-                self._options.acks,
-                self._options.request_timeout_ms,
-                tuple(
-                    [PartitionProduce(*batch.lane.topic_partition, batch.data) for batch in batches]
-                ),
-            )
-            try:
-                reply = node.channel.start(ApiKey.PRODUCE, request)
-            except (OSError, BrokerError) as error:
-                node.channel = None
-                node.has_work.set()  # `_serve` connects again
+            drained.append(batches)
+        if not drained:
+            return
+        try:
+            replies = node.channel.start_all(ApiKey.PRODUCE, map(self._request, drained))
+        except (OSError, BrokerError) as error:
+            for batches in drained:
                 self._lose(batches, error)
-                break
-            node.requests.append((batches, reply))
-            node.has_work.set()
+        else:
+            node.requests += zip(drained, replies, strict=True)
+
+    def _request(self, batches: list[Batch]) -> ProduceRequest:
+        partitions = [
+            PartitionProduce(*batch.lane.topic_partition, batch.data) for batch in batches
+        ]
+        options = self._options
+        return ProduceRequest(options.acks, options.request_timeout_ms, tuple(partitions))
 
     # Answers
 
@@ -213,42 +218,37 @@ class Sender:
         """Keep a connection to a node while there is work for it."""
         while True:
             await node.has_work.wait()
+            node.has_work = trio.Event()  # `run` sets it again if there is work without connection
             try:
                 channel = await self._cluster.channel(node.node_id)
             except (OSError, ClientError):
-                node.has_work = trio.Event()  # `run` sets it again if the node still leads
                 self._cluster.request_refresh()
                 await trio.sleep(self._options.retry_backoff_s)
                 self.wake()
                 continue
             node.channel = channel
+            channel.on_answers = partial(self._settle_answers, node)
             self._pump(node)
-            try:
-                await self._settle_answers(node)
-            except OSError as error:
-                node.channel = None
-                for batches, _reply in node.requests:
+            await channel.closed.wait()
+            node.channel = None
+            for batches, reply in node.requests:
+                try:
+                    self._settle(batches, reply.message())
+                except OSError as error:
                     self._lose(batches, error)
-                node.requests.clear()
-                self._cluster.request_refresh()
-                self._tell()
+            node.requests.clear()
+            self._cluster.request_refresh()
+            self._tell()
             self.wake()
 
-    async def _settle_answers(self, node: _Node) -> None:
-        """Settle answers, and start new requests for them, until the connection is lost."""
+    def _settle_answers(self, node: _Node) -> None:
+        """Settle what was answered, and start new requests for it."""
         requests = node.requests
-        while requests or node.channel is not None:
-            if not requests:
-                node.has_work = trio.Event()
-                await node.has_work.wait()
-                continue
-            response = await requests[0][1].wait()
-            self._settle(requests.popleft()[0], response)
-            while requests and requests[0][1].is_settled:
-                response = await requests[0][1].wait()
-                self._settle(requests.popleft()[0], response)
-            self._tell()
-            self._pump(node)
+        while requests and requests[0][1].is_settled:
+            batches, reply = requests.popleft()
+            self._settle(batches, reply.message())
+        self._tell()
+        self._pump(node)
 
     def _settle(self, batches: list[Batch], response: object) -> None:
         now = trio.current_time()

@@ -254,6 +254,17 @@ class SimulatedStream:
         await trio.lowlevel.checkpoint()
         await self._send(b"".join(buffers), lambda: True)
 
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Send a copy of what there is room for."""
+        if self._is_closed:
+            return buffers
+        data = memoryview(b"".join(buffers))
+        try:
+            unsent = data[self._outgoing.put(data) :]
+        except trio.BrokenResourceError:
+            return buffers
+        return [unsent] if unsent else []
+
     async def send_slices(self, header: Buffer, slices: Sequence[Slice]) -> None:
         """Send `header` and what the slices hold when their turn comes."""
         await self.send([header])

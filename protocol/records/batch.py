@@ -260,7 +260,7 @@ def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:
     _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
 
 
-def write_header(batch: bytearray, header: BatchHeader) -> None:
-    """Write all 61 bytes of one whole batch; only the CRC is computed, not taken."""
+def write_header(batch: bytearray, header: tuple[int, ...]) -> None:
+    """Write all 61 bytes of one whole batch, a `BatchHeader`; the CRC is computed, not taken."""
     _HEADER.pack_into(batch, 0, *header)
     _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
