@@ -17,7 +17,7 @@ from minibroker.protocol.records.batch import (
     iterate_headers,
     read_header,
 )
-from minibroker.protocol.records.record import Headers, decode_records
+from minibroker.protocol.records.columns import Headers, decode_columns
 from minibroker.protocol.types import TopicPartition
 
 
@@ -54,7 +54,7 @@ class Chunk:
         self, name: TopicPartition, data: memoryview, start: int, *, check_crcs: bool
     ) -> None:
         self.next_offset = start
-        self._prefix: tuple[str, int] = (name.topic, name.partition)
+        self._name = name
         self._data = data
         self._at = 0
         self._check_crcs = check_crcs
@@ -122,5 +122,5 @@ class Chunk:
         if self._check_crcs and header.magic == MAGIC and not has_valid_crc(batch, header):
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
         # A tuple at a time in C: a third of the cost of calling the class for each record.
-        fields = map(self._prefix.__add__, decode_records(batch, header))
-        return list(map(tuple.__new__, repeat(ConsumerRecord), fields))
+        rows = zip(*map(repeat, self._name), *decode_columns(batch, header), strict=False)
+        return list(map(tuple.__new__, repeat(ConsumerRecord), rows))

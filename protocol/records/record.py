@@ -1,47 +1,39 @@
 """The records inside a batch, written by a producer and read by a consumer.
 
-This is the one loop that runs for every record, in a client only. So it calls no function on its
-way: numbers come from tables (writing) or are taken apart in place (reading), and only what is
-rare (headers, huge values, negative deltas) leaves it. Measured per 100-byte record: 0.25 us to
-write, under 0.6 us to read. `encode_values` is for the commonest batch, values of one time without
-keys: there the loop is inside the interpreter, a column of pieces at a time, and takes 0.12 us.
-
-Reading trusts nothing: lengths are checked against the record, the record against the batch, and
-whatever is wrong raises `InvalidBatch`, never another exception.
+Writing is a loop that runs for every record, in a client only. So it calls no function on its way:
+numbers come from tables, and only what is rare (headers, huge values, negative deltas) leaves it.
+Measured per 100-byte record: 0.25 us. `encode_values` is for the commonest batch, values of one
+time without keys: there the loop is inside the interpreter, a column of pieces at a time, and takes
+0.12 us. How records are read, with as much care for time and none of trust, is in columns.py.
 """
 
 from collections.abc import Sequence
-from itertools import chain, count
-from typing import NamedTuple, NoReturn, TypeAlias
+from itertools import chain, count, repeat
+from typing import NamedTuple, TypeAlias
 
 from minibroker.protocol.constants import (
     BATCH_HEADER_BYTES,
     BATCH_OVERHEAD_BYTES,
     MAGIC,
     NO_EPOCH,
-    ErrorCode,
 )
 from minibroker.protocol.records.batch import (
     NO_PRODUCER,
     BatchHeader,
-    InvalidBatch,
     ProducerStamp,
     write_header,
 )
-from minibroker.protocol.records.compression import NONE, compress, decompress
+from minibroker.protocol.records.columns import Headers as Headers
+from minibroker.protocol.records.columns import decode_columns
+from minibroker.protocol.records.compression import NONE, compress
 from minibroker.protocol.records.varint import (
     ONE_BYTE_COUNT,
     SMALL_COUNT,
     VARINT,
-    VARINT_BYTES_MAX,
-    VARLONG_BYTES_MAX,
-    decode_unsigned,
-    decode_varint,
     encode_varint,
 )
 from minibroker.protocol.types import Buffer
 
-Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 # timestamp (ms), key, value, headers
 RecordToSend: TypeAlias = tuple[int, bytes | None, bytes | None, Headers]
 
@@ -135,21 +127,9 @@ def _join(
         parts = [compress(compression, b"".join(parts))]
     parts.insert(0, bytes(BATCH_HEADER_BYTES))
     batch = bytearray().join(parts)
-    header = BatchHeader(
-        base_offset=0,
-        batch_length=len(batch) - BATCH_OVERHEAD_BYTES,
-        leader_epoch=NO_EPOCH,
-        magic=MAGIC,
-        crc=0,
-        attributes=compression,
-        last_offset_delta=count - 1,
-        base_timestamp=times[0],
-        max_timestamp=times[1],
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=producer.base_sequence,
-        record_count=count,
-    )
+    size = len(batch) - BATCH_OVERHEAD_BYTES
+    # A plain tuple in the order of BatchHeader: to make one of those takes 2 us.
+    header = (0, size, NO_EPOCH, MAGIC, 0, compression, count - 1, *times, *producer, count)
     write_header(batch, header)
     return batch
 
@@ -208,121 +188,6 @@ def decode_records(batch: Buffer, header: BatchHeader) -> list[Record]:
     Raises InvalidBatch: CORRUPT_MESSAGE for bytes that cannot be read, INVALID_RECORD for records
     that contradict the header.
     """
-    if header.magic != MAGIC:
-        raise InvalidBatch(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"format {header.magic}, only 2 is read"
-        )
-    if not BATCH_HEADER_BYTES <= header.size <= len(batch):
-        _refuse(f"a batch of {header.size} bytes in {len(batch)}")
-    packed = memoryview(batch)[BATCH_HEADER_BYTES : header.size]
-    try:
-        if header.compression == NONE:
-            body = bytes(packed)
-        else:
-            body = decompress(header.compression, packed)
-        records = _decode_body(body, header)
-        if header.is_log_append_time:
-            records = [record._replace(timestamp=header.max_timestamp) for record in records]
-    except IndexError:
-        _refuse("the records are cut short")
-    except ValueError as error:  # a number too large, a name that is no UTF-8, a corrupt block
-        _refuse(str(error))
-    if records and records[-1].offset > header.last_offset:
-        raise InvalidBatch(
-            ErrorCode.INVALID_RECORD,
-            f"offset {records[-1].offset} in a batch that ends at {header.last_offset}",
-        )
-    return records
-
-
-def _refuse(message: str) -> NoReturn:
-    raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, message) from None
-
-
-def _decode_body(data: bytes, header: BatchHeader) -> list[Record]:
-    """All records. A number is read in place while it has one byte (or, where usual, two)."""
-    records: list[Record] = []
-    append, new, unsigned = records.append, tuple.__new__, decode_unsigned
-    base_offset, base_timestamp = header.base_offset, header.base_timestamp
-    at, last_delta = 0, -1
-    for _ in range(header.record_count):
-        size = data[at]
-        at += 1
-        if size > 0x7F:
-            if (more := data[at]) < 0x80:
-                size = size & 0x7F | more << 7
-                at += 1
-            else:
-                size, at = unsigned(data, at - 1, VARINT_BYTES_MAX)
-        start = at
-        number = data[at + 1]  # behind the attributes, which mean nothing
-        at += 2
-        if number > 0x7F:
-            number, at = unsigned(data, at - 1, VARLONG_BYTES_MAX)
-        timestamp = base_timestamp + (number >> 1 ^ -(number & 1)) if number else base_timestamp
-        number = data[at]
-        at += 1
-        if number > 0x7F:
-            if (more := data[at]) < 0x80:
-                number = number & 0x7F | more << 7
-                at += 1
-            else:
-                number, at = unsigned(data, at - 1, VARINT_BYTES_MAX)
-        delta = number >> 1
-        if number & 1 or delta <= last_delta:
-            raise ValueError("offsets do not ascend")
-        last_delta = delta
-        if (number := data[at]) == 1:
-            key = None
-            at += 1
-        elif number < 0x80 and not number & 1:
-            at += 1
-            key = data[at : (at := at + (number >> 1))]
-        else:
-            key, at = _decode_bytes(data, at)
-        number = data[at]
-        if number > 0x7F and (more := data[at + 1]) < 0x80 and not number & 1:
-            at += 2
-            value: bytes | None = data[at : (at := at + ((number & 0x7F) >> 1 | more << 6))]
-        else:
-            value, at = _decode_bytes(data, at)
-        if data[at]:
-            headers, at = _decode_headers(data, at)
-        else:
-            headers = ()
-            at += 1
-        if at - start << 1 != size:
-            raise ValueError("a record's length is wrong")
-        append(new(Record, (base_offset + delta, timestamp, key, value, headers)))
-    if at != len(data):
-        raise ValueError("bytes behind the last record")
-    return records
-
-
-def _decode_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """A key or a value, and the position behind it."""
-    if (number := data[at]) > 0x7F:
-        number, at = decode_unsigned(data, at, VARINT_BYTES_MAX)
-    else:
-        at += 1
-    if number & 1:
-        if number != 1:
-            raise ValueError("a negative length")
-        return None, at
-    end = at + (number >> 1)
-    return data[at:end], end
-
-
-def _decode_headers(data: bytes, at: int) -> tuple[Headers, int]:
-    """The headers of one record, and the position behind them."""
-    header_count, at = decode_varint(data, at, VARINT_BYTES_MAX)
-    if header_count < 0:
-        raise ValueError("a negative number of headers")
-    headers = []
-    for _ in range(header_count):
-        name, at = _decode_bytes(data, at)
-        if name is None:
-            raise ValueError("a header without a name")
-        content, at = _decode_bytes(data, at)
-        headers.append((name.decode(), content))
-    return headers, at
+    # A tuple at a time in C: a third of the cost of calling the class for each record.
+    rows = zip(*decode_columns(batch, header), strict=True)
+    return list(map(tuple.__new__, repeat(Record), rows))
