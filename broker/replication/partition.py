@@ -155,11 +155,11 @@ class Partition:
         leader = self.leader(leader_epoch)
         if replica_id < 0:
             return leader.high_watermark
-        if replica_id not in leader.replicas:
+        if replica_id not in leader.replicas or replica_id == self._broker_id:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             if leader_epoch != NO_EPOCH:
                 code = ErrorCode.UNKNOWN_LEADER_EPOCH
-            raise Refused(code, f"broker {replica_id} is not a replica of it")
+            raise Refused(code, f"broker {replica_id} is not a follower of it")
         return self.log.log_end
 
     def note_fetch(self, replica_id: int, offset: int) -> bool:

@@ -235,11 +235,12 @@ async def test_where_the_logs_part() -> None:
     [(0, ErrorCode.UNKNOWN_LEADER_EPOCH), (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER)],
 )
 def test_a_strange_follower_is_refused(epoch: int, code: ErrorCode) -> None:
-    """PAR-19: a broker outside the assignment is refused, and changes nothing."""
+    """PAR-19: a broker outside the assignment is refused, and so is who calls itself the leader."""
     node = Node()
     node.lead()
     append(node, batch_of())
     assert answer(node, want(leader_epoch=epoch), replica_id=9).error == code
+    assert answer(node, want(leader_epoch=epoch), replica_id=1).error == code
 
 
 def test_limits_and_order() -> None:
