@@ -93,18 +93,11 @@ def batch_with(body: bytes, count: int, span: int) -> bytes:
     return bytes(head) + body
 
 
-@pytest.mark.parametrize("seed", range(400))
-def test_runs_are_read_as_one_by_one(seed: int) -> None:
-    """Whatever is damaged, a batch gives the records that a naive reader finds, or is refused."""
-    rng = random.Random(seed)
-    rows = draw_rows(rng)
-    body = bytearray(encode_naively(rows))
-    for _ in range(rng.choice((0, 0, 1, 1, 2))):
-        at = rng.randrange(len(body))
-        body[at] = rng.choice((0, 1, 2, 0x7F, 0x80, body[at] ^ 1, (body[at] + 2) % 256))
-    batch = batch_with(bytes(body), len(rows), 2 * len(rows))
+def check(body: bytes, count: int) -> None:
+    """Reading finds what the naive reader finds, or refuses what that refuses."""
+    batch = batch_with(body, count, 2**31 - 1)
     try:
-        expected = read_naively(bytes(body), len(rows))
+        expected = read_naively(body, count)
     except (AssertionError, ValueError, IndexError):
         with pytest.raises(InvalidBatch):
             decode_columns(batch, read_header(batch))
@@ -114,6 +107,39 @@ def test_runs_are_read_as_one_by_one(seed: int) -> None:
         [delta, TIME + time, key, value] for delta, time, key, value, _ in expected
     ]
     assert [list(headers) for headers in columns.headers] == [row[4] for row in expected]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_runs_are_read_as_one_by_one(seed: int) -> None:
+    """Whatever is damaged, a batch gives the records that a naive reader finds, or is refused."""
+    rng = random.Random(seed)
+    rows = draw_rows(rng)
+    body = bytearray(encode_naively(rows))
+    for _ in range(rng.choice((0, 0, 1, 1, 2))):
+        at = rng.randrange(len(body))
+        body[at] = rng.choice((0, 1, 2, 0x7F, 0x80, body[at] ^ 1, (body[at] + 2) % 256))
+    check(bytes(body), len(rows))
+
+
+@pytest.mark.parametrize("time", [0, 200, 20_000])
+@pytest.mark.parametrize("key", [None, b"ke"])
+@pytest.mark.parametrize("before", [0, 64])
+def test_each_byte_of_a_run_counts(time: int, key: bytes | None, before: int) -> None:
+    """Any one byte may be wrong, in records with offsets and times of one byte and of more."""
+    first = [(delta, 0, None, b"", []) for delta in range(before)]
+    rows = [(delta, time, key, b"v", []) for delta in range(before, before + 14)]
+    head, body = encode_naively(first), encode_naively(rows)
+    for at in range(len(body)):
+        for damaged in {0, 1, 2, 3, 0x7E, 0x7F, 0x80, 0x81, 0xFF, body[at] ^ 2}:
+            check(head + body[:at] + bytes([damaged]) + body[at + 1 :], before + 14)
+
+
+@pytest.mark.parametrize("gap", range(12))
+def test_offsets_may_not_step_back_into_a_run(gap: int) -> None:
+    """Offsets that count up again behind one too large are refused, not taken for a run."""
+    rows = [(delta, 0, None, b"v", []) for delta in range(30)]
+    rows[gap] = (20, 0, None, b"v", [])
+    check(encode_naively(rows), 30)
 
 
 @pytest.mark.parametrize(("key", "value"), [(None, b"v" * 100), (b"k" * 70, b""), (b"", b"v")])
