@@ -92,7 +92,6 @@ class Producer(Intake):
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        *,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -103,14 +102,7 @@ class Producer(Intake):
         """
         while True:
             try:
-                self.send_nowait(
-                    topic,
-                    value,
-                    key,
-                    headers=headers,
-                    partition=partition,
-                    timestamp_ms=timestamp_ms,
-                )
+                self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
             except BufferFull:
                 await self.room()
             else:

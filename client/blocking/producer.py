@@ -21,7 +21,7 @@ from typing import Final, Self, TypeAlias
 
 import trio
 
-from minibroker.client.batches import Headers, RawRecord
+from minibroker.client.batches import Headers
 from minibroker.client.blocking.portal import Held, Portal
 from minibroker.client.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.errors import BufferFull, ClientClosed, ClientError, ClientTimeout
@@ -37,7 +37,8 @@ SURELY_SMALL_BYTES: Final = 1024
 # Records that are taken over before the loop's other tasks run.
 TURN_RECORDS: Final = 512
 
-_Queued: TypeAlias = tuple[str, int | None, RawRecord]
+# What `send_nowait` takes.
+_Queued: TypeAlias = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None]
 
 
 class Producer:
@@ -73,25 +74,24 @@ class Producer:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        *,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
         """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`)."""
-        record: RawRecord = (timestamp_ms, key, value, headers)
         if (
             type(value) is not bytes
             or headers
             or (key is not None and type(key) is not bytes)
             or len(value) > SURELY_SMALL_BYTES
         ):
-            record = check_record(topic, record)
+            record = check_record(topic, (timestamp_ms, key, value, headers))
             self._producer.check_size(topic, record)
+            timestamp_ms, key, value, headers = record
         queue = self._queue
         if len(queue) >= QUEUE_RECORDS_MAX or self._refused is not None or not self._is_open:
             self._wait_for_room()
-        queue.append((topic, partition, record))
+        queue.append((topic, value, key, headers, partition, timestamp_ms))
         if not self._is_feeding:
             self._is_feeding = True
             self._portal.run_soon(self._wake)
@@ -107,7 +107,7 @@ class Producer:
     ) -> int:
         """Take all the values, waiting for room as `send` does; returns how many that were."""
         for value in values:
-            self.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms)
+            self.send(topic, value, key, (), partition, timestamp_ms)
         return len(values)
 
     def send_and_wait(
@@ -234,21 +234,13 @@ class Producer:
         queue = self._queue
         send = self._producer.send_nowait
         for _ in range(min(len(queue), TURN_RECORDS)):
-            topic, partition, (timestamp_ms, key, value, headers) = queue[0]
+            queued = queue.popleft()
             try:
-                send(
-                    topic,
-                    value,
-                    key,
-                    headers=headers,
-                    partition=partition,
-                    timestamp_ms=timestamp_ms,
-                )
+                send(*queued)
             except BufferFull:
+                queue.appendleft(queued)
                 with suppress(ClientTimeout):  # `send` is who tells of it
                     await self._producer.room()
                 return
             except (TypeError, ValueError, ClientError) as error:
                 self._refused = self._refused or error
-            if queue:  # `close` may have given up on it
-                queue.popleft()

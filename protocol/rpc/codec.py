@@ -32,7 +32,6 @@ import msgpack  # type: ignore[import-untyped]
 from minibroker.protocol.constants import (
     HEADER_BYTES_MAX,
     REQUEST_HEADER_BYTES_MAX,
-    ApiKey,
 )
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages import APIS
@@ -126,7 +125,7 @@ def decode_response(frame: memoryview, api_key: int, version: int) -> tuple[int,
 
     `api_key` and `version` are those of the request: an answer does not repeat them.
     """
-    api = APIS[ApiKey(api_key)]
+    api = _API_OF[api_key]
     assert api.version_min <= version <= api.version_max
     header, rest = _split(frame, HEADER_BYTES_MAX)
     if len(header) < 3:
