@@ -344,7 +344,8 @@ class Connections:
         "max.connections",
         Kind.INT,
         INT_MAX,
-        "Connections open at once; one more is closed as soon as it is accepted.",
+        "Connections open at once, and never more than half of the files that the process may "
+        "open; one more is closed as soon as it is accepted.",
         low=1,
         high=INT_MAX,
     )

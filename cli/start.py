@@ -70,8 +70,7 @@ def start(
     from minibroker.broker.observe.logs import configure_logs
 
     configure_logs(sys.stdout, log_format)
-    _allow_many_files()
-    config = _named(loaded.config)
+    config = limited(_named(loaded.config), _allow_many_files())
     config = replace(config, log_dirs=_data_directory(Path(config.log_dirs)))
     _check_store(config)
     try:
@@ -115,12 +114,21 @@ async def _shut_down_on_signal(
             shutdown.set()
 
 
-def _allow_many_files() -> None:
-    """Each connection and each open segment is a descriptor; shells start with few."""
+def _allow_many_files() -> int:
+    """Each connection and each open segment is a descriptor, and shells start with few. How many
+    there may be now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return FILES_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def limited(config: "Config", files_max: int) -> "Config":
+    """Leave half of the descriptors to the logs: one that cannot open its next segment would take
+    the broker down, so peers must not be able to use them up."""
+    return replace(config, max_connections=min(config.max_connections, max(1, files_max // 2)))
 
 
 async def _real_system(config: "Config") -> "System":
