@@ -11,6 +11,8 @@ Which faults, so that a checker never blames the broker for a loss nobody promis
 * `fail(operation, ...)`: the next calls answer EIO (or another errno).
 * `space_bytes`: appends beyond it write what fits and answer ENOSPC.
 * `flip(path, position)`: one bit rots, in the page cache and below.
+* `stop_at(count)`: before the operation after so many others `Stopped` is raised, and a write is
+  half done. Then `kill` or `power_off`: so a search meets a crash at every step.
 
 Chance comes from the `random.Random` given; nothing here knows a clock but `sync`, which takes
 `sync_s` seconds of trio's (virtual) time.
@@ -30,6 +32,10 @@ from minibroker.broker.log.files import File, Lock
 from minibroker.protocol.types import Buffer
 
 SECTOR_BYTES = 512
+
+
+class Stopped(BaseException):
+    """The process died here; nobody may catch it but who asked for it with `stop_at`."""
 
 
 class Node:
@@ -113,7 +119,12 @@ class SimulatedFile:
         return len(self._node.data)
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        node = self._use("append")
+        try:
+            node = self._use("append")
+        except Stopped:
+            whole = b"".join(bytes(buffer) for buffer in buffers)
+            self._node.data += whole[: self._disk.rng.randint(0, len(whole))]
+            raise
         for buffer in buffers:
             room = self._disk.room()
             node.data += memoryview(buffer)[:room]
@@ -178,7 +189,10 @@ class SimulatedFiles:
         self.sync_count = 0
         self.life = 0
         self.locks: dict[PurePath, SimulatedLock] = {}
-        self._rng = rng
+        self.rng = rng
+        # Operations until `Stopped`, and how many there were; those that only read do not count.
+        self._left: int | None = None
+        self.operation_count = 0
         self._names: Tree = {}
         self._durable_names: Tree = {}
         self._journal: list[NameChange] = []
@@ -191,17 +205,22 @@ class SimulatedFiles:
         self.life += 1
         self.locks.clear()
         self._failures.clear()
+        self._left = None
 
     def power_off(self) -> None:
         """The machine died: what was not synced may be lost or torn."""
         self.kill()
-        for change in self._journal[: self._rng.randint(0, len(self._journal))]:
+        for change in self._journal[: self.rng.randint(0, len(self._journal))]:
             _apply(self._durable_names, change)
         self._journal.clear()
         self._names = dict(self._durable_names)
         for node in self._names.values():
             if node is not None:
-                node.lose_power(self._rng)
+                node.lose_power(self.rng)
+
+    def stop_at(self, count: int) -> None:
+        """Let `count` more changes happen, and raise `Stopped` instead of the next."""
+        self._left = count
 
     def fail(
         self, operation: str, *, times: int = 1, number: int = errno.EIO, name: str = ""
@@ -217,7 +236,13 @@ class SimulatedFiles:
             node.durable[position] ^= 1 << bit
 
     def check(self, operation: str, path: PurePath) -> None:
-        """Raise what `fail` asked for."""
+        """Raise what `fail` or `stop_at` asked for."""
+        if operation != "read":
+            self.operation_count += 1
+            if self._left is not None:
+                self._left -= 1
+                if self._left < 0:
+                    raise Stopped(f"{operation} {path}")
         times, number, name = self._failures.get(operation, (0, 0, ""))
         if times and name in str(path):
             self._failures[operation] = (times - 1, number, name)
