@@ -22,8 +22,8 @@ from minibroker.broker.log.checkpoints import (
     RECOVERY_POINTS,
     Checkpoint,
 )
-from minibroker.broker.log.directory import DataDirectory, explaining
-from minibroker.broker.log.files import Files
+from minibroker.broker.log.directory import META, DataDirectory, explaining
+from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.names import (
@@ -41,6 +41,7 @@ from minibroker.protocol.types import TopicPartition
 
 LOGGER = logging.getLogger(__name__)
 PARTITION_METADATA = "partition.metadata"
+SPARE_FILES = 32  # left to what the process opens for a moment only
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,7 @@ class LogManager:
         place = Place(self._files, directory, topic_partition, topic_id)
         self._forget_namesake(topic_partition)
         try:
+            self._require_spare_files()
             if self._files.exists(directory):
                 # Nothing of ours: that would be in the table.
                 self._files.rename(
@@ -216,6 +218,17 @@ class LogManager:
             raise
         self._adopt(log)
         return log
+
+    def _require_spare_files(self) -> None:
+        """Raise OSError if a new log would take the last descriptors: checkpoints, flushes and
+        rolls need some for a moment, and cannot be refused."""
+        spare: list[File] = []
+        try:
+            for _ in range(SPARE_FILES):
+                spare.append(self._files.open(self._root / META))  # noqa: PERF401 -- all are closed
+        finally:
+            for file in spare:
+                file.close()
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Take a log away: its name is free at once, its files go when the delay has passed."""

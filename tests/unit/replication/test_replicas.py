@@ -206,6 +206,9 @@ def test_no_file_left_makes_no_partition_but_no_harm() -> None:
     node.files.fail("open", number=errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         node.replicas.retry()
+    node.replicas.retry()
+    assert node.partition().is_leader
+    assert node.manager.statistics().strays == ()
 
 
 def test_a_partition_that_was_never_made_can_be_deleted() -> None:
