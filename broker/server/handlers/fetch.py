@@ -29,7 +29,7 @@ from minibroker.protocol.messages.fetch import (
     PartitionFetched,
 )
 from minibroker.protocol.rpc.codec import records_size
-from minibroker.protocol.types import Slice, TopicPartition
+from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition
 
 
 class _Fetch:
@@ -54,8 +54,8 @@ class _Fetch:
         for asked in self._context.partitions:
             name = TopicPartition(asked.topic, asked.partition)
             with suppress(Refused):  # the answer will say so; a refused read is no progress
-                partition, _ = self._look(asked)
-                if partition.divergence(asked.fetch_offset, asked.last_fetched_epoch) is None:
+                partition, _, parted = self._look(asked)
+                if parted is None:
                     rose = partition.note_fetch(self._replica_id, asked.fetch_offset)
                     if rose:
                         self._services.purgatory.notify(name)
@@ -85,21 +85,26 @@ class _Fetch:
             fetched.append(answer)
         return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
 
-    def _look(self, asked: PartitionFetch) -> tuple[Partition, int]:
-        """The partition, and the offset where this reader stops. Raises `Refused`."""
+    def _look(self, asked: PartitionFetch) -> tuple[Partition, int, OffsetAndEpoch | None]:
+        """The partition, the offset where this reader stops, and where its log parts from ours.
+
+        Raises `Refused`. That the logs part comes before that the offset is beyond the end: it
+        tells a follower more.
+        """
         partition = self._services.partition(TopicPartition(asked.topic, asked.partition))
         end = partition.readable_end(self._replica_id, asked.leader_epoch)
+        parted = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
         log_end = partition.log.log_end
-        if asked.fetch_offset > log_end:
+        if parted is None and asked.fetch_offset > log_end:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
-        return partition, end
+        return partition, end, parted
 
     def _readable_bytes(self, asked: PartitionFetch) -> int:
         """How much this partition has to say; a divergence is enough. Raises `Refused`."""
-        partition, end = self._look(asked)
-        offset = asked.fetch_offset
-        if partition.divergence(offset, asked.last_fetched_epoch) is not None:
+        partition, end, parted = self._look(asked)
+        if parted is not None:
             return self._bytes_min
+        offset = asked.fetch_offset
         if offset >= end:
             return 0
         return min(partition.log.readable_bytes(offset, end), asked.bytes_max)
@@ -108,8 +113,7 @@ class _Fetch:
         topic, number, offset = asked.topic, asked.partition, asked.fetch_offset
         records: Sequence[Slice] = ()
         try:
-            partition, end = self._look(asked)
-            parted = partition.divergence(offset, asked.last_fetched_epoch)
+            partition, end, parted = self._look(asked)
             if parted is None and offset < end:
                 bytes_max = min(asked.bytes_max, room)
                 records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)

@@ -223,6 +223,8 @@ async def test_where_the_logs_part() -> None:
     assert len(parted.records) == 0
     newer = answer(node, want(1, last_fetched_epoch=4))
     assert (newer.diverging_epoch, newer.diverging_end) == (3, 2)
+    longer = answer(node, want(9, last_fetched_epoch=5))
+    assert (longer.error, longer.diverging_epoch, longer.diverging_end) == (0, 5, 3)
     same = answer(node, want(2, last_fetched_epoch=3))
     assert same.diverging_epoch == -1
     assert len(records_of(same)) == SMALL
