@@ -9,11 +9,14 @@ Names are durable on their own: a file that was synced is lost if its name is. A
 rename or a removal the next flush syncs the directories, too.
 """
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import PurePath
 
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.outcomes import Flush
+from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.segments import Segments
 
 
@@ -52,28 +55,35 @@ class Durability:
 
     def start(self, segments: Segments, log_end: int, directory: PurePath) -> Flush:
         """What to sync so that all that is in the log now becomes durable; see `Flush`."""
-        files: list[File] = []
-        opened: list[File] = []
+        dirty: list[Segment] = []
         if self.recovery_point < log_end or self._cut_from < OFFSET_MAX:
             # The one before, too: if the log rolled right there its indexes are not synced.
-            for segment in segments.from_offset(min(self.recovery_point, self._cut_from) - 1):
-                files.append(segment.file)
-                if segment is not segments.active:
-                    opened += [self._files.open(path) for path in segment.index_paths]
+            dirty = segments.from_offset(min(self.recovery_point, self._cut_from) - 1)
+        index_paths = [path for segment in dirty[:-1] for path in segment.index_paths]
         has_new_names = self._durable_name_changes < self._name_changes
         return Flush(
-            files=(*files, *opened),
+            files=chain([segment.file for segment in dirty], self._opened(index_paths)),
             directories=(directory, directory.parent) if has_new_names else (),
             end_offset=log_end,
             generation=self.generation,
-            opened=tuple(opened),
             name_changes=self._name_changes,
         )
 
+    def _opened(self, paths: Iterable[PurePath]) -> Iterator[File]:
+        """Open each file only for its turn: a flush may have thousands of indexes.
+
+        Of one that is gone by then (cut, or deleted) nothing has to be durable.
+        """
+        for path in paths:
+            if self._files.exists(path):
+                file = self._files.open(path)
+                try:
+                    yield file
+                finally:
+                    file.close()
+
     def finish(self, flush: Flush) -> None:
         """All of `flush` was synced."""
-        for file in flush.opened:
-            file.close()
         self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)
         if flush.generation == self.generation:
             self.recovery_point = max(self.recovery_point, flush.end_offset)

@@ -1,6 +1,7 @@
 """What a log is opened with, and what its operations return: plain values."""
 
 import errno
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import NamedTuple
@@ -70,16 +71,15 @@ class OffsetAtTime(NamedTuple):
 class Flush(NamedTuple):
     """What must be synced before the log may call `end_offset` durable.
 
-    The driver awaits `file.sync()` for each of `files`, then runs `Files.sync_dir` for each of
-    `directories` (a worker may: it is only there after a roll or a creation), then calls
-    `Log.finish_flush`.
+    The driver awaits `file.sync()` for each of `files` (once, for some are open only for their
+    turn), then runs `Files.sync_dir` for each of `directories` (a worker may: it is only there
+    after a roll or a creation), then calls `Log.finish_flush`.
     """
 
-    files: tuple[File, ...]
+    files: Iterator[File]
     directories: tuple[PurePath, ...]
     end_offset: int
     generation: int
-    opened: tuple[File, ...]
     name_changes: int
 
 

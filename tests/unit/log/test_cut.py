@@ -67,10 +67,23 @@ def test_a_flush_after_a_roll_syncs_the_indexes_of_the_segment_before():
     bench = filled(3)
     bench.flush()
     bench.append(epoch=9)
-    assert len(bench.log.start_flush().opened) == 2
+    assert len([*bench.log.start_flush().files]) == 4
     bench.flush()
     bench.append(epoch=9)
-    assert bench.log.start_flush().opened == ()
+    assert len([*bench.log.start_flush().files]) == 1
+
+
+def test_a_flush_meets_segments_that_went_meanwhile():
+    """Of what was cut or deleted since it began nothing has to be durable."""
+    bench = filled(retention_bytes=0)
+    flush = bench.log.start_flush()
+    bench.log.truncate_to(4, NOW)
+    bench.log.apply_retention(4, NOW)
+    bench.log.remove_deleted_files(NOW + 1000)
+    bench.sync(flush)
+    assert bench.log.durable_end == 0
+    bench.flush()
+    assert bench.log.durable_end == 4
 
 
 def test_a_restart_lowers_what_is_checkpointed_to_the_log_start():
@@ -147,7 +160,7 @@ def test_flushing_moves_the_recovery_point_forward_only_after_it():
     assert bench.log.durable_end == 7
     bench.flush()
     assert bench.log.durable_end == 8
-    assert bench.log.start_flush().files == ()
+    assert [*bench.log.start_flush().files] == []
 
 
 def test_a_flush_syncs_names_after_a_roll():
