@@ -209,7 +209,7 @@ class Log:
         self._snapshots.take(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)
         if sealed.size == 0:
-            self._trash.put(self._segments.take_from(len(self._segments) - 1)[0], now_ms)
+            self._trash.put(self._segments.take_from(len(self._segments) - 1)[0], now_ms, 0)
         self._segments.add(segment)
         return segment
 
@@ -326,7 +326,7 @@ class Log:
             self._snapshots.take(self.log_end, self.producers.dump())
             self._snapshots.drop_outside(self._segments.first.base_offset, self.log_end)
         for segment in deleted:
-            self._trash.put(segment, now_ms + self._limits.file_delete_delay_ms)
+            self._trash.put(segment, now_ms, self._limits.file_delete_delay_ms)
         for segment in self._segments:
             if segment is not self._segments.active:
                 segment.release_indexes()

@@ -35,6 +35,7 @@ from minibroker.broker.log.names import (
 )
 from minibroker.broker.log.outcomes import DISK_IS_FULL, NO_ROOM, Opening, Place
 from minibroker.broker.log.segment import file_name, offsets_in
+from minibroker.broker.log.trash import is_over
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
@@ -273,7 +274,7 @@ class LogManager:
         for log in self._logs.values():
             log.remove_deleted_files(now_ms)
         for due_ms, log in list(self._deleted):
-            if due_ms <= now_ms:
+            if is_over(due_ms, log.limits.file_delete_delay_ms, now_ms):
                 log.abandon()
                 self._files.remove_tree(log.directory)
                 self._deleted.remove((due_ms, log))

@@ -11,8 +11,14 @@ from minibroker.broker.log.files import Files
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment
 
 
+def is_over(due_ms: int, delay_ms: int, now_ms: int) -> bool:
+    """Whether a delay has passed, by a wall clock that may jump: if it went back, at once."""
+    return not 0 < due_ms - now_ms <= delay_ms
+
+
 class _Deleted(NamedTuple):
     due_ms: int
+    delay_ms: int
     segment: Segment
     paths: tuple[PurePath, ...]
 
@@ -27,19 +33,19 @@ class Trash:
     def __len__(self) -> int:
         return len(self._deleted)
 
-    def put(self, segment: Segment, due_ms: int) -> None:
-        """Rename a segment's files; they go at `due_ms`."""
+    def put(self, segment: Segment, now_ms: int, delay_ms: int) -> None:
+        """Rename a segment's files; they go when `delay_ms` have passed."""
         renamed = []
         for path in segment.paths:
             if self._files.exists(path):
                 target = path.with_name(path.name + DELETED_SUFFIX)
                 self._files.rename(path, target)
                 renamed.append(target)
-        self._deleted.append(_Deleted(due_ms, segment, tuple(renamed)))
+        self._deleted.append(_Deleted(now_ms + delay_ms, delay_ms, segment, tuple(renamed)))
 
     def empty(self, now_ms: int) -> int | None:
         """Remove what is due; when the next is, None if nothing is left."""
-        for deleted in [item for item in self._deleted if item.due_ms <= now_ms]:
+        for deleted in [item for item in self._deleted if is_over(*item[:2], now_ms)]:
             deleted.segment.close()
             for path in deleted.paths:
                 self._files.remove(path)

@@ -1,6 +1,7 @@
 """What lies in a data directory: ours, on its way out, or somebody else's (rows N4, REC-09)."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -189,3 +190,15 @@ def test_the_name_of_the_directory_is_durable():
         LogManager(files, ROOT / "deep" / "down", UNLIMITED).lock()
         files.power_off()
         assert files.is_dir(ROOT / "deep" / "down")
+
+
+def test_a_clock_that_goes_back_keeps_no_deleted_file():
+    """What waited for its removal goes then: no delay grows, and no disk fills over it."""
+    files = disk()
+    manager = with_logs(files)
+    manager.get(B).limits = replace(UNLIMITED, retention_bytes=0)
+    manager.delete(A, NOW)
+    manager.apply_retention({B: 5}, NOW)
+    manager.remove_deleted_files(NOW - 1_000_000)
+    assert not [name for name in files.list(ROOT) if name.endswith("-delete")]
+    assert not [name for name in files.list(ROOT / str(B)) if name.endswith(".deleted")]
