@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import trio
 
 from minibroker.client.cluster import Cluster, open_cluster
-from minibroker.client.errors import ClientClosed, ClientError, error_code
+from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, error_code
 from minibroker.client.offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
@@ -210,17 +210,22 @@ class Admin:
     async def _call(self, api_key: ApiKey, message: object, *, is_repeatable: bool = True) -> Any:
         """Ask any broker, and another one if that is lost and asking twice does no harm."""
         cluster = self._open_cluster()
+        last: Exception | None = None
         with trio.move_on_after(self._options.patience_ms / 1000):
             while True:
                 channel = await cluster.any_channel()
+                last = ClientTimeout(f"{channel.endpoint} is silent")
                 try:
                     return await channel.call(api_key, message)
                 except OSError as error:
+                    last = error
                     if not is_repeatable:
-                        text = f"{api_key.name}: whether it was done is not known: {error}"
-                        raise ClientError(text) from error
+                        break
                     await trio.sleep(PAUSE_S)
-        raise cluster.timeout()
+        if last is not None and not is_repeatable:
+            text = f"{api_key.name}: whether it was done is not known: {last}"
+            raise ClientError(text) from last
+        raise ClientTimeout(f"{api_key.name}: {cluster.timeout(last)}")
 
 
 def _raise_refusal(results: Iterable[_Outcome]) -> None:

@@ -123,17 +123,42 @@ class Cluster:
         Raises `BrokerError` where it cannot exist, or does not and may not be created, and
         `ClientTimeout`.
         """
+        error = ErrorCode.NONE
         with trio.move_on_after(self.options.patience_ms / 1000):
             while (known := self._topics.get(name)) is None:
                 self._wanted[name] = None
                 await self.refreshed()
-                error = self._errors.pop(name, ErrorCode.NONE)
+                error = self._errors.get(name, ErrorCode.NONE)
                 if name not in self._topics and self._is_final(error):
-                    del self._wanted[name]
-                    raise BrokerError(error, f"topic {name!r}")
-            return known
+                    break
+            else:
+                return known
         self._wanted.pop(name, None)
+        if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise self._no_topic(name)
+        if error != ErrorCode.NONE:
+            raise BrokerError(error, f"topic {name!r}")
         raise self.timeout()
+
+    def why_missing(self, name: TopicPartition) -> BrokerError | None:
+        """The error for a partition that does not exist, as far as is known; None if it may."""
+        count = self.partition_count(name.topic)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if count is None:
+            return self._no_topic(name.topic) if self._errors.get(name.topic) == unknown else None
+        if name.partition < count:
+            return None
+        text = f"topic {name.topic!r} has {count} partitions, numbered from 0: there is no {name}"
+        return BrokerError(unknown, text)
+
+    def _no_topic(self, name: str) -> BrokerError:
+        text = f"there is no topic {name!r}, and this client may not create it: create it first"
+        if self.options.may_create_topics:
+            text = (
+                f"there is no topic {name!r}, and asking for it did not create it:"
+                " create it first (auto.create.topics.enable may be off)"
+            )
+        return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     async def refreshed(self) -> None:
         """Until an answer is there that was asked for after this call. Raises `ClientTimeout`."""
@@ -186,7 +211,7 @@ class Cluster:
         """Whom to ask: the brokers that were alive last, then those named at the start."""
         return list(dict.fromkeys([*self._endpoints.values(), *self.options.bootstrap_servers]))
 
-    def timeout(self) -> ClientTimeout:
+    def timeout(self, last: Exception | None = None) -> ClientTimeout:
         """The error for an answer that did not come, with whom was asked and what they said."""
         names = ", ".join(map(str, self._candidates()))
         text = f"no answer from {names} within {self.options.patience_ms} ms"
@@ -195,7 +220,7 @@ class Cluster:
             for link in (self._links.link(each, REQUESTS) for each in self._candidates())
             if link.error is not None
         ]
-        last = self._error or (errors[-1] if errors else None)
+        last = last or self._error or (errors[-1] if errors else None)
         return ClientTimeout(f"{text}; last error: {last}" if last else text)
 
     # -- the task that asks
@@ -247,9 +272,9 @@ class Cluster:
             self._endpoints = {
                 broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers
             }
+        self._errors = {topic.name: error_code(topic.error) for topic in answer.topics}
         for topic in answer.topics:
-            error = error_code(topic.error)
-            self._errors[topic.name] = error
+            error = self._errors[topic.name]
             if error == ErrorCode.NONE and topic.partitions:
                 self._take_topic(topic)
             elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

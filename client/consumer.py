@@ -125,6 +125,7 @@ class Consumer:
         self._return_undrawn()
         for name in partitions or self.assignment:
             self._positions.pause(name)
+        self._open_fetcher().tell()
 
     def resume(self, *partitions: TopicPartition) -> None:
         """End a pause."""

@@ -13,6 +13,7 @@ fetch session survives that at the broker, but is begun anew, which is cheaper t
 Nothing is fetched before the application asks for the first records: it may want to seek first.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +36,8 @@ SESSION_ERRORS: Final = (
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
 )
 
+log = logging.getLogger("minibroker.client")
+
 
 class _Source:
     """A broker that is fetched from. `channel` is set while a FETCH is under way on it."""
@@ -54,6 +57,7 @@ class Fetcher:
         self._positions = positions
         self._limits = limits
         self._sources: dict[int, _Source] = {}
+        self._warned: set[TopicPartition] = set()  # about these
         self._is_started = False
         self._changed = trio.lowlevel.ParkingLot()
         self._hurried = trio.lowlevel.ParkingLot()
@@ -96,12 +100,20 @@ class Fetcher:
             leader = self._cluster.leader_of(name)
             if leader is None:
                 self._cluster.want(name.topic)
+                self._warn(name)
                 is_complete = False
             elif leader.node_id not in self._sources:
                 source = _Source(leader.node_id, self._limits)
                 self._sources[leader.node_id] = source
                 nursery.start_soon(self._fetch_from, source)
         return is_complete
+
+    def _warn(self, name: TopicPartition) -> None:
+        """Say once that a partition does not exist; it may come to be (CCO-04)."""
+        reason = self._cluster.why_missing(name)
+        if reason is not None and name not in self._warned:
+            self._warned.add(name)
+            log.warning("%s is assigned, and waited for: %s", name, reason)
 
     async def _follow(self) -> None:
         while True:

@@ -133,6 +133,8 @@ async def _addresses(endpoint: Endpoint) -> "list[Any]":
         return await trio.socket.getaddrinfo(*endpoint, type=socket.SOCK_STREAM)
     except OSError as error:
         raise OSError(error.errno, f"{endpoint.host} has no address: {error.strerror}") from error
+    except UnicodeError as error:  # the name has an empty label, or one that is too long
+        raise OSError(errno.EINVAL, f"{endpoint.host!r} is no host name") from error
 
 
 async def _connect(connection: socket.socket, address: Any) -> None:

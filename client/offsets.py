@@ -85,8 +85,11 @@ async def list_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition,
             if not answered:
                 await trio.sleep(PAUSE_S)
         return found
-    names = ", ".join(str(name) for name in wanted if name not in found)
-    raise ClientTimeout(f"no offsets of {names}: {cluster.timeout()}")
+    missing_names = [name for name in wanted if name not in found]
+    for name in missing_names:
+        if (reason := cluster.why_missing(name)) is not None:
+            raise reason
+    raise ClientTimeout(f"no offsets of {', '.join(map(str, missing_names))}: {cluster.timeout()}")
 
 
 async def find_time(

@@ -161,6 +161,7 @@ class Positions:
     def pause(self, name: TopicPartition) -> None:
         """Return nothing of this partition; it keeps its place."""
         self._of(name).is_paused = True
+        self.is_changed = True  # what it holds is in nobody's way any more
 
     def resume(self, name: TopicPartition) -> None:
         """End a pause."""
@@ -238,7 +239,7 @@ class Positions:
         the others' long poll from being renewed when it has not.
         """
         size = self._options.max_partition_fetch_bytes
-        bytes_max = self._options.fetch_max_bytes - self.queued_bytes
+        bytes_max = self._options.fetch_max_bytes - self._waiting_bytes
         wanted: list[PartitionFetch] = []
         if bytes_max <= 0:
             return wanted, 0
@@ -283,6 +284,12 @@ class Positions:
         return False
 
     # -- inside
+
+    @property
+    def _waiting_bytes(self) -> int:
+        """What a poll would return in time. What is paused may stay, and must not stop the rest."""
+        moving = (each for each in self._positions.values() if not each.is_paused)
+        return sum(chunk.size for position in moving for chunk in position.chunks)
 
     def _of(self, name: TopicPartition) -> Position:
         if name not in self._positions:

@@ -1,19 +1,27 @@
-"""A broker that answers what a test tells it to, on a simulated network."""
+"""A broker that answers what a test tells it to, on a simulated network; a real one on loopback."""
 
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 import trio
 
-from minibroker.client.net import Stream
+from minibroker.broker.app import System, serve
+from minibroker.broker.config import load
+from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.client.blocking.portal import Portal
+from minibroker.client.net import Stream, TcpNetwork
 from minibroker.client.options import Seams
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.messages import APIS
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.rpc.codec import decode_request, encode_response
 from minibroker.protocol.types import Endpoint
+from minibroker.testing.cluster import DATA_DIRECTORY, in_worker
+from minibroker.testing.disk import SimulatedFiles
 from minibroker.testing.network import SimulatedNetwork
 
 PORT = 9092
@@ -99,3 +107,28 @@ async def start_broker(nursery: trio.Nursery, network: SimulatedNetwork) -> Any:
         return broker
 
     return start
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """A broker in a thread of this process, with its data in memory."""
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(DATA_DIRECTORY)}
+    system = System(
+        network=TcpNetwork(),
+        files=SimulatedFiles(random.Random(1)),
+        store=MemoryStore(),
+        wall_ms=lambda: int(time.time() * 1000),
+        boot_id="boot",
+        rng=random.Random(2),
+        in_worker=in_worker,
+    )
+    with Portal("broker") as portal:
+        started: Future[object] = Future()
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                config = load(flags=settings).config
+                started.set_result(await nursery.start(serve, config, system, trio.Event()))
+
+        portal.start(run)
+        yield str(started.result(10).endpoint)

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.blocking import Admin, Consumer
+from minibroker.client import TopicPartition
+from minibroker.client.admin import NewTopic
+from minibroker.client.blocking import Admin, Consumer, Producer
 from minibroker.client.errors import ClientClosed, ClientTimeout, ConfigError
+from minibroker.protocol.errors import BrokerError
 
 
 @pytest.fixture
@@ -48,3 +51,87 @@ def test_close_from_another_thread_ends_the_iteration(closed_port: str) -> None:
         consumer.close()
         assert ended.wait(5)
         thread.join()
+
+
+def test_topics_are_made_described_changed_and_deleted(address: str) -> None:
+    """Every call of the admin client reaches a broker and comes back with its answer."""
+    with Admin(address) as admin:
+        admin.create_topics(NewTopic("blocking-admin", 3, configs={"retention.ms": "5000"}))
+        with pytest.raises(BrokerError, match="blocking-admin"):
+            admin.create_topics("blocking-admin")
+        assert "blocking-admin" in admin.list_topics()
+        (topic,) = admin.describe_topics("blocking-admin")
+        assert len(topic.partitions) == 3
+        assert str(admin.describe_cluster().brokers[0].port) in address
+        admin.alter_configs({"blocking-admin": {"retention.ms": "6000"}})
+        configs = {
+            each.name: each.value for each in admin.describe_configs("blocking-admin")[topic.name]
+        }
+        assert configs["retention.ms"] == "6000"
+        assert admin.list_offsets([("blocking-admin", 2)])["blocking-admin", 2].offset == 0
+        admin.delete_topics("blocking-admin")
+        assert "blocking-admin" not in admin.list_topics()
+
+
+def test_records_are_read_from_anywhere(address: str) -> None:
+    """Polling, iterating, seeking and asking where one stands, over real sockets."""
+    name = TopicPartition("blocking-read", 0)
+    with Producer(address) as producer:
+        for number in range(1000):
+            producer.send(name.topic, b"%d" % number, timestamp_ms=1000 + number)
+    with Consumer(address, auto_offset_reset="earliest", max_poll_records=100) as consumer:
+        assert consumer.assign_topics(name.topic) == consumer.assignment == [name]
+        assert consumer.beginning_offsets() == {name: 0}
+        assert consumer.end_offsets(name) == {name: 1000}
+        values = []
+        for record in consumer:
+            values.append(int(record.value or b""))
+            assert consumer.position(name) == len(values)
+            if len(values) == 150:
+                break
+        while len(values) < 1000:
+            values += [int(record.value or b"") for record in consumer.poll(10)]
+        assert values == list(range(1000))
+        consumer.seek(name, 990)
+        assert [record.offset for record in consumer.poll(10)] == list(range(990, 1000))
+        consumer.seek_to_time(1500)
+        assert consumer.poll(10)[0].offset == 500
+        consumer.seek_to_beginning()
+        assert consumer.poll(10)[0].offset == 0
+        consumer.pause(name)
+        assert consumer.poll(0.05) == []
+        consumer.resume(name)
+        assert consumer.poll(10)[0].offset == 100
+        consumer.seek_to_end()
+        assert consumer.poll(0.05) == []
+        assert consumer.position(name) == 1000
+        assert consumer.statistics().partition_count == 1
+
+
+def test_iterating_gets_what_is_sent_meanwhile(address: str) -> None:
+    """A consumer that waits in a thread of its own sees records as they come."""
+    got = []
+
+    def read() -> None:
+        with Consumer(address, auto_offset_reset="earliest") as consumer:
+            consumer.assign_topics("blocking-live")
+            for record in consumer:
+                got.append(record.value)
+                if record.value == b"last":
+                    return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with Producer(address) as producer:
+        for _ in range(20):
+            producer.send_and_wait("blocking-live", b"one")
+        producer.send("blocking-live", b"last")
+    reader.join(20)
+    assert got == [b"one"] * 20 + [b"last"]
+
+
+def test_a_name_that_is_no_host_is_an_error_not_a_crash() -> None:
+    """What the system cannot even ask for is told like any address where nobody answers."""
+    expected = pytest.raises(ClientTimeout, match=r"'a\.\.b' is no host name")
+    with Admin("a..b:9092", default_api_timeout_ms=100) as admin, expected:
+        admin.list_topics()

@@ -1,50 +1,14 @@
 """The blocking producer and its portal, against the real broker app over loopback sockets."""
 
-import random
 import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-import trio
 
-from minibroker.broker.app import System, serve
-from minibroker.broker.config import load
-from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.client.blocking import Producer
 from minibroker.client.blocking.portal import Portal
 from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientClosed, ConfigError, DeliveryFailed
-from minibroker.client.net import TcpNetwork
-from minibroker.testing.cluster import DATA_DIRECTORY, in_worker
-from minibroker.testing.disk import SimulatedFiles
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A broker in a thread of this process, with its data in memory."""
-    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(DATA_DIRECTORY)}
-    system = System(
-        network=TcpNetwork(),
-        files=SimulatedFiles(random.Random(1)),
-        store=MemoryStore(),
-        wall_ms=lambda: int(time.time() * 1000),
-        boot_id="boot",
-        rng=random.Random(2),
-        in_worker=in_worker,
-    )
-    with Portal("broker") as portal:
-        started: Future[object] = Future()
-
-        async def run() -> None:
-            async with trio.open_nursery() as nursery:
-                config = load(flags=settings).config
-                started.set_result(await nursery.start(serve, config, system, trio.Event()))
-
-        portal.start(run)
-        yield str(started.result(10).endpoint)
 
 
 def test_records_arrive_in_order(address: str) -> None:
