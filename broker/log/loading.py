@@ -221,9 +221,16 @@ class _Loader:
         rebuild_producers(self._producers, *args)
 
     def _agrees(self, epochs: EpochCache, end_offset: int) -> bool:
-        """Whether the last batch before `end_offset` has the epoch that the file gives it."""
+        """Whether the file knows the first batch, and gives the last before `end_offset` its epoch.
+
+        It may know too little: retention cuts it before the segments go, and may have died there.
+        """
         if end_offset <= self._segments.first.base_offset:
             return True
+        first = self._segments.first.batch_at(0)
+        start = 0 if first is None else max(first.base_offset, self._opening.log_start)
+        if not epochs.entries or epochs.entries[0].offset > start:
+            return False
         segment = list(self._segments)[self._segments.index_of(end_offset - 1)]
         end, last = segment.load_tail()
         if last is None:

@@ -216,6 +216,17 @@ def test_an_epoch_file_that_disagrees_with_the_batches_is_made_anew(text, openin
     assert bench.log.epochs.entries == entries
 
 
+@pytest.mark.parametrize("opening", [Opening(recovery_point=7), Opening(is_clean=True)])
+def test_an_epoch_file_that_lacks_the_first_batches_is_made_anew(opening):
+    """Retention died after it had cut the file, and before a segment was gone (REC-07)."""
+    bench = filled()
+    entries = bench.log.epochs.entries
+    bench.log.close()
+    bench.files.write_atomic(DIRECTORY / "leader-epoch-checkpoint", b"0\n3\n1 3\n2 4\n3 6\n")
+    bench.open(opening)
+    assert bench.log.epochs.entries == entries
+
+
 def test_epochs_are_fitted_to_the_log():
     """On open, entries at or behind the end go, and the head is fitted to the start (REC-07)."""
     bench = filled()
