@@ -58,7 +58,12 @@ class FileSlice:
         """The bytes. Checked after reading too, because a worker may read while the loop cuts."""
         if not self.is_valid():
             raise StaleSlice("the log was cut")
-        data = self._of.file.read(self.position, self._size)
+        try:
+            data = self._of.file.read(self.position, self._size)
+        except OSError:
+            if self.is_valid():
+                raise
+            raise StaleSlice("the file was closed") from None
         if len(data) < self._size or not self.is_valid():
             raise StaleSlice("the log was cut while it was read")
         return data

@@ -2,6 +2,7 @@
 
 import pytest
 
+from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import StaleSlice
@@ -165,3 +166,25 @@ def test_times_that_go_back():
         bench.append(time_ms=time_ms)
     assert bench.log.offset_for_timestamp(15, 4) == (50, 0, 0)
     assert bench.log.offset_for_timestamp(55, 4) == (60, 2, 0)
+
+
+class Closing:
+    """A segment that the loop closes while a worker reads: after the first look at it."""
+
+    def __init__(self, file):
+        self.file = file
+        self._generations = iter((0, 0, 1))
+
+    @property
+    def generation(self):
+        return next(self._generations)
+
+
+def test_a_slice_whose_file_closes_under_a_worker_is_stale():
+    """That is no error of the disk, which would end the broker."""
+    bench = Bench()
+    bench.append()
+    file = bench.files.open(bench.path(0))
+    file.close()
+    with pytest.raises(StaleSlice):
+        FileSlice(Closing(file), 0, SIZE).read()
