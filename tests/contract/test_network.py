@@ -272,3 +272,18 @@ async def test_nobody_listening_is_refused(machine):
     with pytest.raises(OSError, match=str(listener.endpoint)) as caught:
         await machine.network.connect(listener.endpoint)
     assert caught.value.errno == errno.ECONNREFUSED
+
+
+async def test_what_can_be_sent_is_sent_without_waiting(machine):
+    """`send_now` sends at once, hands back what the connection does not take, and never raises."""
+    async with connected(machine.network) as (one, other):
+        assert not one.send_now([b"ab", memoryview(b"cd")])
+        assert await receive(other, 4) == b"abcd"
+        whole = bytes(range(256)) * 256 * 256
+        rest = one.send_now([whole])
+        assert 0 < sum(map(len, rest)) < len(whole)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.send, rest)
+            assert await receive(other, len(whole)) == whole
+        one.close()
+        assert one.send_now([b"x"]) == [b"x"]

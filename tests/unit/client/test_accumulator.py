@@ -1,14 +1,18 @@
 """The accumulator's single rules; test_accumulator_model.py holds them together."""
 
+import gc
+
 import pytest
 
 from minibroker.client.accumulator import Accumulator, Limits
-from minibroker.client.batches import Batch, Identity
+from minibroker.client.batches import Batch, Identity, OpenBatch
 from minibroker.client.errors import BufferFull, ClientTimeout
 from minibroker.client.routes import Routes
 from minibroker.protocol.constants import PRODUCER_EPOCH_MAX, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.produce import PartitionProduced
+from minibroker.protocol.records.batch import read_header
+from minibroker.protocol.records.record import decode_records
 from minibroker.protocol.types import TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -267,3 +271,40 @@ def test_a_split_shares_the_numbers_of_the_whole() -> None:
         machine.answer(part)
     assert not whole.unsettled_parts
     assert machine.accumulator.is_idle
+
+
+def test_records_without_a_time_have_that_of_their_batch():
+    """Plain records and others keep their order; who brought a time keeps it."""
+    batch = OpenBatch(1000, 1000, 0.0, 77)
+    for record in (
+        (None, None, b"plain", ()),
+        (None, b"k", b"keyed", ()),
+        (5, None, b"timed", ()),
+        (None, None, None, ()),
+        (None, None, b"plain", (("h", b"1"),)),
+        (None, None, b"", ()),
+    ):
+        batch.append(record)
+    data = batch.encode(0)
+    records = decode_records(data, read_header(data))
+    assert [(r.timestamp, r.key, r.value) for r in records] == [
+        (77, None, b"plain"),
+        (77, b"k", b"keyed"),
+        (5, None, b"timed"),
+        (77, None, None),
+        (77, None, b"plain"),
+        (77, None, b""),
+    ]
+
+
+def test_a_settled_batch_goes_without_the_collector():
+    """No cycle holds a batch: its bytes are free as soon as it is delivered."""
+    machine = Machine()
+    machine.send()
+    (batch,) = machine.drain()
+    machine.answer(batch)
+    machine.accumulator.take_settled()
+    lane = batch.lane
+    del batch
+    left = [each for each in gc.get_objects() if isinstance(each, Batch) and each.lane is lane]
+    assert not left

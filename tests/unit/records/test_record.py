@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import InvalidBatch, has_valid_crc, read_header
-from minibroker.protocol.records.record import decode_records, encode_batch
+from minibroker.protocol.records.record import decode_records, encode_batch, encode_values
 
 contents = st.one_of(st.none(), st.binary(max_size=200))
 records = st.tuples(
@@ -154,3 +154,18 @@ def test_an_empty_batch_has_no_records():
     batch = with_body()
     struct.pack_into(">i", batch, 57, 0)
     assert decode_records(batch, read_header(batch)) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8170, 8175, 8176, 8192, 100_000])
+@pytest.mark.parametrize("count", [1, 63, 64, 65])
+def test_values_alone_make_the_same_batch(size, count):
+    """The short way for values of one time and the long way for any records agree to the byte."""
+    values = [bytes(max(0, size - n % 2)) for n in range(count)]
+    long_way = encode_batch([(7, None, value, ()) for value in values])
+    assert encode_values(values, 7) == long_way
+
+
+def test_more_values_than_the_tables_have():
+    """Offsets of three bytes, and a codec, by the short way too."""
+    values = [b"%d" % n for n in range(20_000)]
+    assert sent(encode_values(values, 7, compression=4)) == [(7, None, v, ()) for v in values]
