@@ -104,6 +104,7 @@ class Consumer:
     async def assign_topics(self, *topics: str) -> list[TopicPartition]:
         """Read all partitions of these topics, and only them. Returns the partitions.
 
+        Those that a topic is given later are not read until this is called again.
         Raises `BrokerError` for a topic that cannot be read, and `ClientTimeout`.
         """
         cluster = self._open_cluster()

@@ -29,7 +29,7 @@ class Portal:
     def __init__(self, name: str) -> None:
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._started: Future[None] = Future()
-        self._token: trio.lowlevel.TrioToken
+        self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery
         self._is_open = False
 
@@ -44,6 +44,8 @@ class Portal:
 
     def run_soon(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop, soon; it must not raise."""
+        if self._token is None:
+            raise ClientClosed("this client was not entered with a `with` statement")
         try:
             self._token.run_sync_soon(function)
         except trio.RunFinishedError:

@@ -34,6 +34,21 @@ def test_an_error_of_the_loop_comes_out_of_the_call(closed_port: str) -> None:
         Consumer(closed_port, auto_offset_rest="latest")
 
 
+def test_a_client_that_is_not_open_says_so(closed_port: str) -> None:
+    """Calls before `with`, and after it, are errors that name what is missing."""
+    consumer, admin = Consumer(closed_port), Admin(closed_port)
+    with pytest.raises(ClientClosed, match="`with`"):
+        consumer.poll(0)
+    with pytest.raises(ClientClosed, match="`with`"):
+        admin.list_topics()
+    with consumer, admin:
+        assert consumer.assignment == []
+    with pytest.raises(ClientClosed):
+        consumer.poll(0)
+    with pytest.raises(ClientClosed):
+        admin.list_topics()
+
+
 def test_close_from_another_thread_ends_the_iteration(closed_port: str) -> None:
     """A thread that waits for records in vain can be told to stop."""
     ended = threading.Event()

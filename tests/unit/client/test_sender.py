@@ -330,3 +330,21 @@ async def test_without_acks_records_wait_for_a_node_that_is_away(
         await trio.sleep(0.1)
         with pytest.raises(ClientTimeout, match=r"delivery\.timeout\.ms"):
             await it.send_and_wait("t", b"three")
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_a_connection_that_ended_idle_costs_no_try(
+    start_broker: Any, producer: Any, deliveries: list[Delivery], autojump_clock: Any, acks: int
+) -> None:
+    """NET-06: what was never sent did not fail, so that retries=0 loses nothing by it."""
+    broker = await start_broker("a")
+    leaders = Leaders({1: broker}, [1])
+    async with producer(acks=acks, retries=0) as it:
+        await it.send_and_wait("t", b"one")
+        await trio.sleep(1)
+        broker.connections[-1].close()
+        await trio.sleep(1)
+        await it.send_and_wait("t", b"two")
+        await trio.sleep(1)
+    assert len(broker.connections) == 2
+    assert len(leaders.stored) == 2
