@@ -24,12 +24,13 @@ from minibroker.broker.log.scan import (
     CHECK_WINDOW_BYTES,
     checked_batches,
     find_batch,
+    is_sound,
     last_offset,
 )
 from minibroker.broker.log.segment import Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
-from minibroker.protocol.constants import NO_EPOCH
-from minibroker.protocol.records.batch import BatchHeader
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_EPOCH
+from minibroker.protocol.records.batch import BatchHeader, read_header
 
 LOGGER = logging.getLogger(__name__)
 DAMAGED_SUFFIX = ".damaged"
@@ -167,13 +168,31 @@ class Recovery:
     def _damage_at(self, segment: Segment, checked: _Checked, later: list[Segment]) -> str | None:
         if self._opening.is_clean:
             return "the log was closed whole and is not whole any more"
-        # Whatever its offset: the offset before may be what rotted.
-        found = find_batch(segment.file, checked.end, segment.base_offset)
+        found = find_batch(segment.file, checked.end, self._lowest_behind(segment, checked))
         if found is not None:
             return f"bad bytes at {checked.end}, and a valid batch at {found}"
         if later and self._opening.same_boot:
             return f"segments behind {checked.end} do not continue what is before it"
         return self._missing(checked.next_offset)
+
+    def _lowest_behind(self, segment: Segment, checked: _Checked) -> int:
+        """The lowest offset that a batch behind the bad one can have.
+
+        Any, for the offset of the bad one may be what rotted. But if that is as it should be and
+        the file ends inside, then a batch with a lower one is a value that a producer sent.
+        """
+        data = segment.file.read(checked.end, BATCH_HEADER_BYTES)
+        if len(data) == BATCH_HEADER_BYTES:
+            header = read_header(data)
+            is_next = header.base_offset == checked.next_offset
+            is_cut_off = checked.end + header.size > segment.size
+            if (
+                is_next
+                and is_cut_off
+                and is_sound(header, checked.next_offset, segment.base_offset)
+            ):
+                return header.next_offset
+        return segment.base_offset
 
     def _missing(self, log_end: int) -> str | None:
         opening = self._opening

@@ -70,6 +70,25 @@ def test_a_torn_tail_is_cut(opening, tail):
     assert bench.offsets() == list(range(8))
 
 
+@pytest.mark.parametrize("opening", [KILLED, POWER_CUT])
+def test_a_batch_inside_a_torn_one_is_no_damage(opening):
+    """A producer may send batches as values (a backup of a log); they are no log."""
+    bench = filled()
+    value = encode(value=b"inner") + bytes(200)
+    add(bench, 6, stored(7, epoch=9, value=bytes(value))[:-100])
+    bench.open(opening)
+    assert bench.log.damage is None
+    assert bench.log.log_end == 7
+
+
+def test_a_rotted_length_is_damage():
+    """It reaches beyond the file, like a torn batch; but the batch behind it continues it."""
+    bench = filled(5, segment_bytes=5 * SIZE)
+    bench.files.flip(bench.path(0), SIZE + 9, 3)
+    bench.open(KILLED)
+    assert bench.log.damage.offset == 1
+
+
 def test_a_valid_batch_behind_a_bad_one_is_damage():
     """It is no torn tail: the bytes are kept, and every start says so until given up (REC-03)."""
     bench = filled(9, segment_bytes=5 * SIZE)
