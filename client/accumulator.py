@@ -243,6 +243,7 @@ class Accumulator:
             self.numbering.resolve(lane)
 
     def _deliver(self, lane: Lane, batch: Batch, base_offset: int) -> None:
+        lane.trouble = ""
         self.numbering.acknowledged(lane, batch)
         if batch.is_settled:
             self.free_bytes += batch.reserved
@@ -261,10 +262,12 @@ class Accumulator:
             self._requeue(lane, batch)
         elif (is_about_numbers or code in RETRIABLE) and can_retry:
             batch.retry_at = now + self._backoff_s(batch, code)
+            if code != ErrorCode.NETWORK_EXCEPTION:  # the cluster's links have said that
+                lane.note_trouble(str(_error_of(answer)))
             self._requeue(lane, batch)
         else:
             self.numbering.gave_up(lane, batch)
-            self._settle(batch, NO_OFFSET, _error_of(batch, answer))
+            self._settle(batch, NO_OFFSET, _error_of(answer, batch))
 
     def _backoff_s(self, batch: Batch, code: int) -> float:
         if code in REFRESH_METADATA or code == ErrorCode.REQUEST_TIMED_OUT:
@@ -289,18 +292,12 @@ class Accumulator:
 
     def expire(self, now: float) -> None:
         """Fail what was not delivered within delivery.timeout.ms."""
+        timeout_s = self.limits.delivery_timeout_s
         while self._unsettled:
             root = next(iter(self._unsettled))
             if root.deadline > now:
                 return
-            self._give_up(
-                self._parts_of(root),
-                lambda batch: ClientTimeout(
-                    f"{batch.record_count} records for {batch.lane.topic_partition} were not "
-                    f"acknowledged within delivery.timeout.ms "
-                    f"({self.limits.delivery_timeout_s:g} s), after {batch.attempts} tries"
-                ),
-            )
+            self._give_up(self._parts_of(root), lambda batch: _timeout_of(batch, timeout_s))
 
     def fail_all(self, make_error: Callable[[Batch], Exception]) -> None:
         """Fail everything that is not delivered: the producer ends."""
@@ -383,11 +380,18 @@ def _position(batch: Batch) -> int:
     return batch.position
 
 
-def _error_of(batch: Batch, answer: PartitionProduced) -> BrokerError:
-    text = f"{batch.record_count} records for {batch.lane.topic_partition}"
-    if answer.error_message:
-        text += f": {answer.error_message}"
+def _error_of(answer: PartitionProduced, batch: Batch | None = None) -> BrokerError:
+    """What a broker said, and of which batch if it is given."""
+    told = [f"{batch.record_count} records for {batch.lane.topic_partition}"] if batch else []
+    text = ": ".join(told + ([answer.error_message] if answer.error_message else []))
     try:
         return BrokerError(ErrorCode(answer.error), text)
     except ValueError:  # a code that is younger than this client
         return BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"code {answer.error}, {text}")
+
+
+def _timeout_of(batch: Batch, timeout_s: float) -> ClientTimeout:
+    lane = batch.lane
+    text = f"{batch.record_count} records for {lane.topic_partition} were not acknowledged within"
+    text += f" delivery.timeout.ms ({timeout_s:g} s), after {batch.attempts} tries"
+    return ClientTimeout(f"{text}: {lane.trouble}" if lane.trouble else text)

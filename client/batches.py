@@ -17,6 +17,7 @@ A `Lane` is one partition's queue. Three numbers keep its order:
 `root` ties the parts of a split batch together: whoever waits for the batch waits for all parts.
 """
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
@@ -30,6 +31,8 @@ from minibroker.protocol.records.record import (
     encode_values,
 )
 from minibroker.protocol.types import TopicPartition
+
+log = logging.getLogger("minibroker.client")
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 # timestamp (ms; None: that of its batch), key, value, headers
@@ -189,6 +192,7 @@ class Lane:
         "open",
         "queue",
         "topic_partition",
+        "trouble",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
@@ -205,6 +209,13 @@ class Lane:
         self.expected_sequence = 0  # the one after the last acknowledged
         self.is_unresolved = False  # a batch that was sent failed, and may have been written
         self.must_renumber = False  # as soon as nothing is in flight
+        self.trouble = ""  # why its batches do not get through; "" while they do
+
+    def note_trouble(self, trouble: str) -> None:
+        """Remember why a batch must be sent again, and say it in the log, but once."""
+        if trouble != self.trouble:
+            log.warning("%s: %s; trying again", self.topic_partition, trouble)
+            self.trouble = trouble
 
     def requeue(self, batch: Batch) -> None:
         """Put a batch that must be sent (again) where its position wants it."""

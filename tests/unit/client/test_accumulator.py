@@ -244,6 +244,31 @@ def test_the_delivery_time_out_holds_new_batches_until_it_is_known() -> None:
     assert numbers(machine.drain(now=1.0)) == [(0, 1)]
 
 
+def test_why_batches_do_not_get_through_is_said_once(caplog) -> None:
+    """In the log at the first refusal, not at the next; and in the error in the end."""
+    machine = Machine(delivery_timeout_s=1.0)
+    machine.send()
+    for now in (0.0, 0.3, 0.6):
+        (batch,) = machine.drain(now)
+        error = ErrorCode.KAFKA_STORAGE_ERROR
+        machine.answer(batch, error, now=now, error_message="the disk is full")
+    assert [record.getMessage() for record in caplog.records] == [
+        "t-0: KAFKA_STORAGE_ERROR: the disk is full; trying again"
+    ]
+    machine.accumulator.expire(1.0)
+    assert str(machine.errors()[0]).endswith("after 3 tries: KAFKA_STORAGE_ERROR: the disk is full")
+
+
+def test_trouble_that_came_back_is_said_again(caplog) -> None:
+    """A delivery in between ends the trouble."""
+    machine = Machine()
+    for now in (0.0, 10.0):
+        machine.send(now=now)
+        machine.answer(machine.drain(now)[0], ErrorCode.NOT_ENOUGH_REPLICAS, now=now)
+        machine.answer(machine.drain(now + 5)[0], now=now + 5)
+    assert len(caplog.records) == 2
+
+
 def test_after_a_time_out_without_answer_the_epoch_is_raised() -> None:
     """A20: nobody knows whether the batch was written, so its numbers are left behind."""
     machine = Machine(delivery_timeout_s=1.0)
