@@ -1,9 +1,11 @@
-"""What is checked before an append, beyond a producer's sequence.
+"""What an append may fail at, beyond a producer's sequence: its batch, its place, a full disk.
 
 `protocol.records.batch.validate_batch` knows the format; this module knows the log's limits. Both
 refuse with an error code that travels to the producer, and neither looks into the records:
 timestamps are judged by the header alone, its first and its largest.
 """
+
+import logging
 
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.outcomes import DISK_IS_FULL
@@ -15,7 +17,9 @@ from minibroker.protocol.records.batch import (
     iterate_headers,
     validate_batch,
 )
-from minibroker.protocol.types import Buffer
+from minibroker.protocol.types import Buffer, TopicPartition
+
+logger = logging.getLogger(__name__)
 
 
 class UnexpectedOffset(Exception):
@@ -64,8 +68,26 @@ def check_continuation(records: Buffer, log_end: int) -> list[tuple[int, BatchHe
     return batches
 
 
-def what_to_raise(error: OSError) -> Exception:
-    """A full disk is what its client is told; any other error of an append stays what it is."""
-    if error.errno in DISK_IS_FULL:
+class Room:
+    """Whether the disk took a log's last append; tells the operator when that changes."""
+
+    __slots__ = ("_is_missing", "_topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self._topic_partition = topic_partition
+        self._is_missing = False
+
+    def missed(self, error: OSError) -> Exception:
+        """What a failed append raises: a full disk its client is told, all else stays as it is."""
+        if error.errno not in DISK_IS_FULL:
+            return error
+        if not self._is_missing:
+            self._is_missing = True
+            logger.error("%s: the disk is full, appends are refused", self._topic_partition)
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
-    return error
+
+    def found(self) -> None:
+        """An append was written."""
+        if self._is_missing:
+            self._is_missing = False
+            logger.info("%s: the disk has room again", self._topic_partition)

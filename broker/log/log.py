@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Self
 
-from minibroker.broker.log.admission import check_append, check_continuation, what_to_raise
+from minibroker.broker.log.admission import Room, check_append, check_continuation
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
@@ -79,6 +79,7 @@ class Log:
         self._epoch_file = loaded.epoch_file
         self._trash = Trash(place.files)
         self._durability = Durability(place.files, loaded.recovery_point, is_clean=loaded.is_clean)
+        self._room = Room(place.topic_partition)
         self._is_closed = False
 
     @classmethod
@@ -163,7 +164,8 @@ class Log:
             segment = self._segment_for(header, now_ms)
             position = segment.write(batch)
         except OSError as error:
-            raise what_to_raise(error) from None
+            raise self._room.missed(error) from None
+        self._room.found()
         segment.note(header, position)
         self.producers.update(header, now_ms)
         self.log_end = header.next_offset
@@ -184,7 +186,8 @@ class Log:
                 segment = self._segment_for(header, now_ms)
                 at = segment.write(records[position : position + header.size])
             except OSError as error:
-                raise what_to_raise(error) from None
+                raise self._room.missed(error) from None
+            self._room.found()
             segment.note(header, at)
             self.producers.update_from_replica(header, now_ms)
             self.log_end = header.next_offset

@@ -220,6 +220,20 @@ def test_a_full_disk_is_refused_and_gone_when_there_is_space(room):
     assert bench.offsets() == [0, 1]
 
 
+def test_a_full_disk_is_told_to_the_operator_once(caplog):
+    """One log line when the disk is full, however many batches it refuses, and one at its end."""
+    caplog.set_level("INFO")
+    bench = Bench()
+    bench.files.space_bytes = 0
+    for _ in range(3):
+        refusal(bench, encode(5))
+    bench.files.space_bytes = None
+    bench.append()
+    bench.append()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+    assert "the disk is full" in caplog.records[0].getMessage()
+
+
 def test_a_full_disk_at_a_roll():
     """A roll that found no space is made again; nothing is lost or doubled."""
     bench = Bench(segment_bytes=2 * len(encode()), index_interval_bytes=0)
