@@ -224,6 +224,7 @@ def test_a_full_disk_is_told_to_the_operator_once(caplog):
     """One log line when the disk is full, however many batches it refuses, and one at its end."""
     caplog.set_level("INFO")
     bench = Bench()
+    bench.append()
     bench.files.space_bytes = 0
     for _ in range(3):
         refusal(bench, encode(5))
