@@ -121,6 +121,7 @@ class Accumulator:
         deadline = opened.opened_at + self.limits.delivery_timeout_s
         batch = Batch(lane, data, len(opened.records), deadline)
         batch.watchers = opened.watchers
+        batch.named = opened.named
         batch.position = lane.next_position
         lane.next_position += batch.record_count
         self.free_bytes -= batch.reserved
@@ -131,6 +132,8 @@ class Accumulator:
 
     def adopt(self, orphans: Lane, lane: Lane) -> None:
         """Move the first batch of a lane that is no partition's to one that is."""
+        if lane.open is not NO_BATCH:
+            self.seal(lane)
         batch = orphans.queue.popleft()
         batch.lane = lane
         batch.position = lane.next_position
@@ -138,16 +141,12 @@ class Accumulator:
         lane.queue.append(batch)
         self._waiting[lane] = None
 
-    def take_back(self, orphans: Lane) -> list[Batch]:
-        """All batches of a lane that is no partition's, to be appended elsewhere anew."""
-        if orphans.open is not NO_BATCH:
-            self.seal(orphans)
-        batches = list(orphans.queue)
-        orphans.queue.clear()
-        for batch in batches:
-            self.free_bytes += batch.reserved
-            del self._unsettled[batch]
-        return batches
+    def take_back(self, orphans: Lane) -> Batch:
+        """The first batch of a lane that is no partition's, to be appended elsewhere anew."""
+        batch = orphans.queue.popleft()
+        self.free_bytes += batch.reserved
+        del self._unsettled[batch]
+        return batch
 
     def seal_due(self, now: float) -> None:
         """Seal the batches whose linger time is over."""

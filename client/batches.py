@@ -62,6 +62,7 @@ class OpenBatch:
 
     __slots__ = (
         "is_plain",
+        "named",
         "opened_at",
         "records",
         "reserved",
@@ -78,6 +79,8 @@ class OpenBatch:
         self.opened_at = now
         self.timestamp_ms = now_ms  # of the records that came without
         self.watchers: list[tuple[int, Watcher]] | None = None  # (index, who asked)
+        # By index, the partition that was named while the topic's were not known.
+        self.named: dict[int, int] | None = None
 
     def append(self, record: RawRecord) -> None:
         """Add any record; `room` is the caller's business."""
@@ -89,6 +92,12 @@ class OpenBatch:
                 return
         self.is_plain = False
         self.records.append((timestamp_ms, key, value, headers))
+
+    def name_last(self, partition: int) -> None:
+        """The record added last is for this partition, which is not known yet."""
+        if self.named is None:
+            self.named = {}
+        self.named[len(self.records) - 1] = partition
 
     def encode(self, compression: int) -> bytearray:
         """The record batch of all that was added."""
@@ -119,6 +128,7 @@ class Batch:
         "is_settled",
         "lane",
         "leader_epoch",
+        "named",
         "position",
         "record_count",
         "reserved",
@@ -142,6 +152,7 @@ class Batch:
         self.reserved = len(data)
         self.is_settled = False
         self.watchers: list[tuple[int, Watcher]] | None = None
+        self.named: dict[int, int] | None = None
         self._root: Batch | None = None  # not itself: a cycle would keep `data` for the collector
         self.unsettled_parts = 1  # counts in a root only
 

@@ -128,7 +128,9 @@ class Intake:
             except BufferFull:
                 break
             end = ends[taken]
-            fit = bisect_right(ends, end + batch.room, taken + 1)
+            fit = taken + 1
+            if batch.named is None:
+                fit = bisect_right(ends, end + batch.room, fit)
             if key is None and timestamp_ms is None:
                 batch.records += values[taken + 1 : fit]
             else:
@@ -175,6 +177,8 @@ class Intake:
             self._bytes_wanted = max(size + BATCH_HEADER_BYTES, limits.batch_bytes)
             self._wake()
             raise
+        if partition is not None and lane.topic_partition.partition != partition:
+            lane.open.name_last(partition)
         if lane.open is not open_before:
             self._has_news = True
             self._wake()

@@ -6,10 +6,10 @@ keys went, because murmur2 in Python costs more than all the rest; it is emptied
 large.
 
 A program may send before the topic's metadata are known. Such a route is an orphan: its records
-gather in two lanes that are no partition's (numbers -1 and -2), which no drain ever serves. When
-the partitions are learnt, whole batches of records without keys move to a partition each, and
-records with keys are placed one by one. If the topic turns out not to exist they fail with that
-reason. Either way their order within a key is kept.
+gather, in the order in which they come, in a lane that is no partition's (number -1), which no
+drain ever serves. When the partitions are learnt, whole batches of records without keys move to a
+partition each, and all others are placed one by one, in that order: so each partition gets its
+records as they were sent. If the topic turns out not to exist they fail with that reason.
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from minibroker.client.batches import (
     HEADER_OVERHEAD_BYTES,
     NO_BATCH,
     RECORD_OVERHEAD_BYTES,
+    Batch,
     Lane,
     RawRecord,
     Watcher,
@@ -27,11 +28,11 @@ from minibroker.client.batches import (
 from minibroker.client.partitioner import next_partition, partition_for_key
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.records.batch import read_header
+from minibroker.protocol.records.columns import decode_columns
 from minibroker.protocol.records.record import decode_records
 from minibroker.protocol.types import TopicPartition
 
-ORPHANS_WITHOUT_KEY: Final = -1
-ORPHANS_WITH_KEY: Final = -2
+ORPHANS: Final = -1
 
 # Keys whose partition a route remembers; about 20 MB a topic at most for short keys.
 KEYS_REMEMBERED_MAX: Final = 100_000
@@ -106,14 +107,16 @@ class Routes:
         route = self.by_topic.get(topic)
         if route is None:
             route = self._open_orphan(topic)
+        if partition is not None and (partition < 0 or 0 < len(route.lanes) <= partition):
+            raise _no_partition(route, TopicPartition(topic, partition))
+        if route.is_orphan:
+            return route.sticky
         if partition is not None:
-            return self._lane_of_partition(route, partition)
+            return route.lanes[partition]
         if key is None:
-            if route.lanes and route.sticky.open.room < record_bytes(record):
+            if route.sticky.open.room < record_bytes(record):
                 self._rotate(route)
             return route.sticky
-        if route.is_orphan:
-            return self.accumulator.lane(TopicPartition(topic, ORPHANS_WITH_KEY))
         lane = route.by_key.get(key)
         if lane is None:
             if len(route.by_key) >= KEYS_REMEMBERED_MAX:
@@ -123,16 +126,11 @@ class Routes:
         return lane
 
     def _open_orphan(self, topic: str) -> Route:
-        sticky = self.accumulator.lane(TopicPartition(topic, ORPHANS_WITHOUT_KEY))
+        sticky = self.accumulator.lane(TopicPartition(topic, ORPHANS))
         route = self.by_topic[topic] = Route(topic, sticky)
         self.orphans.add(topic)
         self.unasked.append(topic)
         return route
-
-    def _lane_of_partition(self, route: Route, partition: int) -> Lane:
-        if partition < 0 or (route.lanes and partition >= len(route.lanes)):
-            raise _no_partition(route, TopicPartition(route.topic, partition))
-        return self.accumulator.lane(TopicPartition(route.topic, partition))
 
     def _rotate(self, route: Route) -> None:
         """The sticky lane's batch is done: go on to the next partition."""
@@ -153,33 +151,36 @@ class Routes:
         route = self.by_topic[topic]
         assert route.is_orphan, "a topic is learnt once"
         self.orphans.discard(topic)
-        without_key = route.sticky
-        if without_key.open is not NO_BATCH:
-            self.accumulator.seal(without_key)
+        orphans = route.sticky
+        if orphans.open is not NO_BATCH:
+            self.accumulator.seal(orphans)
         route.lanes = {
             number: self.accumulator.lane(TopicPartition(topic, number))
             for number in range(partition_count)
         }
         route.sticky = route.lanes[start]
-        while without_key.queue:
-            self._rotate(route)
-            self.accumulator.adopt(without_key, route.sticky)
-        self._place_by_key(topic, now)
+        while orphans.queue:
+            if _may_go_anywhere(orphans.queue[0]):
+                self._rotate(route)
+                self.accumulator.adopt(orphans, route.sticky)
+            else:
+                self._place_each(topic, self.accumulator.take_back(orphans), now)
         self.accumulator.seal_all()  # what waited has lingered; later records have their own time
         for lane in self.accumulator.lanes_of(topic):
             if lane.topic_partition.partition >= partition_count:
                 self.accumulator.fail_lane(lane, _no_partition(route, lane.topic_partition))
 
-    def _place_by_key(self, topic: str, now: float) -> None:
-        orphans = self.accumulator.lane(TopicPartition(topic, ORPHANS_WITH_KEY))
-        for batch in self.accumulator.take_back(orphans):
-            watchers = dict(batch.watchers or ())
-            records = decode_records(batch.data, read_header(batch.data))
-            for index, record in enumerate(records):
-                raw: RawRecord = (record.timestamp, record.key, record.value, record.headers)
+    def _place_each(self, topic: str, batch: Batch, now: float) -> None:
+        watchers = dict(batch.watchers or ())
+        named = batch.named or {}
+        for index, record in enumerate(decode_records(batch.data, read_header(batch.data))):
+            raw: RawRecord = (record.timestamp, record.key, record.value, record.headers)
+            if index in named:  # perhaps a partition that there is not, which fails later
+                lane = self.accumulator.lane(TopicPartition(topic, named[index]))
+            else:
                 lane = self.lane_for(topic, None, raw)
-                watcher = watchers.get(index)
-                self.append(lane, raw, now, watcher=watcher, may_overdraw=True)
+            watcher = watchers.get(index)
+            self.append(lane, raw, now, watcher=watcher, may_overdraw=True)
 
     def unknown(self, topic: str, error: Exception) -> None:
         """There is no such topic: what waited for it fails, and the next record asks again."""
@@ -187,6 +188,14 @@ class Routes:
         self.orphans.discard(topic)
         for lane in self.accumulator.lanes_of(topic):
             self.accumulator.fail_lane(lane, error)
+
+
+def _may_go_anywhere(batch: Batch) -> bool:
+    """Whether all its records are without a key and without a partition that was named."""
+    if batch.named is not None:
+        return False
+    columns = decode_columns(batch.data, read_header(batch.data))
+    return columns.keys.count(None) == batch.record_count
 
 
 def _no_partition(route: Route, topic_partition: TopicPartition) -> ValueError:
