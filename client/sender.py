@@ -30,7 +30,7 @@ import trio
 from minibroker.client.batches import Batch, Identity, Settled
 from minibroker.client.channel import PendingReply, RequestTimedOut, RpcChannel
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import ClientError, ClientTimeout
+from minibroker.client.errors import ClientError, ClientTimeout, error_code
 from minibroker.client.routes import Routes
 from minibroker.protocol.constants import ACKS_NONE, NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
@@ -141,7 +141,7 @@ class Sender:
                 self._accumulator.numbering.identity = identity
                 break
             if answer.error not in RETRIABLE:
-                self._fail_without_identity(ErrorCode(answer.error))
+                self._fail_without_identity(error_code(answer.error))
                 break
             await trio.sleep(self._options.retry_backoff_s)
         self._asking.discard("identity")
@@ -155,6 +155,8 @@ class Sender:
         try:
             channel = await self._cluster.any_channel()
             answer = await channel.call(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
+        except BrokerError as error:
+            return InitProducerIdResponse(error=error.code)
         except (OSError, ClientError):
             return InitProducerIdResponse(error=ErrorCode.NETWORK_EXCEPTION)
         assert isinstance(answer, InitProducerIdResponse), "the channel decodes what was asked for"

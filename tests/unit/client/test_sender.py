@@ -14,6 +14,8 @@ from minibroker.client.options import Seams
 from minibroker.client.producer import Producer
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataResponse,
@@ -265,23 +267,49 @@ async def test_a_producer_id_that_comes_late_is_waited_for(
     assert all(delivery.error is None for delivery in deliveries)
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(ErrorCode.INVALID_REQUEST, "INVALID_REQUEST"), (9999, "UNKNOWN_SERVER_ERROR")],
+)
 async def test_a_producer_id_that_is_refused_fails_what_waits_and_is_asked_for_again(
-    start_broker: Any, producer: Any, deliveries: list[Delivery], autojump_clock: Any
+    start_broker: Any,
+    producer: Any,
+    deliveries: list[Delivery],
+    autojump_clock: Any,
+    code: int,
+    name: str,
 ) -> None:
-    """Records that cannot be numbered are given up with that reason, never sent without."""
+    """Records that cannot be numbered are given up with that reason, never sent without; a code
+    that is younger than this client is a reason like any other."""
     broker = await start_broker("a")
     leaders = Leaders({1: broker}, [1])
-    codes = iter([ErrorCode.INVALID_REQUEST])
+    codes = iter([code])
     broker.answers[ApiKey.INIT_PRODUCER_ID] = lambda _: InitProducerIdResponse(
         next(codes, ErrorCode.NONE), 7, 0
     )
     async with producer() as it:
-        with pytest.raises(BrokerError, match="INVALID_REQUEST: no broker gives a producer id"):
+        with pytest.raises(BrokerError, match=f"{name}: no broker gives a producer id"):
             await it.send_and_wait("t", b"lost")
         assert leaders.stored == []
         assert (await it.send_and_wait("t", b"kept")).offset == 0
     assert [delivery.error is None for delivery in deliveries] == [False, True]
     check_order(leaders, 0, 1)
+
+
+async def test_a_broker_without_producer_ids_is_a_clear_error(
+    start_broker: Any, producer: Any, autojump_clock: Any
+) -> None:
+    """Idempotence that a broker does not serve fails what waits, not the producer."""
+    broker = await start_broker("a")
+    leaders = Leaders({1: broker}, [1])
+    served = tuple(ApiVersion(key) for key in sorted(APIS) if key != ApiKey.INIT_PRODUCER_ID)
+    broker.answers[ApiKey.API_VERSIONS] = lambda _: ApiVersionsResponse(apis=served)
+    async with producer() as it:
+        with pytest.raises(BrokerError, match="UNSUPPORTED_VERSION: no broker gives"):
+            await it.send_and_wait("t", b"lost")
+    async with producer(enable_idempotence=False) as it:
+        assert (await it.send_and_wait("t", b"kept")).offset == 0
+    assert len(leaders.stored) == 1
 
 
 async def test_without_acks_a_broken_connection_is_made_again(
