@@ -19,11 +19,11 @@ A `Lane` is one partition's queue. Three numbers keep its order:
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_SEQUENCE, NO_TIMESTAMP
 from minibroker.protocol.records.batch import read_header
+from minibroker.protocol.records.columns import Headers
 from minibroker.protocol.records.record import (
     RecordToSend,
     decode_records,
@@ -34,7 +34,6 @@ from minibroker.protocol.types import TopicPartition
 
 log = logging.getLogger("minibroker.client")
 
-Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 # timestamp (ms; None: that of its batch), key, value, headers
 RawRecord: TypeAlias = tuple[int | None, bytes | None, bytes | None, Headers]
 

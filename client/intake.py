@@ -23,7 +23,6 @@ import trio
 from minibroker.client.accumulator import Accumulator
 from minibroker.client.batches import (
     RECORD_OVERHEAD_BYTES,
-    Headers,
     OpenBatch,
     RawRecord,
     Watcher,
@@ -33,6 +32,7 @@ from minibroker.client.errors import BufferFull, ClientClosed
 from minibroker.client.options import ProducerOptions
 from minibroker.client.routes import Route, Routes, record_bytes
 from minibroker.protocol.constants import BATCH_HEADER_BYTES
+from minibroker.protocol.records.columns import Headers
 
 # Beyond what `record_bytes` counts, for a record of any size in a batch of its own.
 _OVERHEAD_BYTES_MAX: Final = BATCH_HEADER_BYTES + 32

@@ -20,7 +20,6 @@ from typing import NamedTuple, Self, TypeAlias
 import trio
 
 from minibroker.client.accumulator import Accumulator, Limits
-from minibroker.client.batches import Headers
 from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.delivery import (
     CloseReport,
@@ -40,6 +39,7 @@ from minibroker.client.options import (
 )
 from minibroker.client.routes import Routes
 from minibroker.client.sender import Sender, SenderOptions
+from minibroker.protocol.records.columns import Headers
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import TopicPartition
 

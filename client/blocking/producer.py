@@ -21,7 +21,6 @@ from typing import Final, Self, TypeAlias
 
 import trio
 
-from minibroker.client.batches import Headers
 from minibroker.client.blocking.portal import Held, Portal
 from minibroker.client.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.errors import BufferFull, ClientClosed, ClientError, ClientTimeout
@@ -29,6 +28,7 @@ from minibroker.client.intake import check_record
 from minibroker.client.options import Seams, Servers
 from minibroker.client.producer import Producer as TrioProducer
 from minibroker.client.producer import ProducerStatistics
+from minibroker.protocol.records.columns import Headers
 
 # Records between the threads; about 10 ms of sending.
 QUEUE_RECORDS_MAX: Final = 8192

@@ -23,8 +23,7 @@ from minibroker.protocol.records.batch import (
     ProducerStamp,
     write_header,
 )
-from minibroker.protocol.records.columns import Headers as Headers
-from minibroker.protocol.records.columns import decode_columns
+from minibroker.protocol.records.columns import Headers, decode_columns
 from minibroker.protocol.records.compression import NONE, compress
 from minibroker.protocol.records.varint import (
     ONE_BYTE_COUNT,
