@@ -51,6 +51,7 @@ class _Produce:
     def append(self, asked: PartitionProduce, now: float, now_ms: int) -> None:
         """Append one batch or refuse it, and note the answer."""
         name = TopicPartition(asked.topic, asked.partition)
+        partition = None
         try:
             if self._acks not in ACKS:
                 raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks} does not exist")
@@ -59,7 +60,10 @@ class _Produce:
             batch = cast(memoryview, asked.records)
             appended = partition.append_as_leader(batch, self._acks, now_ms)
         except Refused as refused:
-            self._answers.append(self._failure(name, refused.code, refused.message))
+            failure = self._failure(name, refused.code, refused.message)
+            if partition is not None:  # a forgotten producer goes on only if it is told this
+                failure = failure._replace(log_start=partition.log.log_start)
+            self._answers.append(failure)
             return
         self._services.replicas.note_append(partition, now)
         end = appended.last_offset + 1
