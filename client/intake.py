@@ -36,6 +36,7 @@ from minibroker.protocol.records.columns import Headers
 
 # Beyond what `record_bytes` counts, for a record of any size in a batch of its own.
 _OVERHEAD_BYTES_MAX: Final = BATCH_HEADER_BYTES + 32
+TIMESTAMP_MS_MAX: Final = 2**63 - 1
 
 
 class Intake:
@@ -165,6 +166,8 @@ class Intake:
     ) -> OpenBatch:
         """The long way: whatever `send_nowait` does not do itself."""
         self._check_open()
+        if partition is not None and type(partition) is not int:
+            raise TypeError(f"a partition is an int, not {type(partition).__name__}")
         size = self.check_size(topic, record)
         lane = self._routes.lane_for(topic, partition, record)
         open_before = lane.open
@@ -209,15 +212,23 @@ class Intake:
 
 
 def check_record(topic: str, record: RawRecord) -> RawRecord:
-    """The record with bytes where something like bytes was given; `TypeError` for the rest."""
+    """The record with bytes where something like bytes was given; `TypeError` for the rest.
+
+    `ValueError` for what has no place in a batch: it must not get far enough to harm others.
+    """
     timestamp_ms, key, value, headers = record
     if not isinstance(topic, str) or not topic:
         raise TypeError(f"a topic is a str that is not empty, not {topic!r}")
-    if not (timestamp_ms is None or isinstance(timestamp_ms, int)):
-        raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
+    topic.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+    if timestamp_ms is not None:
+        if type(timestamp_ms) is not int:
+            raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
+        if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise ValueError(f"timestamp_ms is 0 to {TIMESTAMP_MS_MAX}, not {timestamp_ms}")
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
             raise TypeError(f"a header is a tuple (str, bytes), not {header!r}")
+        header[0].encode()
     checked = tuple([(name, check_bytes(content, "a header")) for name, content in headers])
     return timestamp_ms, check_bytes(key, "a key"), check_bytes(value, "a value"), checked
 

@@ -112,6 +112,34 @@ async def test_what_is_not_bytes_is_refused_with_a_hint(autojump_clock) -> None:
         producer.send_nowait("t", bytearray(b"like bytes"))
 
 
+@pytest.mark.parametrize(
+    ("error", "topic", "wrong"),
+    [
+        (ValueError, "t", {"timestamp_ms": 2**63}),
+        (ValueError, "t", {"timestamp_ms": -1}),
+        (ValueError, "t", {"headers": (("lone \ud800", b""),)}),
+        (ValueError, "lone \ud800", {}),
+        (ValueError, "t", {"partition": -1}),
+        (TypeError, "t", {"timestamp_ms": 1.5}),
+        (TypeError, "t", {"partition": "0"}),
+        (TypeError, "t", {"partition": True}),
+        (TypeError, "", {}),
+    ],
+)
+async def test_a_record_that_no_batch_can_hold_harms_no_other(
+    autojump_clock, error: type[Exception], topic: str, wrong: dict[str, object]
+) -> None:
+    """It is refused at its own call, before and after the topic is known; the rest is delivered."""
+    async with open_bench() as bench:
+        async with bench.producer() as producer:
+            for value in (b"one", b"two"):
+                producer.send_nowait("t", value)
+                with pytest.raises(error):
+                    producer.send_nowait(topic, b"wrong", **wrong)
+                await producer.flush()
+        assert list(bench.records().values()) == [b"one", b"two"]
+
+
 async def test_a_record_that_is_too_large_is_refused_at_once(autojump_clock) -> None:
     """CPR: larger than max.request.size can never be sent."""
     async with open_bench() as bench, bench.producer(max_request_size=2000) as producer:
