@@ -391,6 +391,9 @@ def _error_of(answer: PartitionProduced, batch: Batch | None = None) -> BrokerEr
 
 def _timeout_of(batch: Batch, timeout_s: float) -> ClientTimeout:
     lane = batch.lane
-    text = f"{batch.record_count} records for {lane.topic_partition} were not acknowledged within"
+    name = str(lane.topic_partition)
+    if lane.topic_partition.partition < 0:
+        name = f"topic {lane.topic_partition.topic!r}, of which no broker has told anything,"
+    text = f"{batch.record_count} records for {name} were not acknowledged within"
     text += f" delivery.timeout.ms ({timeout_s:g} s), after {batch.attempts} tries"
     return ClientTimeout(f"{text}: {lane.trouble}" if lane.trouble else text)

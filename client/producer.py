@@ -165,7 +165,7 @@ class Producer(Intake):
     async def _wait_for_all(self) -> None:
         await trio.lowlevel.checkpoint()
         orphans = set(self._routes.orphans)
-        while orphans & self._routes.orphans:
+        while any(map(self._routes.holds_back, orphans)):
             await self._outcomes.progress.park()
         self._accumulator.seal_all()
         self._wake()

@@ -125,6 +125,13 @@ class Routes:
             route.by_key[key] = lane
         return lane
 
+    def holds_back(self, topic: str) -> bool:
+        """Whether records of the topic wait for its partitions to be known."""
+        if topic not in self.orphans:
+            return False
+        lane = self.by_topic[topic].sticky
+        return lane.open is not NO_BATCH or bool(lane.queue)
+
     def _open_orphan(self, topic: str) -> Route:
         sticky = self.accumulator.lane(TopicPartition(topic, ORPHANS))
         route = self.by_topic[topic] = Route(topic, sticky)

@@ -170,6 +170,19 @@ async def test_a_partition_that_does_not_exist_is_an_error(autojump_clock) -> No
             producer.send_nowait("t", b"late", partition=7)
 
 
+async def test_delivery_timeout_holds_while_nothing_is_known_of_a_topic(autojump_clock) -> None:
+    """No broker answers: the record is given up in its time, however long max.block.ms is."""
+    async with open_bench() as bench:
+        await bench.broker.kill()
+        start = trio.current_time()
+        with pytest.raises(DeliveryFailed, match="delivery.timeout.ms"):
+            async with bench.producer(
+                watched=False, delivery_timeout_ms=2000, request_timeout_ms=1000
+            ) as producer:
+                await producer.send("t", b"x")
+        assert trio.current_time() - start < 3
+
+
 async def test_a_topic_that_may_not_exist_fails_what_waits_for_it(autojump_clock) -> None:
     """The error is the broker's and names the topic; the producer goes on."""
     async with open_bench(auto_create_topics_enable="false") as bench:  # noqa: SIM117
