@@ -175,7 +175,7 @@ async def test_delivery_timeout_holds_while_nothing_is_known_of_a_topic(autojump
     async with open_bench() as bench:
         await bench.broker.kill()
         start = trio.current_time()
-        with pytest.raises(DeliveryFailed, match="delivery.timeout.ms"):
+        with pytest.raises(DeliveryFailed, match=r"delivery\.timeout\.ms"):
             async with bench.producer(
                 watched=False, delivery_timeout_ms=2000, request_timeout_ms=1000
             ) as producer:
