@@ -36,7 +36,7 @@ from minibroker.client.options import (
     read_options,
 )
 from minibroker.client.positions import Positions
-from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from minibroker.protocol.constants import EARLIEST_TIMESTAMP, INT64_MAX, LATEST_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
 
@@ -159,7 +159,9 @@ class Consumer:
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
         """Go on at the first record of this time or later; at the end where none is as late."""
-        names = partitions or self.assignment
+        if not 0 <= timestamp_ms <= INT64_MAX:
+            raise ValueError(f"a time is 0 to {INT64_MAX} ms, not {timestamp_ms}")
+        names = [TopicPartition(*name) for name in partitions or self.assignment]
         found = await find_time(self._open_cluster(), names, timestamp_ms)
         for name, offset in found.items():
             self.seek(name, offset)
@@ -243,6 +245,7 @@ class Consumer:
     async def _offsets(
         self, partitions: tuple[TopicPartition, ...], sentinel: int
     ) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(partitions or self.assignment, sentinel)
+        names = [TopicPartition(*name) for name in partitions or self.assignment]
+        wanted = dict.fromkeys(names, sentinel)
         found = await list_offsets(self._open_cluster(), wanted)
         return {name: answer.offset for name, answer in found.items()}

@@ -31,12 +31,11 @@ from minibroker.client.delivery import Outcomes, PendingDelivery
 from minibroker.client.errors import BufferFull, ClientClosed
 from minibroker.client.options import ProducerOptions
 from minibroker.client.routes import Route, Routes, record_bytes
-from minibroker.protocol.constants import BATCH_HEADER_BYTES
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
 from minibroker.protocol.records.columns import Headers
 
 # Beyond what `record_bytes` counts, for a record of any size in a batch of its own.
 _OVERHEAD_BYTES_MAX: Final = BATCH_HEADER_BYTES + 32
-TIMESTAMP_MS_MAX: Final = 2**63 - 1
 
 
 class Intake:
@@ -223,8 +222,8 @@ def check_record(topic: str, record: RawRecord) -> RawRecord:
     if timestamp_ms is not None:
         if type(timestamp_ms) is not int:
             raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
-        if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
-            raise ValueError(f"timestamp_ms is 0 to {TIMESTAMP_MS_MAX}, not {timestamp_ms}")
+        if not 0 <= timestamp_ms <= INT64_MAX:
+            raise ValueError(f"timestamp_ms is 0 to {INT64_MAX}, not {timestamp_ms}")
     for header in headers:
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
             raise TypeError(f"a header is a tuple (str, bytes), not {header!r}")

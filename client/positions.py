@@ -32,6 +32,7 @@ from minibroker.client.errors import (
 from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
+    INT64_MAX,
     LATEST_TIMESTAMP,
     NO_OFFSET,
     ErrorCode,
@@ -140,8 +141,8 @@ class Positions:
 
     def seek(self, name: TopicPartition, offset: int) -> None:
         """Return the record of this offset next, or the first one behind it."""
-        if offset < 0:
-            raise ValueError(f"an offset of {offset}")
+        if not 0 <= offset <= INT64_MAX:
+            raise ValueError(f"an offset is 0 to {INT64_MAX}, not {offset}")
         self._of(name).seek(offset, None)
         self.is_changed = True
 

@@ -76,6 +76,8 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
 
 
+INT64_MAX: Final = 2**63 - 1  # of an offset, and of a time in milliseconds
+
 # Sentinels.
 NO_NODE: Final = -1  # a partition without a leader; a FETCH from a consumer
 NO_EPOCH: Final = -1

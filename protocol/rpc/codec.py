@@ -31,6 +31,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from minibroker.protocol.constants import (
     HEADER_BYTES_MAX,
+    INT64_MAX,
     REQUEST_HEADER_BYTES_MAX,
 )
 from minibroker.protocol.errors import ProtocolError
@@ -39,7 +40,6 @@ from minibroker.protocol.types import EMPTY_RECORDS, Buffer, Records
 
 _PREFIX = Struct(">II")
 _HEADER_LENGTH = Struct(">I")
-_INTEGER_MAX = 2**63 - 1
 _UNSIGNED_64 = b"\xcf"  # an integer above the largest begins with this byte
 # Below this size lying lengths cannot reserve more than 2 MB.
 _UNWALKED_BYTES_MAX = 512
@@ -172,7 +172,7 @@ def _refuse_huge_integers(header: list[Any]) -> None:
         for value in unchecked.pop():
             if type(value) is list:
                 unchecked.append(value)
-            elif type(value) is int and value > _INTEGER_MAX:
+            elif type(value) is int and value > INT64_MAX:
                 raise ProtocolError(f"{value} has more than 63 bits")
 
 

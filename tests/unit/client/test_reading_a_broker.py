@@ -143,3 +143,19 @@ async def test_a_silent_broker_is_named(autojump_clock: Any, reading: Reading) -
             await admin.list_topics()
         with pytest.raises(Exception, match=f"whether it was done is not known: {address} is sil"):
             await admin.create_topics("x")
+
+
+async def test_a_partition_may_be_a_plain_tuple(autojump_clock: Any, reading: Reading) -> None:
+    """Everywhere, not only in assign; a place that no log can have is refused at once."""
+    await reading.fill(20)
+    async with reading.consumer() as consumer:
+        consumer.assign([("t", 0)])
+        assert await consumer.end_offsets(("t", 0)) == {A: 20}
+        await consumer.seek_to_time(0, ("t", 0))
+        assert consumer.position(("t", 0)) == 0
+        for wrong in (-1, 2**63):
+            with pytest.raises(ValueError, match=r"0 to"):
+                consumer.seek(("t", 0), wrong)
+            with pytest.raises(ValueError, match=r"0 to"):
+                await consumer.seek_to_time(wrong)
+        assert await read(consumer, 20) == {A: [*range(20)]}
