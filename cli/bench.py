@@ -5,6 +5,7 @@ of its own and puts each figure beside a yardstick of the same run.
 """
 
 import json
+import signal
 import time
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
@@ -13,10 +14,13 @@ import typer
 
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
+    PATIENCE_MS,
     Bootstrap,
     Failure,
     Format,
+    Interrupted,
     OutputFormat,
+    note,
     pairs,
 )
 
@@ -35,7 +39,12 @@ Figures = dict[str, float]
 def _show(measure: Callable[[], Coroutine[Any, Any, Figures]], output: OutputFormat) -> None:
     import trio
 
-    figures = trio.run(measure)
+    try:
+        figures = trio.run(measure)
+    except (KeyboardInterrupt, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and not error.subgroup(KeyboardInterrupt):
+            raise
+        raise Interrupted(signal.SIGINT) from None
     if output is OutputFormat.JSON:
         print(json.dumps(figures))
         return
@@ -58,6 +67,7 @@ def produce(
     given = {
         "bootstrap.servers": bootstrap,
         "acks": acks,
+        "max.block.ms": PATIENCE_MS,
         **pairs(options or [], "--property"),
     }
 
@@ -66,7 +76,10 @@ def produce(
 
         value = bytes(size)
         async with Producer(given) as producer:
-            await producer.send_and_wait(topic, value)
+            try:
+                await producer.send_and_wait(topic, value)
+            except ValueError as error:
+                raise Failure(str(error)) from None
             began = time.perf_counter()
             for _ in range(count):
                 try:
@@ -95,6 +108,7 @@ def consume(
         "bootstrap.servers": bootstrap,
         "auto.offset.reset": "earliest",
         "max.poll.records": "10000",
+        "default.api.timeout.ms": PATIENCE_MS,
         **pairs(options or [], "--property"),
     }
 
@@ -103,12 +117,18 @@ def consume(
 
         read = byte_count = 0
         async with Consumer(given) as consumer:
-            await consumer.assign_topics(topic)
+            names = await consumer.assign_topics(topic)
+            ends = await consumer.end_offsets(*names)
+            beginnings = await consumer.beginning_offsets(*names)
+            there = sum(ends.values()) - sum(beginnings.values())
+            if there < count:
+                note(f"{count:,} records were asked for, and {topic} holds {there:,}")
+            wanted = min(count, there)
             began = time.perf_counter()
-            while read < count:
+            while read < wanted:
                 records = await consumer.poll(STALLED_S_MAX)
                 if not records:
-                    raise Failure(f"{topic} ends after {read:,} records; {count:,} were asked for")
+                    raise Failure(f"{topic} gives no more after {read:,} records of {wanted:,}")
                 read += len(records)
                 byte_count += sum([len(record.value or b"") for record in records])
             seconds = time.perf_counter() - began
@@ -133,6 +153,7 @@ def latency(
         "bootstrap.servers": bootstrap,
         "acks": acks,
         "linger.ms": "0",
+        "max.block.ms": PATIENCE_MS,
         **pairs(options or [], "--property"),
     }
 

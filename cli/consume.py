@@ -2,7 +2,8 @@
 
 It starts at the end of the topic unless told otherwise, as Kafka's console consumer does, and runs
 until it is stopped, has enough records, or has reached the end. SIGINT and SIGTERM are the normal
-way out of an endless read: exit code 0.
+way out of an endless read: exit code 0. A partition without a leader is named and left out, so that
+the others can be read; with --exit-at-end the exit code is then 1.
 """
 
 import contextlib
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minibroker.cli.lookup import look_up
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
+    PATIENCE_MS,
     Bootstrap,
+    Failure,
     Interrupted,
     TopicArgument,
     TopicOption,
+    counted,
     interruptible,
     note,
     one_topic,
@@ -28,22 +33,28 @@ if TYPE_CHECKING:
     from minibroker.cli.formats import Piece, Start
     from minibroker.client import ConsumerRecord
     from minibroker.client.blocking import Consumer
-    from minibroker.protocol.types import TopicPartition
+    from minibroker.protocol.messages.metadata import TopicMetadata
 
 POLL_S = 0.5
 DEFAULT_FORMAT = r"%s\n"
+DEFAULT_OFFSET = "end"
 
 
 FromBeginning = Annotated[
     bool, typer.Option("--from-beginning", help="The same as --offset beginning.")
 ]
 Offset = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--offset", "-o", metavar="OFFSET", help="beginning, end, N, -N (last N) or s@TIME."
+        "--offset",
+        "-o",
+        metavar="OFFSET",
+        help="end (the default), beginning, N, -N (last N) or s@TIME.",
     ),
 ]
-Partition = Annotated[int | None, typer.Option("--partition", "-p", help="Only this partition.")]
+Partition = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
+]
 CountMax = Annotated[
     int | None, typer.Option("--max-messages", "-c", min=0, help="Stop after so many.")
 ]
@@ -51,13 +62,13 @@ ExitAtEnd = Annotated[
     bool, typer.Option("--exit-at-end", "-e", help="Stop at what was the end when it began.")
 ]
 FormatString = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--format",
         "-f",
         metavar="FORMAT",
         help="%t topic, %p partition, %o offset, %k key, %s value, %T timestamp, %h headers,"
-        " %K and %S sizes of key and value; \\n, \\t.",
+        " %K and %S sizes of key and value; \\n, \\t. Default: '%s\\n'.",
     ),
 ]
 Properties = Annotated[
@@ -78,35 +89,37 @@ def consume(
     topic_option: TopicOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     from_beginning: FromBeginning = False,
-    offset: Offset = "end",
+    offset: Offset = None,
     partition: Partition = None,
     count_max: CountMax = None,
     exit_at_end: ExitAtEnd = False,
-    format_string: FormatString = DEFAULT_FORMAT,
+    format_string: FormatString = None,
     properties: Properties = None,
     options: Options = None,
 ) -> None:
     """Print records; by default those that arrive from now on."""
-    from minibroker.cli.formats import FormatError, compile_format, format_of, parse_offset
     from minibroker.client.blocking import Consumer
 
     name = one_topic(topic, topic_option)
-    try:
-        start = parse_offset("beginning" if from_beginning else offset)
-        given = pairs(properties or [], "--property")
-        write = compile_format(format_of(given) if given else format_string)
-    except FormatError as error:
-        raise typer.BadParameter(str(error)) from None
+    start = _start(from_beginning, offset)
+    write = _writer(format_string, pairs(properties or [], "--property"))
     config = {
         "bootstrap.servers": bootstrap,
         "allow.auto.create.topics": "false",
         "max.poll.records": "10000",
+        "default.api.timeout.ms": PATIENCE_MS,
         **pairs(options or [], "--consumer-property"),
     }
+    if sys.stdout is None:
+        raise Failure("there is nowhere to print records to: stdout is closed")
     count = 0
     began = time.monotonic()
+    left_out: list[int] = []
     with contextlib.suppress(Interrupted), interruptible(), Consumer(config) as consumer:
-        reader = Reader(consumer, name, partition, exit_at_end)
+        consumer.assign_topics(name)  # says first if there is no such topic
+        found = look_up(name, partition, config, "default.api.timeout.ms")
+        numbers, left_out = _readable(found, partition)
+        reader = Reader(consumer, name, numbers, exit_at_end)
         reader.begin(start)
         while not reader.is_done and count != count_max:
             records = consumer.poll(POLL_S)
@@ -114,31 +127,65 @@ def consume(
                 records = records[: count_max - count]
             count += len(records)  # first, because a signal may come while they are printed
             _print(write, records)
-    note(f"{count:,} records consumed from {name} in {time.monotonic() - began:.1f} s")
+    note(f"{counted(count, 'record')} consumed from {name} in {time.monotonic() - began:.1f} s")
+    if left_out and exit_at_end:
+        raise Failure(f"{name} was not read whole: {counted(len(left_out), 'partition')} left out")
+
+
+def _start(from_beginning: bool, offset: str | None) -> "Start":
+    from minibroker.cli.formats import FormatError, parse_offset
+
+    if from_beginning and offset is not None:
+        raise typer.BadParameter("--from-beginning and --offset both say where to begin: name one")
+    try:
+        return parse_offset("beginning" if from_beginning else offset or DEFAULT_OFFSET)
+    except FormatError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _writer(format_string: str | None, properties: dict[str, str]) -> "Piece":
+    from minibroker.cli.formats import FormatError, compile_format, format_of
+
+    if properties and format_string is not None:
+        raise typer.BadParameter("--property and --format both say what to print: name one")
+    if format_string is None:
+        format_string = DEFAULT_FORMAT
+    try:
+        return compile_format(format_of(properties) if properties else format_string)
+    except FormatError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _readable(found: "TopicMetadata | None", partition: int | None) -> tuple[list[int], list[int]]:
+    """The partitions to read, and those that have to be left out, which are named."""
+    partitions = found.partitions if found is not None else ()
+    wanted = [each for each in partitions if partition in (None, each.partition)]
+    numbers = [each.partition for each in wanted if each.leader_id >= 0]
+    left_out = [each.partition for each in wanted if each.leader_id < 0]
+    for number in left_out:
+        note(f"WARNING: partition {number} is offline (it has no leader) and is not read")
+    if not numbers:
+        raise Failure("nothing can be read; the broker's log says why")
+    return numbers, left_out
 
 
 class Reader:
     """Which partitions are read, from where, and to where."""
 
     def __init__(
-        self, consumer: "Consumer", topic: str, partition: int | None, exit_at_end: bool
+        self, consumer: "Consumer", topic: str, partitions: list[int], exit_at_end: bool
     ) -> None:
+        from minibroker.protocol.types import TopicPartition
+
         self._consumer = consumer
-        self._topic = topic
-        self._partition = partition
+        self._names = [TopicPartition(topic, number) for number in partitions]
         self._exit_at_end = exit_at_end
         self._ends: dict[TopicPartition, int] = {}
 
     def begin(self, start: "Start") -> None:
         """Assign the partitions and go to where the reading starts."""
-        from minibroker.protocol.types import TopicPartition
-
-        consumer = self._consumer
-        if self._partition is None:
-            names = consumer.assign_topics(self._topic)
-        else:
-            names = [TopicPartition(self._topic, self._partition)]
-            consumer.assign(names)
+        consumer, names = self._consumer, self._names
+        consumer.assign(names)
         self._ends = consumer.end_offsets(*names)
         if start.kind == "time":
             consumer.seek_to_time(start.number)
@@ -152,6 +199,8 @@ class Reader:
                 "tail": max(first, end - start.number),
                 "offset": start.number,
             }[start.kind]
+            if offset > end and self._exit_at_end:
+                note(f"{name}: offset {offset} is beyond the end, which is {end}")
             consumer.seek(name, offset)
 
     @property

@@ -39,6 +39,8 @@ OFFSET_ENTRY: Final = struct.Struct(">ii")
 def entries_of(path: Path, with_records: bool) -> Iterator[Entry]:
     """What is in a file, by its name. Raises `Failure` for one that is none of ours."""
     reader = _reader_of(path)
+    if not path.exists():
+        raise Failure(f"{path}: no such file")
     if reader is None:
         raise Failure(f"{path}: not a log, index, snapshot or checkpoint file")
     if reader is _segment:

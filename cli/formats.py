@@ -20,6 +20,10 @@ TOKEN: Final = re.compile(r"%(.?)|\\x([0-9a-fA-F]{2})|\\(.?)", re.DOTALL)
 ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 
+LONG_MAX: Final = 2**63 - 1
+LONG_DIGITS_MAX: Final = 20
+
+
 class FormatError(ValueError):
     """A format string or an offset that means nothing; the text is for the user."""
 
@@ -51,17 +55,22 @@ def _constant(text: bytes) -> Piece:
     return lambda record: text
 
 
+def _bytes(text: str) -> bytes:
+    """As it was typed: what is not UTF-8 in an argument is there as surrogate escapes."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def compile_format(text: str) -> Piece:
     """A function that writes a record. Raises `FormatError` naming what is unknown."""
     pieces: list[Piece] = []
     position = 0
     for match in TOKEN.finditer(text):
         if match.start() > position:
-            pieces.append(_constant(text[position : match.start()].encode()))
+            pieces.append(_constant(_bytes(text[position : match.start()])))
         position = match.end()
         pieces.append(_piece(match))
     if position < len(text):
-        pieces.append(_constant(text[position:].encode()))
+        pieces.append(_constant(_bytes(text[position:])))
     if len(pieces) == 1:
         return pieces[0]
     return lambda record: b"".join([piece(record) for piece in pieces])
@@ -90,6 +99,8 @@ def format_of(properties: Mapping[str, str]) -> str:
     for name in properties:
         if name not in known:
             raise FormatError(f"unknown property {name!r}; there are {', '.join(sorted(known))}")
+        if name in tokens and properties[name] not in ("true", "false"):
+            raise FormatError(f"{name} is true or false, not {properties[name]!r}")
     default = {"print.value": "true"}
     wanted = [
         token for name, token in tokens.items() if {**default, **properties}.get(name) == "true"
@@ -113,14 +124,21 @@ def parse_offset(text: str) -> Start:
     if text.startswith("s@"):
         return Start("time", _time_ms(text.removeprefix("s@")))
     if re.fullmatch(r"-?\d+", text):
-        number = int(text)
+        number = _long(text)
         return Start("tail", -number) if text.startswith("-") else Start("offset", number)
     raise FormatError(f"{text!r} is no offset: beginning, end, N, -N or s@TIME")
 
 
+def _long(text: str) -> int:
+    """What fits into 63 bits, as every offset and time does."""
+    if len(text) > LONG_DIGITS_MAX or abs(int(text)) > LONG_MAX:
+        raise FormatError(f"{text!r} has more than 63 bits")
+    return int(text)
+
+
 def _time_ms(text: str) -> int:
     if text.isdecimal():
-        return int(text)
+        return _long(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:

@@ -53,9 +53,10 @@ def dump(
         raise typer.BadParameter("name at least one file")
     damage_count = 0
     for path in _whole(named):
+        entries = entries_of(path, data)
         if not as_json:
             print(f"Dumping {path}")
-        for entry in entries_of(path, data):
+        for entry in entries:
             is_damage = entry["type"] == DAMAGE
             damage_count += is_damage
             if is_damage or not verify_only:

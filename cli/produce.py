@@ -1,26 +1,30 @@
 """`minibroker produce TOPIC`: each line of a file or of stdin becomes a record.
 
 Everything is acknowledged when it ends with exit code 0. SIGINT or SIGTERM stops reading, delivers
-what was read, and ends with 130 or 143, because the input was not all sent.
+what was read, and ends with 130 or 143, because the input was not all sent. However it ends, it
+says how many records were delivered.
 """
 
 import sys
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from minibroker.cli.lookup import look_up
 from minibroker.cli.progress import Progress
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
+    PATIENCE_MS,
     Bootstrap,
     Failure,
     Interrupted,
     TopicArgument,
     TopicOption,
+    counted,
     interruptible,
     note,
     one_topic,
@@ -33,6 +37,33 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_LINES = 5_000
 
+File = Annotated[
+    Path | None, typer.Option("--file", "-l", help="Read this file; default is stdin.")
+]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="One key for all records.")]
+KeyDelimiter = Annotated[
+    str | None, typer.Option("--key-delimiter", "-K", help="Splits each line into key and value.")
+]
+Partition = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, help="Send all to this partition.")
+]
+Acks = Annotated[str, typer.Option("--acks", help="all, 1 or 0.")]
+Compression = Annotated[
+    str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--producer-property", "-X", metavar="NAME=VALUE", help="Any other option."),
+]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        metavar="FILE",
+        help="Write what was acknowledged, as JSON lines; a file that is there is added to.",
+    ),
+]
+
 
 class Tally:
     """What became of the records; `failure` is the first thing that went wrong."""
@@ -41,6 +72,21 @@ class Tally:
         self.delivered = 0
         self.failed = 0
         self.failure: Exception | None = None
+
+    @contextmanager
+    def told(self, sender: "Sender") -> Iterator[None]:
+        """Say at the end of the block, however it ends, what was delivered."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - began
+            if sender.without_key:
+                lines = counted(sender.without_key, "line")
+                note(f"{lines} without the key delimiter, sent without a key")
+            rate = f" ({self.delivered / seconds:,.0f} a second)" if seconds > 1 else ""
+            delivered = counted(self.delivered, "record")
+            note(f"{delivered} delivered to {sender.topic} in {seconds:.1f} s{rate}")
 
     def count(self, delivery: "Delivery") -> None:
         """Called for every batch."""
@@ -56,30 +102,14 @@ def produce(
     *,
     topic_option: TopicOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-l", help="Read this file; default is stdin.")
-    ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="One key for all records.")] = None,
-    key_delimiter: Annotated[
-        str, typer.Option("--key-delimiter", "-K", help="Splits each line into key and value.")
-    ] = "",
-    partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="Send all to this partition.")
-    ] = None,
-    acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "all",
-    compression: Annotated[
-        str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
-    ] = "none",
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--producer-property", "-X", metavar="NAME=VALUE", help="Any other option."),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            "--ledger", metavar="FILE", help="Write what was acknowledged, as JSON lines."
-        ),
-    ] = None,
+    file: File = None,
+    key: Key = None,
+    key_delimiter: KeyDelimiter = None,
+    partition: Partition = None,
+    acks: Acks = "all",
+    compression: Compression = "none",
+    options: Options = None,
+    ledger: LedgerFile = None,
 ) -> None:
     """Send lines as records, and wait until all are acknowledged."""
     from minibroker.client.blocking import Producer
@@ -87,7 +117,6 @@ def produce(
     from minibroker.client.options import ACKS
 
     name = one_topic(topic, topic_option)
-    delimiter = key_delimiter.replace("\\t", "\t").encode()
     config = {
         "bootstrap.servers": bootstrap,
         "acks": acks,
@@ -95,22 +124,50 @@ def produce(
         **pairs(options or [], "--producer-property"),
     }
     tally = Tally()
-    sender = Sender(name, partition, key.encode() if key is not None else None, delimiter)
-    started = time.monotonic()
+    sender = Sender(name, partition, *_key_or_delimiter(key, key_delimiter))
     with ExitStack() as stack:
         stack.enter_context(interruptible())
-        source = stack.enter_context(file.open("rb")) if file else sys.stdin.buffer
+        source = stack.enter_context(_input(file))
         listeners: list[Callable[[Delivery], None]] = [tally.count]
-        # Made before the file is: it refuses bad options.
+        # Made before the ledger is: it refuses bad options.
         producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
+        look_up(name, partition, {"max.block.ms": PATIENCE_MS} | config, "max.block.ms")
+        stack.enter_context(tally.told(sender))
         if ledger:
             kept = Ledger(ledger, ACKS[config["acks"]], _now_ms)
             listeners.append(stack.enter_context(kept).record)
         stack.enter_context(producer)
         interrupted = _send_all(producer, sender, source)
-    _report(tally, sender, time.monotonic() - started)
+    if tally.failed:
+        raise Failure(f"{counted(tally.failed, 'record')} not delivered: {tally.failure}")
     if interrupted:
         raise interrupted
+
+
+def _key_or_delimiter(key: str | None, delimiter: str | None) -> tuple[bytes | None, bytes]:
+    if delimiter == "":
+        raise typer.BadParameter("--key-delimiter is empty: no line can be split by it")
+    if key is not None and delimiter is not None:
+        raise typer.BadParameter("--key and --key-delimiter both say what the key is: name one")
+    split = (delimiter or "").replace("\\t", "\t")
+    return None if key is None else _bytes(key), _bytes(split)
+
+
+def _bytes(text: str) -> bytes:
+    """An argument as it was typed, which need not be UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+@contextmanager
+def _input(file: Path | None) -> Iterator[IO[bytes]]:
+    """Where the lines come from."""
+    if file is not None:
+        with file.open("rb") as opened:
+            yield opened
+    elif sys.stdin is None:
+        raise Failure("there is nothing to read: stdin is closed, and no --file is named")
+    else:
+        yield sys.stdin.buffer
 
 
 def _tell(listeners: Iterable[Callable[["Delivery"], None]], delivery: "Delivery") -> None:
@@ -153,7 +210,10 @@ def _send_all(producer: "Producer", sender: Sender, source: IO[bytes]) -> Interr
     try:
         with Progress(source) as progress:
             for number, line in enumerate(source):
-                sender.send(producer, line)
+                try:
+                    sender.send(producer, line)
+                except ValueError as error:
+                    raise Failure(f"line {number + 1}: {error}") from None
                 if number % PROGRESS_EVERY_LINES == 0:
                     progress.show(number)
     except Interrupted as signalled:
@@ -161,13 +221,3 @@ def _send_all(producer: "Producer", sender: Sender, source: IO[bytes]) -> Interr
         note("interrupted: delivering what was read; a second signal ends at once")
     producer.flush()
     return interrupted
-
-
-def _report(tally: Tally, sender: Sender, seconds: float) -> None:
-    """What happened; raises `Failure` if anything was not delivered."""
-    if sender.without_key:
-        note(f"{sender.without_key} lines had no key delimiter and were sent without a key")
-    rate = f" ({tally.delivered / seconds:,.0f} a second)" if seconds > 1 else ""
-    note(f"{tally.delivered:,} records delivered to {sender.topic} in {seconds:.1f} s{rate}")
-    if tally.failed:
-        raise Failure(f"{tally.failed:,} records were not delivered: {tally.failure}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minibroker.cli.terminal import USAGE, Failure, pairs
+from minibroker.cli.terminal import USAGE, Failure, note, pairs
 
 if TYPE_CHECKING:
     from minibroker.broker.config import Loaded
@@ -28,7 +28,10 @@ Settings = Annotated[
 
 
 def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
-    """Join flags, environment, file and defaults; a bad one is a usage error."""
+    """Join flags, environment, file and defaults, and say what is worth a warning.
+
+    A bad setting is a usage error.
+    """
     from minibroker.broker.config import ConfigError, load
 
     try:
@@ -36,9 +39,12 @@ def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(f"cannot read the configuration file {file}: {error}", USAGE) from None
     try:
-        return load(text, os.environ, settings)
+        loaded = load(text, os.environ, settings)
     except ConfigError as error:
         raise Failure(f"{error}; `minibroker config show` lists all", USAGE) from None
+    for warning in loaded.warnings:
+        note(f"WARNING: {warning}")
+    return loaded
 
 
 def given_settings(settings: list[str] | None) -> dict[str, str]:

@@ -62,8 +62,6 @@ def start(
     named = {"log.dirs": str(data_dir or ""), "listeners": listen, "flush": flush}
     given = {name: value for name, value in named.items() if value}
     loaded = load_settings(file, given_settings(settings) | given)
-    for warning in loaded.warnings:
-        note(f"WARNING: {warning}")
 
     import trio
 
@@ -141,9 +139,7 @@ async def _real_system(config: "Config") -> "System":
     return System(
         network=TcpNetwork(in_worker),
         files=RealFiles(),
-        store=await _open_store(
-            config.metadata_store or f"sqlite:{config.log_dirs / METADATA_FILE}"
-        ),
+        store=await _open_store(_store_name(config)),
         wall_ms=wall_ms,
         boot_id=boot_id(),
         rng=random.Random(),
@@ -152,17 +148,31 @@ async def _real_system(config: "Config") -> "System":
 
 
 def _check_store(config: "Config") -> None:
-    """A store that forgets knows nothing of what an earlier run has left: refused, not guessed.
+    """A store that knows nothing of what an earlier run has left is refused, and not made anew.
 
     Going on would set all that data aside, because no topic of it is known.
     """
     from minibroker.broker.log.directory import META
 
-    if config.metadata_store == MEMORY_STORE and Path(config.log_dirs, META).exists():
+    if not Path(config.log_dirs, META).exists():
+        return
+    if config.metadata_store == MEMORY_STORE:
         raise Failure(
             f"metadata.store={MEMORY_STORE} forgets its topics with the process, and"
             f" {config.log_dirs} holds data of an earlier run; name a new directory with --data-dir"
         )
+    path = Path(_store_name(config).partition(":")[2])
+    if not path.exists() or not path.stat().st_size:
+        what = "empty" if path.exists() else "not there"
+        raise Failure(
+            f"the metadata store {path} is {what}, but {config.log_dirs} holds data of an earlier"
+            " run: its topics are not known without it. Put back a copy of the store, or name a"
+            " new directory with --data-dir"
+        )
+
+
+def _store_name(config: "Config") -> str:
+    return config.metadata_store or f"sqlite:{config.log_dirs / METADATA_FILE}"
 
 
 async def _open_store(name: str) -> "MetadataStore":

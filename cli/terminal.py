@@ -51,7 +51,9 @@ Bootstrap = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar="MINIBROKER_BOOTSTRAP_SERVER",
-        help="Where to find a broker; several are joined by commas.",
+        show_envvar=False,  # its line would be cut at 80 columns
+        help="Where to find a broker; several are joined by commas. In the environment:"
+        " MINIBROKER_BOOTSTRAP_SERVER",
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Shape of the output.")]
@@ -61,14 +63,21 @@ TopicOption = Annotated[
     typer.Option("--topic", metavar="TOPIC", help="The same as TOPIC.", show_default=False),
 ]
 TimeoutS = Annotated[
-    float, typer.Option("--timeout-s", metavar="S", help="How long to try, in seconds.")
+    float, typer.Option("--timeout-s", metavar="S", min=0.001, help="How long to try, in seconds.")
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+PATIENCE_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute
 
 
 def note(text: str) -> None:
     """A line for the human at the terminal."""
-    print(f"% {text}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # it is where the command was started without one
+        print(f"% {text}", file=sys.stderr, flush=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 record`, `2 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def one_topic(argument: str | None, option: str | None) -> str:
@@ -76,17 +85,26 @@ def one_topic(argument: str | None, option: str | None) -> str:
     if argument is not None and option is not None and argument != option:
         raise typer.BadParameter(f"two topics are named: {argument} and {option}")
     topic = argument if argument is not None else option
-    if topic is None:
+    if not topic:
         raise typer.BadParameter("name a topic: TOPIC or --topic TOPIC")
-    return topic
+    return readable(topic, "the topic's name")
+
+
+def readable(text: str, what: str) -> str:
+    """The text, which may go to a broker: an argument can be any bytes, a name cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(f"{what} is not UTF-8: {text!r}") from None
+    return text
 
 
 def pairs(given: list[str], option: str) -> dict[str, str]:
     """`NAME=VALUE` texts as a mapping."""
-    split = [text.partition("=") for text in given]
-    for name, separator, value in split:
+    split = [readable(text, option).partition("=") for text in given]
+    for text, (name, separator, _) in zip(given, split, strict=True):
         if not name or not separator:
-            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {name + value!r}")
+            raise typer.BadParameter(f"{option} takes NAME=VALUE, not {text!r}")
     return {name.strip(): value for name, _, value in split}
 
 
@@ -134,7 +152,8 @@ def failures_as_one_line() -> Iterator[None]:
         sys.exit(interrupted.exit_code)
     except BrokenPipeError:
         # Whoever read our output has seen enough; Python must not complain while it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
         message = explain(error)

@@ -3,11 +3,13 @@
 The lines are those of Kafka's verifiable producer, so that whatever judges a run by its ledger
 reads ledgers of either. Text that is not UTF-8 is written with surrogate escapes, which
 `str.encode("utf-8", "surrogateescape")` turns back into the same bytes. Each batch's lines are
-given to the system at once, so a ledger survives the end of its program.
+given to the system at once, so a ledger survives the end of its program. A file that is there is
+added to: what it holds may be the only evidence of an earlier run.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -18,11 +20,12 @@ class Ledger:
     """Writes as deliveries come in (`record` fits `on_delivery`); used with `with`.
 
     `acks` is written beside each record: what an acknowledgement was worth. `wall_ms` is the
-    wall clock.
+    wall clock. An `OSError` says that it was the ledger that could not be written.
     """
 
     def __init__(self, path: Path | str, acks: int, wall_ms: Callable[[], int]) -> None:
-        self._file: IO[str] = Path(path).open("w", encoding="ascii")  # noqa: SIM115 (__exit__)
+        self._path = path
+        self._file: IO[str] = Path(path).open("a", encoding="ascii")  # noqa: SIM115 (__exit__)
         self._acks = acks
         self._wall_ms = wall_ms
 
@@ -31,8 +34,11 @@ class Ledger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._write([{"name": "shutdown_complete"}])
-        self._file.close()
+        try:
+            self._write([{"name": "shutdown_complete"}])
+        finally:
+            with self._explained():  # it tries once more to write what could not be written
+                self._file.close()
 
     def record(self, delivery: Delivery) -> None:
         """One line for each record of a batch."""
@@ -59,8 +65,17 @@ class Ledger:
 
     def _write(self, entries: list[dict[str, object]]) -> None:
         timestamp = {"timestamp": self._wall_ms()}
-        self._file.write("".join([json.dumps(timestamp | entry) + "\n" for entry in entries]))
-        self._file.flush()
+        with self._explained():
+            self._file.write("".join([json.dumps(timestamp | entry) + "\n" for entry in entries]))
+            self._file.flush()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = f"cannot write the ledger: {error.strerror}"
+            raise OSError(error.errno, text, str(self._path)) from None
 
 
 def _text(data: bytes | None) -> str | None:

@@ -43,6 +43,7 @@ from minibroker.protocol.messages.topics import (
 )
 
 PARTITIONS_MAX: Final = 10_000  # of the cluster; each keeps files open
+INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client makes (PRO-08)
 TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 TopicsRequest: TypeAlias = CreateTopicsRequest | DeleteTopicsRequest | AlterConfigsRequest
@@ -263,6 +264,9 @@ def check_name(name: str, others: Collection[str]) -> None:
     if name in (".", "..") or not TOPIC_NAME.fullmatch(name):
         what = f"topic name {name!r}: only letters, digits, '.', '_' and '-', and not '.' or '..'"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+    if name.startswith(INTERNAL_PREFIX):
+        what = f"topic name {name!r}: names that begin with '__' are for the broker's own topics"
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     if "." in name or "_" in name:
         spelled = name.replace(".", "_")
         for other in others:
@@ -306,7 +310,9 @@ def _partition_count(image: ClusterImage, config: Config, wanted: int) -> int:
 def _replication_factor(image: ClusterImage, config: Config, wanted: int) -> int:
     factor = config.default_replication_factor if wanted == DEFAULT_COUNT else wanted
     if not 1 <= factor <= len(image.brokers):
-        what = f"replication factor {factor}: there are {len(image.brokers)} live brokers"
+        count = len(image.brokers)
+        live = "1 live broker" if count == 1 else f"{count} live brokers"
+        what = f"replication factor {factor}, with {live}"
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, what)
     return factor
 

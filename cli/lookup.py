@@ -1,0 +1,39 @@
+"""What a broker says of a topic before anything is read or written.
+
+A command that asks this first fails within seconds where nobody answers, and names a partition
+that is not there, instead of waiting for it: to the clients it may still come.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from minibroker.cli.terminal import Failure, counted
+
+if TYPE_CHECKING:
+    from minibroker.protocol.messages.metadata import TopicMetadata
+
+
+def look_up(
+    topic: str, partition: int | None, options: Mapping[str, str], patience: str
+) -> "TopicMetadata | None":
+    """The topic, or None if there is none yet; `patience` names the option that says how long.
+
+    Raises `Failure` if it has no such partition, and what `Admin` raises.
+    """
+    from minibroker.client.blocking import Admin
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    servers = {"bootstrap.servers": options["bootstrap.servers"]}
+    with Admin(servers | {"default.api.timeout.ms": options[patience]}) as admin:
+        try:
+            [found] = admin.describe_topics(topic)
+        except BrokerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return None
+    count = len(found.partitions)
+    if partition is not None and partition >= count:
+        has = counted(count, "partition")
+        raise Failure(f"topic {topic} has {has}, numbered from 0: there is no {partition}")
+    return found
