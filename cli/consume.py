@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minibroker.cli.lookup import look_up
+from minibroker.cli.lookup import look_up, without_leader
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     PATIENCE_MS,
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
     from minibroker.cli.formats import Piece, Start
     from minibroker.client import ConsumerRecord
     from minibroker.client.blocking import Consumer
-    from minibroker.protocol.messages.metadata import TopicMetadata
+    from minibroker.protocol.types import TopicPartition
 
 POLL_S = 0.5
 DEFAULT_FORMAT = r"%s\n"
-DEFAULT_OFFSET = "end"
 
 
 FromBeginning = Annotated[
@@ -99,6 +98,7 @@ def consume(
 ) -> None:
     """Print records; by default those that arrive from now on."""
     from minibroker.client.blocking import Consumer
+    from minibroker.protocol.types import TopicPartition
 
     name = one_topic(topic, topic_option)
     start = _start(from_beginning, offset)
@@ -114,14 +114,17 @@ def consume(
         raise Failure("there is nowhere to print records to: stdout is closed")
     count = 0
     began = time.monotonic()
-    left_out: list[int] = []
+    left_out: set[int] = set()
     with contextlib.suppress(Interrupted), interruptible(), Consumer(config) as consumer:
         consumer.assign_topics(name)  # says first if there is no such topic
         found = look_up(name, partition, config, "default.api.timeout.ms")
-        numbers, left_out = _readable(found, partition)
-        reader = Reader(consumer, name, numbers, exit_at_end)
+        left_out = without_leader(found, partition, "is not read")
+        wanted = consumer.assignment if partition is None else [TopicPartition(name, partition)]
+        reader = Reader(consumer, [each for each in wanted if each.partition not in left_out])
         reader.begin(start)
-        while not reader.is_done and count != count_max:
+        if exit_at_end:
+            reader.tell_what_is_beyond()
+        while not (exit_at_end and reader.is_done) and count != count_max:
             records = consumer.poll(POLL_S)
             if count_max is not None:
                 records = records[: count_max - count]
@@ -133,12 +136,14 @@ def consume(
 
 
 def _start(from_beginning: bool, offset: str | None) -> "Start":
-    from minibroker.cli.formats import FormatError, parse_offset
+    from minibroker.cli.formats import FormatError, Start, parse_offset
 
     if from_beginning and offset is not None:
         raise typer.BadParameter("--from-beginning and --offset both say where to begin: name one")
     try:
-        return parse_offset("beginning" if from_beginning else offset or DEFAULT_OFFSET)
+        if offset is None:
+            return Start("beginning" if from_beginning else "end")
+        return parse_offset(offset)
     except FormatError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -156,35 +161,19 @@ def _writer(format_string: str | None, properties: dict[str, str]) -> "Piece":
         raise typer.BadParameter(str(error)) from None
 
 
-def _readable(found: "TopicMetadata | None", partition: int | None) -> tuple[list[int], list[int]]:
-    """The partitions to read, and those that have to be left out, which are named."""
-    partitions = found.partitions if found is not None else ()
-    wanted = [each for each in partitions if partition in (None, each.partition)]
-    numbers = [each.partition for each in wanted if each.leader_id >= 0]
-    left_out = [each.partition for each in wanted if each.leader_id < 0]
-    for number in left_out:
-        note(f"WARNING: partition {number} is offline (it has no leader) and is not read")
-    if not numbers:
-        raise Failure("nothing can be read; the broker's log says why")
-    return numbers, left_out
-
-
 class Reader:
     """Which partitions are read, from where, and to where."""
 
-    def __init__(
-        self, consumer: "Consumer", topic: str, partitions: list[int], exit_at_end: bool
-    ) -> None:
-        from minibroker.protocol.types import TopicPartition
-
+    def __init__(self, consumer: "Consumer", names: "list[TopicPartition]") -> None:
         self._consumer = consumer
-        self._names = [TopicPartition(topic, number) for number in partitions]
-        self._exit_at_end = exit_at_end
+        self._names = names
         self._ends: dict[TopicPartition, int] = {}
 
     def begin(self, start: "Start") -> None:
         """Assign the partitions and go to where the reading starts."""
         consumer, names = self._consumer, self._names
+        if not names:
+            raise Failure("nothing can be read; the broker's log says why")
         consumer.assign(names)
         self._ends = consumer.end_offsets(*names)
         if start.kind == "time":
@@ -199,16 +188,19 @@ class Reader:
                 "tail": max(first, end - start.number),
                 "offset": start.number,
             }[start.kind]
-            if offset > end and self._exit_at_end:
-                note(f"{name}: offset {offset} is beyond the end, which is {end}")
             consumer.seek(name, offset)
+
+    def tell_what_is_beyond(self) -> None:
+        """Name the partitions that end before the place where the reading starts."""
+        for name, end in self._ends.items():
+            offset = self._consumer.position(name)
+            if offset is not None and offset > end:
+                note(f"{name}: offset {offset} is beyond the end, which is {end}")
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was read that was there at the beginning, and that is enough."""
-        return self._exit_at_end and all(
-            (self._consumer.position(name) or 0) >= end for name, end in self._ends.items()
-        )
+        """Whether everything was read that was there at the beginning."""
+        return all((self._consumer.position(name) or 0) >= end for name, end in self._ends.items())
 
 
 def _print(write: "Piece", records: "list[ConsumerRecord]") -> None:

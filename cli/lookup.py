@@ -1,13 +1,13 @@
 """What a broker says of a topic before anything is read or written.
 
 A command that asks this first fails within seconds where nobody answers, and names a partition
-that is not there, instead of waiting for it: to the clients it may still come.
+that is not there or offline, instead of waiting in silence: for a client it may still come.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from minibroker.cli.terminal import Failure, counted
+from minibroker.cli.terminal import Failure, counted, note
 
 if TYPE_CHECKING:
     from minibroker.protocol.messages.metadata import TopicMetadata
@@ -37,3 +37,16 @@ def look_up(
         has = counted(count, "partition")
         raise Failure(f"topic {topic} has {has}, numbered from 0: there is no {partition}")
     return found
+
+
+def without_leader(found: "TopicMetadata | None", partition: int | None, fate: str) -> set[int]:
+    """Which of the wanted partitions nobody leads; each is named, with what that means here."""
+    partitions = found.partitions if found is not None else ()
+    numbers = {
+        each.partition
+        for each in partitions
+        if each.leader_id < 0 and partition in (None, each.partition)
+    }
+    for number in sorted(numbers):
+        note(f"WARNING: partition {number} is offline (it has no leader) and {fate}")
+    return numbers

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from minibroker.cli.lookup import look_up
+from minibroker.cli.lookup import look_up, without_leader
 from minibroker.cli.progress import Progress
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -131,7 +131,9 @@ def produce(
         listeners: list[Callable[[Delivery], None]] = [tally.count]
         # Made before the ledger is: it refuses bad options.
         producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
-        look_up(name, partition, {"max.block.ms": PATIENCE_MS} | config, "max.block.ms")
+        patience = {"max.block.ms": PATIENCE_MS}
+        found = look_up(name, partition, patience | config, "max.block.ms")
+        without_leader(found, partition, "takes nothing: what goes there waits for a leader")
         stack.enter_context(tally.told(sender))
         if ledger:
             kept = Ledger(ledger, ACKS[config["acks"]], _now_ms)

@@ -50,10 +50,8 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT",
-        envvar="MINIBROKER_BOOTSTRAP_SERVER",
-        show_envvar=False,  # its line would be cut at 80 columns
-        help="Where to find a broker; several are joined by commas. In the environment:"
-        " MINIBROKER_BOOTSTRAP_SERVER",
+        envvar="MINIBROKER_BOOTSTRAP",  # a longer name is cut in the help at 80 columns
+        help="Where to find a broker; several are joined by commas.",
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Shape of the output.")]

@@ -28,6 +28,7 @@ class Shown(NamedTuple):
         ("%R", b"\0\0\0\5"),
         ("%h", b"a=1,b="),
         (r"100%% \x41\\", b"100% A\\"),
+        ("\udcff", b"\xff"),
         ("", b""),
     ],
 )
@@ -65,7 +66,9 @@ def test_offsets_are_those_of_kcat(text: str, expected: Start) -> None:
     assert parse_offset(text) == expected
 
 
-@pytest.mark.parametrize("text", ["middle", "1.5", "s@yesterday", ""])
+@pytest.mark.parametrize(
+    "text", ["middle", "1.5", "s@yesterday", "", str(2**63), f"s@{2**70}", "9" * 5000]
+)
 def test_other_offsets_are_refused(text: str) -> None:
     """What is no offset is an error, not the beginning or the end."""
     with pytest.raises(FormatError):
@@ -79,3 +82,5 @@ def test_properties_of_the_console_consumer() -> None:
     assert compile_format(shown)(Shown()) == b"k\n"
     with pytest.raises(FormatError, match=r"print\.kee"):
         format_of({"print.kee": "true"})
+    with pytest.raises(FormatError, match="true or false, not 'maybe'"):
+        format_of({"print.key": "maybe"})

@@ -1,6 +1,9 @@
 """The frame of the command line: help, versions, usage errors."""
 
 import json
+import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -16,6 +19,22 @@ COMMANDS = [
     *(["bench", what] for what in ("produce", "consume", "latency")),
     ["config", "show"],
 ]
+WRONG = [
+    ["begin"],
+    ["topic", "make"],
+    ["topic", "list", "--timeout-s", "0"],
+    ["start", "--fast"],
+    ["log", "dump"],
+    ["produce", ""],
+    ["produce", "t", "-p", "-1"],
+    ["produce", "t", "-K", ""],
+    ["produce", "t", "-k", "x", "-K", ":"],
+    ["consume", ""],
+    ["consume", "t", "-p", "-1"],
+    ["consume", "t", "-o", "5", "--from-beginning"],
+    ["consume", "t", "--property", "print.key=maybe"],
+    ["consume", "t", "--property", "print.key=true", "-f", "%s"],
+]
 HELP = """
 import contextlib, io, json, sys
 from minibroker.cli.main import main
@@ -30,17 +49,32 @@ for command in json.loads(sys.argv[1]):
         told.append([command, ended.code or 0, shown.getvalue(), sorted(sys.modules)])
 print(json.dumps(told))
 """
+ENDINGS = """
+import json, sys
+from minibroker.cli.main import main
+codes = []
+for command in json.loads(sys.argv[1]):
+    sys.argv = ["minibroker", *command]
+    try:
+        main()
+    except SystemExit as ended:
+        codes.append(ended.code)
+print(json.dumps(codes))
+"""
 
 
 def test_help_loads_nothing_that_it_does_not_need() -> None:
     """Each command explains itself, and neither a broker nor an event loop is loaded for it."""
     done = subprocess.run(
         [sys.executable, "-c", HELP, json.dumps(COMMANDS)],
+        env={**os.environ, "COLUMNS": "80"},
         capture_output=True,
         text=True,
         check=True,
     )
     told = json.loads(done.stdout)
+    for command, _, shown, _ in told:
+        assert ("--bootstrap-server" in shown) == ("MINIBROKER_BOOTSTRAP" in shown), command
     assert [command for command, *_ in told] == COMMANDS
     slow = {"trio", "msgpack", "sqlite3", "crc32c", "minibroker.broker", "minibroker.client"}
     for command, code, shown, modules in told:
@@ -51,12 +85,40 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
 
 def test_a_wrong_command_is_a_usage_error() -> None:
     """What cannot be understood ends with exit code 2, and nothing is done."""
-    for arguments in (["begin"], ["topic", "make"], ["start", "--fast"], ["log", "dump"]):
+    done = subprocess.run(
+        [sys.executable, "-c", ENDINGS, json.dumps(WRONG)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [2] * len(WRONG)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_without_streams_says_so() -> None:
+    """A closed stdin or stdout is one line of an error, and nothing is waited for."""
+    for arguments, closed, word in (
+        (["produce", "t"], "<&-", "stdin is closed"),
+        (["consume", "t"], ">&-", "stdout is closed"),
+    ):
+        command = shlex.join([sys.executable, "-m", "minibroker.cli", *arguments])
         done = subprocess.run(
-            [sys.executable, "-m", "minibroker.cli", *arguments], capture_output=True, check=False
+            ["sh", "-c", f"{command} {closed}"], stderr=subprocess.PIPE, text=True, check=False
         )
-        assert done.returncode == 2, arguments
-        assert b"Traceback" not in done.stderr
+        assert done.returncode == 1
+        assert re.fullmatch(f"% ERROR: .*{word}.*\n", done.stderr)
+
+
+def test_a_name_in_the_environment_that_means_nothing_is_told_once() -> None:
+    """A mistyped variable is a warning, not silence."""
+    done = subprocess.run(
+        [sys.executable, "-m", "minibroker.cli", "config", "show"],
+        env={**os.environ, "KAFKA_NUM_PARTITION": "5"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.count("KAFKA_NUM_PARTITION") == 1
 
 
 def test_settings_are_shown_as_they_can_be_given() -> None:

@@ -5,7 +5,15 @@ import errno
 import pytest
 import typer
 
-from minibroker.cli.terminal import USAGE, Failure, explain, failures_as_one_line, one_topic, pairs
+from minibroker.cli.terminal import (
+    USAGE,
+    Failure,
+    counted,
+    explain,
+    failures_as_one_line,
+    one_topic,
+    pairs,
+)
 from minibroker.client.errors import ClientTimeout, ConfigError
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -46,7 +54,7 @@ def test_a_mistake_of_ours_keeps_its_traceback(error: Exception) -> None:
 def test_a_topic_is_named_once() -> None:
     """As an argument or as Kafka's option; two different names are a usage error."""
     assert one_topic("t", None) == one_topic(None, "t") == one_topic("t", "t") == "t"
-    for argument, option in ((None, None), ("a", "b")):
+    for argument, option in ((None, None), ("a", "b"), ("", None), ("\udcff", None)):
         with pytest.raises(typer.BadParameter):
             one_topic(argument, option)
 
@@ -54,5 +62,15 @@ def test_a_topic_is_named_once() -> None:
 def test_pairs_keep_what_follows_the_first_sign() -> None:
     """A value may hold equal signs; a text without one is a usage error."""
     assert pairs(["a=b=c", "d="], "--x") == {"a": "b=c", "d": ""}
-    with pytest.raises(typer.BadParameter, match="--x"):
-        pairs(["a"], "--x")
+    for text in ("a", "=", "a=\udcff"):
+        with pytest.raises(typer.BadParameter, match="--x"):
+            pairs([text], "--x")
+
+
+def test_one_is_not_a_plural() -> None:
+    """Counts read as a person would write them."""
+    assert [counted(number, "record") for number in (0, 1, 2000)] == [
+        "0 records",
+        "1 record",
+        "2,000 records",
+    ]
