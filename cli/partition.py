@@ -44,6 +44,7 @@ def recover(
     from minibroker.broker.disk import RealFiles
     from minibroker.broker.log.directory import DataDirectory, explaining
     from minibroker.broker.log.recovery import accept_damage, kept_aside
+    from minibroker.broker.log.segment import offsets_in
 
     files = RealFiles()
     given = {"log.dirs": str(data_dir)} if data_dir else {}
@@ -59,7 +60,8 @@ def recover(
         if not kept:
             note(f"{topic}-{number} is not damaged")
             return
-        _tell(f"{topic}-{number}", kept)
+        bases = offsets_in(files.list(directory), ".log")
+        _tell(f"{topic}-{number}", kept, min(bases, default=0))
         _agree(is_agreed)
         accept_damage(files, directory)
     finally:
@@ -67,12 +69,17 @@ def recover(
     print(f"Recovered partition {topic}-{number}.")
 
 
-def _tell(name: str, kept: "list[Kept]") -> None:
+def _tell(name: str, kept: "list[Kept]", log_start: int) -> None:
     """What is given up, as far as what was kept can say it."""
-    first = int(kept[0].path.stem)
-    last = max((one.last_offset for one in kept if one.last_offset is not None), default=-1)
-    end = f"to {last}" if last >= first else "on (up to where, nothing that was kept can tell)"
-    note(f"{name}: the records from offset {first} {end} are lost; the log goes on at {first}")
+    offsets = [int(one.path.stem) for one in kept]
+    if offsets[0] < log_start:
+        lost = f"from offset {offsets[0]} to {log_start - 1}"
+        note(f"{name}: the records {lost} are lost; the log begins at {log_start}")
+    first = min((offset for offset in offsets if offset >= log_start), default=None)
+    if first is not None:
+        last = max((one.last_offset for one in kept if one.last_offset is not None), default=-1)
+        end = f"to {last}" if last >= first else "on (up to where, nothing that was kept can tell)"
+        note(f"{name}: the records from offset {first} {end} are lost; the log goes on at {first}")
     for one in kept:
         note(f"{one.size} bytes were kept in {one.path}")
 

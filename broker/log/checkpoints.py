@@ -7,6 +7,9 @@ A worker writes them now and then, the loop writes them before a log is cut. So 
 whoever writes collects the offsets when it is its turn: what is on the disk is never older than
 what was there before. A turn takes one fsync.
 
+What the file of log starts says is true before segments go (`settle`): so a first segment above it
+is one that lost those before it, not one that retention left.
+
 What a file says of a deleted log must not be believed of a new one of its name: `lower` takes it
 out before that is made.
 """
@@ -59,6 +62,15 @@ class Checkpoint:
         """
         with self._files.one_writer():
             return self._offsets.get(topic_partition, NO_OFFSET) <= offset or self._replace()
+
+    def settle(self, topic_partition: TopicPartition, offset: int) -> None:
+        """See to it that the file says no other offset of a partition: on a full disk, nothing."""
+        with self._files.one_writer():
+            is_other = self._offsets.get(topic_partition, offset) != offset
+            if is_other and not self._replace():
+                self._files.remove(self._path)
+                self._files.sync_dir(self._path.parent)
+                self._offsets = {}
 
     def _replace(self) -> bool:
         offsets = self._collect()

@@ -15,7 +15,7 @@ from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.outcomes import Damage, Opening, Place
 from minibroker.broker.log.producers import ProducerStates, SnapshotError
-from minibroker.broker.log.recovery import Recovery, check_segment, known_damage
+from minibroker.broker.log.recovery import Recovery, check_segment, known_damage, missing_front
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
 from minibroker.broker.log.snapshots import Snapshots
@@ -90,7 +90,8 @@ class _Loader:
     def run(self) -> Loaded:
         opening, segments = self._opening, self._segments
         self._open_segments()
-        damage = known_damage(self._place)
+        first_base = segments.first.base_offset
+        damage = missing_front(self._place, opening, first_base) or known_damage(self._place)
         first_checked = self._first_to_check()
         is_checked = first_checked < len(segments)
         known_end = self._known_end(first_checked)
@@ -139,7 +140,9 @@ class _Loader:
         for base_offset in bases:
             self._segments.add(self._new_segment(base_offset))
         if not len(self._segments):
-            self._segments.add(self._new_segment(self._opening.log_start))
+            # Never at an offset that was given out before.
+            base_offset = max(self._opening.log_start, self._opening.promised_end)
+            self._segments.add(self._new_segment(base_offset))
 
     def _first_to_check(self) -> int:
         """The index of the first segment to be read; the number of segments if none is."""
@@ -194,10 +197,7 @@ class _Loader:
 
     def _restart_at(self, offset: int) -> None:
         """Nothing of what is here is to be read any more (REC-08)."""
-        for segment in self._segments.take_from(0):
-            segment.close()
-            for path in segment.paths:
-                self._place.files.remove(path)
+        self._segments.remove_from(0, self._place.files)
         self._segments.add(self._new_segment(offset))
 
     def _load_epochs(self, known_end: int) -> None:

@@ -11,7 +11,8 @@ What must be true on the disk, in this order:
 * an epoch's start is written before its first batch, without fsync: headers can tell it again;
 * the recovery point rises only after fsync has returned (`start_flush`, `finish_flush`), and is
   lowered and persisted (`before_cut`) before a cut, so that no shorter log looks damaged;
-* the log start rises before files of deleted segments are renamed.
+* the log start is persisted (`before_cut`) before segments at the front go, so that a missing
+  first segment can be told from one that retention took.
 
 `generation` grows with every cut: a flush that began before one proves nothing, and slices of
 bytes that were cut are stale.
@@ -71,7 +72,7 @@ class Log:
         self.log_end = loaded.log_end
         self.checkpointed_high_watermark = loaded.high_watermark
         self.damage: Damage | None = loaded.damage
-        # Called with an offset before the log is cut there, to lower what is checkpointed.
+        # Called before segments go: what is checkpointed must be true of the log up to an offset.
         self.before_cut: Callable[[TopicPartition, int], None] = lambda *_: None
         self._place = place
         self._segments = loaded.segments
@@ -98,6 +99,10 @@ class Log:
     def topic_id(self) -> bytes:
         """Which topic of that name; b"" if the directory does not say."""
         return self._place.topic_id
+
+    @topic_id.setter
+    def topic_id(self, topic_id: bytes) -> None:
+        self._place = replace(self._place, topic_id=topic_id)
 
     @property
     def limits(self) -> LogLimits:
@@ -212,6 +217,9 @@ class Log:
         self._snapshots.take(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)
         if sealed.size == 0:
+            if sealed is self._segments.first:
+                self.log_end = base_offset
+                self._move_start(base_offset, base_offset)
             self._trash.put(self._segments.take_from(len(self._segments) - 1)[0], now_ms, 0)
         self._segments.add(segment)
         return segment
@@ -277,33 +285,33 @@ class Log:
             self.restart_at(offset, now_ms)
             return
         index = self._segments.index_of(offset)
-        self._before_cut([*self._segments][index].end_below(offset))
-        self._remove_from(index + 1)
+        end_offset = [*self._segments][index].end_below(offset)
+        self._before_cut(end_offset, min(self.log_start, end_offset))
+        self._segments.remove_from(index + 1, self._files)
         active = self._segments.active
         self._after_cut(active.cut(active.position_of(offset)), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop everything, and go on empty at `offset`."""
         assert offset >= 0
-        self._before_cut(min(offset, self._segments.first.base_offset))
-        self._remove_from(0)
+        self._before_cut(min(offset, self._segments.first.base_offset), offset)
+        self._segments.remove_from(0, self._files)
         self._snapshots.drop_outside(offset + 1, offset)
         self._segments.add(self._new_segment(offset, now_ms))
-        self.log_start = offset
         self._after_cut(offset, now_ms)
 
-    def _remove_from(self, index: int) -> None:
-        """What is cut is of no use to anybody: it goes at once, from the end, to leave no hole."""
-        for segment in reversed(self._segments.take_from(index)):
-            segment.close()
-            for path in segment.paths:
-                self._files.remove(path)
-
-    def _before_cut(self, offset: int) -> None:
+    def _before_cut(self, offset: int, log_start: int) -> None:
         index = self._segments.index_of(offset)
         self._durability.cut(offset, [*self._segments][index].base_offset)
-        self.log_start = min(self.log_start, offset)
-        self.before_cut(self.topic_partition, offset)
+        self._move_start(log_start, offset)
+
+    def _move_start(self, log_start: int, end_offset: int) -> None:
+        before, self.log_start = self.log_start, log_start
+        try:
+            self.before_cut(self.topic_partition, end_offset)
+        except Refused:
+            self.log_start = before
+            raise
 
     def _after_cut(self, offset: int, now_ms: int) -> None:
         self._durability.note_name_change()
@@ -322,7 +330,8 @@ class Log:
             self._roll(self.log_end, now_ms)
         deleted = self._segments.take_first(count)
         if deleted:
-            self.log_start = max(self.log_start, self._segments.first.base_offset)
+            log_start = max(self.log_start, self._segments.first.base_offset)
+            self._move_start(log_start, self.log_end)
             self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(self.log_start))
             self._durability.note_name_change()
             # Retention forgets no producer: those whose batches go are in a snapshot.

@@ -9,11 +9,9 @@ no log (`names.py`) is left alone.
 `start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint.
 """
 
-import base64
 import logging
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from minibroker.broker.log.checkpoints import (
@@ -29,11 +27,18 @@ from minibroker.broker.log.log import Log
 from minibroker.broker.log.names import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
+    is_among_deleted,
     is_deleted_name,
     name_aside,
     parse_log_name,
 )
 from minibroker.broker.log.outcomes import DISK_IS_FULL, NO_ROOM, Opening, Place
+from minibroker.broker.log.partition_metadata import (
+    PARTITION_METADATA,
+    read_topic_id,
+    write_topic_id,
+)
+from minibroker.broker.log.recovery import DAMAGED_SUFFIX
 from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.broker.log.trash import is_over
 from minibroker.broker.log.validate import Refused
@@ -41,7 +46,6 @@ from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 LOGGER = logging.getLogger(__name__)
-PARTITION_METADATA = "partition.metadata"
 SPARE_FILES = 32  # left to what the process opens for a moment only
 
 
@@ -54,6 +58,11 @@ class ManagerStatistics:
     strays: tuple[str, ...]
     deleting_count: int
     tail_safe: bool
+
+
+def _start_to_checkpoint(log: Log) -> int:
+    """The log start; as long as a loss is not accepted, not above it, for it may be put back."""
+    return log.log_start if log.damage is None else min(log.log_start, log.damage.offset)
 
 
 class LogManager:
@@ -76,7 +85,7 @@ class LogManager:
         self._log_start_file = Checkpoint(
             files,
             root / LOG_STARTS,
-            lambda: {name: log.log_start for name, log in self.logs.items()},
+            lambda: {name: _start_to_checkpoint(log) for name, log in self.logs.items()},
         )
         self._high_watermark_file = Checkpoint(
             files, root / HIGH_WATERMARKS, lambda: dict(self._high_watermarks)
@@ -116,53 +125,62 @@ class LogManager:
         recovery_points = self._recovery_point_file.read()
         log_starts = self._log_start_file.read()
         high_watermarks = self._high_watermark_file.read()
-        for name in self._files.list(self._root):
-            directory = self._root / name
-            if not self._files.is_dir(directory):
-                continue
-            if is_deleted_name(name):
-                self._files.remove_tree(directory)
-                continue
-            topic_partition = parse_log_name(name)
-            if topic_partition is None or not self._is_log(directory):
-                continue
-            opening = Opening(
+        openings = {
+            name: Opening(
                 is_clean=self._directory.is_clean,
-                recovery_point=recovery_points.get(topic_partition, 0),
-                log_start=log_starts.get(topic_partition, 0),
-                high_watermark=high_watermarks.get(topic_partition, 0),
+                recovery_point=recovery_points.get(name, 0),
+                log_start=log_starts.get(name, NO_OFFSET),
+                high_watermark=high_watermarks.get(name, 0),
                 same_boot=self._directory.same_boot,
             )
-            topic_id = self._read_topic_id(directory)
-            place = Place(self._files, directory, topic_partition, topic_id)
-            self._adopt(Log.open(place, self._limits, opening, now_ms=now_ms))
-        if not self._directory.is_clean:
+            for name in sorted({*recovery_points, *log_starts, *high_watermarks})
+        }
+        unknown = Opening(is_clean=self._directory.is_clean, same_boot=self._directory.same_boot)
+        names = [name for name in self._files.list(self._root) if self._is_dir(name)]
+        for name in names:
+            topic_partition = parse_log_name(name)
+            if topic_partition is not None and self._is_log(self._root / name):
+                self._open(topic_partition, openings.get(topic_partition, unknown), now_ms)
+        deleted = [name for name in names if is_deleted_name(name)]
+        # A clean stop left no word of what was deleted before it.
+        self._open_missing(openings, () if self._directory.is_clean else deleted, now_ms)
+        if not self._directory.is_clean or self.statistics().damaged:
             # What an unclean stop cost is known (or kept as damage): from here on nothing is
             # missing, and the next start must not believe so.
             self.checkpoint_recovery_points()
             self.checkpoint_high_watermarks()
+            self.checkpoint_log_starts()
+        for name in deleted:
+            self._files.remove_tree(self._root / name)
+
+    def _open_missing(
+        self, openings: Mapping[TopicPartition, Opening], deleted: Sequence[str], now_ms: int
+    ) -> None:
+        """Logs that were here and did not go through us: damaged, with nothing left in them."""
+        for name, opening in openings.items():
+            is_gone = name not in self._logs and not is_among_deleted(name, deleted)
+            if is_gone and opening.promised_end > 0 and parse_log_name(str(name)) == name:
+                LOGGER.error("%s is gone", self._root / str(name))
+                self._open(name, replace(opening, log_start=max(0, opening.log_start)), now_ms)
+                self._files.sync_dir(self._root)
+
+    def _open(self, name: TopicPartition, opening: Opening, now_ms: int) -> None:
+        directory = self._root / str(name)
+        place = Place(self._files, directory, name, read_topic_id(self._files, directory))
+        self._adopt(Log.open(place, self._limits, opening, now_ms=now_ms))
+
+    def _is_dir(self, name: str) -> bool:
+        return self._files.is_dir(self._root / name)
 
     def _adopt(self, log: Log) -> None:
         log.before_cut = self._before_cut
         self._logs[log.topic_partition] = log
         self._high_watermarks[log.topic_partition] = log.checkpointed_high_watermark
 
-    def _read_topic_id(self, directory: PurePath) -> bytes:
-        """The topic id in `partition.metadata`, b"" if it cannot be told."""
-        path = directory / PARTITION_METADATA
-        data = self._files.read_bytes(path) if self._files.exists(path) else b""
-        for line in data.splitlines():
-            name, _, value = line.partition(b": ")
-            if name == b"topic_id":
-                with suppress(ValueError):
-                    return base64.urlsafe_b64decode(value + b"==")
-        LOGGER.warning("%s names no topic id", path)
-        return b""
-
     def _is_log(self, directory: PurePath) -> bool:
         """Whether a directory with a log's name is one; what a creation left behind is removed."""
         names = self._files.list(directory)
-        if PARTITION_METADATA in names:
+        if PARTITION_METADATA in names or offsets_in(names, DAMAGED_SUFFIX):
             return True
         logs = [file_name(base_offset, ".log") for base_offset in offsets_in(names, ".log")]
         if any(self._has_bytes(directory / name) for name in logs):
@@ -195,9 +213,9 @@ class LogManager:
         """Make a log where there is none. Raises Refused if there is no room now, OSError."""
         assert topic_partition not in self._logs, "there is a log of that name"
         directory = self._root / str(topic_partition)
-        text = base64.urlsafe_b64encode(topic_id).rstrip(b"=")
         place = Place(self._files, directory, topic_partition, topic_id)
-        self._forget_namesake(topic_partition)
+        if not self._forget(topic_partition):
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
         try:
             self._require_spare_files()
             if self._files.exists(directory):
@@ -207,9 +225,7 @@ class LogManager:
                     name_aside(self._files, self._root, topic_partition, b"", STRAY_SUFFIX),
                 )
             self._files.make_dir(directory)
-            self._files.write_atomic(
-                directory / PARTITION_METADATA, b"version: 0\ntopic_id: " + text + b"\n"
-            )
+            write_topic_id(self._files, directory, topic_id)
             log = Log.open(place, limits, now_ms=now_ms)
         except OSError as error:
             if error.errno in DISK_IS_FULL:
@@ -219,6 +235,12 @@ class LogManager:
             raise
         self._adopt(log)
         return log
+
+    def claim(self, topic_partition: TopicPartition, topic_id: bytes) -> None:
+        """Say whose an empty log is that names no topic: what stands for one that is gone."""
+        log = self._logs[topic_partition]
+        log.topic_id = topic_id
+        write_topic_id(self._files, log.directory, topic_id)
 
     def _require_spare_files(self) -> None:
         """Raise OSError if a new log would take the last descriptors: checkpoints, flushes and
@@ -233,24 +255,33 @@ class LogManager:
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Take a log away: its name is free at once, its files go when the delay has passed."""
-        log = self._put_aside(topic_partition, DELETE_SUFFIX)
+        log = self._take_out(topic_partition)
+        self._put_aside(log, DELETE_SUFFIX)
         self._deleted.append((now_ms + log.limits.file_delete_delay_ms, log))
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Keep the bytes of a log that nobody knows, out of the way."""
-        log = self._put_aside(topic_partition, STRAY_SUFFIX)
+        log = self._take_out(topic_partition)
+        self._forget(topic_partition)
+        self._put_aside(log, STRAY_SUFFIX)
         log.abandon()
         LOGGER.warning("%s is unknown to the metadata, kept in %s", topic_partition, log.directory)
 
-    def _put_aside(self, topic_partition: TopicPartition, suffix: str) -> Log:
-        log = self._logs.pop(topic_partition)
+    def _take_out(self, topic_partition: TopicPartition) -> Log:
         del self._high_watermarks[topic_partition]
-        log.move_to(name_aside(self._files, self._root, topic_partition, log.topic_id, suffix))
-        return log
+        return self._logs.pop(topic_partition)
 
-    def _forget_namesake(self, topic_partition: TopicPartition) -> None:
-        """Before a log is made: take what is checkpointed of an older one out. Raises Refused."""
-        self._lower(topic_partition, NO_OFFSET)
+    def _put_aside(self, log: Log, suffix: str) -> None:
+        name = log.topic_partition
+        log.move_to(name_aside(self._files, self._root, name, log.topic_id, suffix))
+
+    def _forget(self, topic_partition: TopicPartition) -> bool:
+        """Take what is checkpointed of a log that is no more out; False if the disk is full.
+
+        Else the next start would look for it, and believe it of a new log of that name.
+        """
+        files = (self._recovery_point_file, self._high_watermark_file, self._log_start_file)
+        return all(file.lower(topic_partition, NO_OFFSET) for file in files)
 
     # -- duties
 
@@ -275,6 +306,7 @@ class LogManager:
             log.remove_deleted_files(now_ms)
         for due_ms, log in list(self._deleted):
             if is_over(due_ms, log.limits.file_delete_delay_ms, now_ms):
+                self._forget(log.topic_partition)
                 log.abandon()
                 self._files.remove_tree(log.directory)
                 self._deleted.remove((due_ms, log))
@@ -305,15 +337,17 @@ class LogManager:
         return self._log_start_file.write()
 
     def _before_cut(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Lower what is checkpointed for a log before it is cut. Raises Refused."""
+        """Make the checkpoints true of a log before it is cut to its start and `offset`.
+
+        Raises Refused if the disk is full, but never for the log start: retention makes room.
+        """
         before = self._high_watermarks[topic_partition]
         self._high_watermarks[topic_partition] = min(before, offset)
-        self._lower(topic_partition, offset)
-
-    def _lower(self, topic_partition: TopicPartition, offset: int) -> None:
-        for file in (self._recovery_point_file, self._high_watermark_file, self._log_start_file):
+        for file in (self._recovery_point_file, self._high_watermark_file):
             if not file.lower(topic_partition, offset):
                 raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+        log_start = _start_to_checkpoint(self._logs[topic_partition])
+        self._log_start_file.settle(topic_partition, log_start)
 
     # -- ending
 

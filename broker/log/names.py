@@ -5,6 +5,7 @@ and those are neither read nor removed, however much they look like a topic's.
 """
 
 import re
+from collections.abc import Sequence
 from itertools import count
 from pathlib import PurePath
 
@@ -27,6 +28,16 @@ def parse_log_name(name: str) -> TopicPartition | None:
 def is_deleted_name(name: str) -> bool:
     """Whether a directory was named by `name_aside` to be removed."""
     return _DELETED.fullmatch(name) is not None
+
+
+def is_among_deleted(topic_partition: TopicPartition, deleted: Sequence[str]) -> bool:
+    """Whether one of these directories, named by `name_aside`, was the log of a partition."""
+    name = str(topic_partition)
+    for path in deleted:
+        start, _, _ = path.rpartition(".")
+        if start == name or (len(path) == NAME_BYTES_MAX and name.startswith(start)):
+            return True
+    return False
 
 
 def name_aside(

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from minibroker.broker.log.files import File, Files
+from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition
 
 
@@ -25,13 +26,19 @@ class Opening:
     """What the data directory knows about a log before its files are read.
 
     `same_boot`: the machine has not stopped since the last append, so the page cache lost nothing.
+    `log_start` is -1 if nothing is known of it.
     """
 
     is_clean: bool = False
     recovery_point: int = 0
-    log_start: int = 0
+    log_start: int = NO_OFFSET
     high_watermark: int = 0
     same_boot: bool = False
+
+    @property
+    def promised_end(self) -> int:
+        """Up to where the log must be there, whatever happened."""
+        return max(self.recovery_point, self.high_watermark if self.same_boot else 0)
 
 
 # A full disk is answered and lived with; any other OSError leaves the broker.

@@ -10,7 +10,8 @@ on what lies there:
 * damage: a valid batch behind a bad one, an end below the recovery point, or, as long as the
   machine did not stop, an end below the high watermark or segments behind the end. The bytes are
   kept in `*.damaged` files, named by the first offset they may hold, and as long as such a file
-  lies there the log says that it is damaged, at every start.
+  lies there the log says that it is damaged, at every start. A log whose first segments are gone
+  is damaged, too, from its checkpointed start on.
 """
 
 import logging
@@ -64,6 +65,30 @@ def known_damage(place: Place) -> Damage | None:
         return None
     offset = min(offsets)
     return Damage(offset, f"records from offset {offset} on were lost and not given up yet")
+
+
+def missing_front(place: Place, opening: Opening, first_base: int) -> Damage | None:
+    """Whether the first segments are gone: what was promised is there from the log start on.
+
+    The log start is checkpointed before segments go, the promise is lowered before a cut.
+    A loss that was accepted is known by its file, until the log start is checkpointed anew.
+    """
+    start = opening.log_start
+    if not 0 <= start < min(first_base, opening.promised_end):
+        return None
+    if place.files.exists(place.directory / file_name(start, ACCEPTED_SUFFIX)):
+        return None
+    damage = Damage(start, f"it begins at {first_base}, and what it had from {start} on is gone")
+    LOGGER.error("%s is damaged: %s", place.topic_partition, damage.reason)
+    _mark(place, start)
+    return damage
+
+
+def _mark(place: Place, offset: int) -> None:
+    """Keep in mind that records are lost of which there are no bytes."""
+    path = place.directory / file_name(offset, DAMAGED_SUFFIX)
+    place.files.open(path, create=True).close()
+    place.files.sync_dir(place.directory)
 
 
 class Kept(NamedTuple):
@@ -206,8 +231,7 @@ class Recovery:
         reason = self._missing(log_end)
         if reason is not None and self.damage is None:
             self._report(log_end, reason)
-            self._place.files.open(self._kept_path(log_end), create=True).close()
-            self._place.files.sync_dir(self._place.directory)
+            _mark(self._place, log_end)
 
     def _report(self, offset: int, reason: str) -> None:
         self.damage = Damage(offset, reason)

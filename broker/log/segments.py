@@ -10,6 +10,7 @@ batches only, so nothing is sent that it would have to throw away.
 import bisect
 from collections.abc import Iterator
 
+from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import OffsetAtTime
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.slices import FileSlice
@@ -63,6 +64,13 @@ class Segments:
         taken = self._list[index:]
         del self._list[index:], self._bases[index:]
         return taken
+
+    def remove_from(self, index: int, files: Files) -> None:
+        """Remove their files at once, from the end, to leave no hole."""
+        for segment in reversed(self.take_from(index)):
+            segment.close()
+            for path in segment.paths:
+                files.remove(path)
 
     def index_of(self, offset: int) -> int:
         """Which segment holds an offset; the first one for offsets below it."""

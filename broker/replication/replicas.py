@@ -150,7 +150,11 @@ class Replicas:
             for state in order.partitions
         }
         for name, log in self._manager.logs.items():
-            if name not in self._partitions and known.get(name) != log.topic_id:
+            if name in self._partitions or known.get(name) == log.topic_id:
+                continue
+            if name in known and not log.topic_id and log.log_start == log.log_end:
+                self._manager.claim(name, known[name])
+            else:
                 self._manager.set_aside(name)
 
     def _take_role(self, name: TopicPartition, state: PartitionState) -> ErrorCode:

@@ -1,6 +1,7 @@
 """`minibroker partition recover`: the way back from a log that lost records."""
 
 from pathlib import Path
+from shutil import rmtree
 
 from tests.processes import run_cli, running_broker
 
@@ -48,6 +49,28 @@ def test_a_loss_is_accepted_by_command(data_dir: Path) -> None:
         assert again.returncode == 0, again.stderr
         read = run_cli("consume", "t", "-b", broker.address, "--from-beginning", "-e")
         assert read.stdout == "line 0\nagain\n"
+
+
+def test_a_lost_directory_is_accepted_by_command(data_dir: Path) -> None:
+    """REC-03: a partition whose directory is gone is offline until that is accepted, and then
+    goes on at the next offset."""
+    with running_broker(data_dir) as broker:
+        done = run_cli("produce", "t", "-b", broker.address, stdin="a\nb\n")
+        assert done.returncode == 0, done.stderr
+        assert broker.stop() == 0
+    rmtree(data_dir / "t-0")
+    with running_broker(data_dir) as broker:
+        assert "minibroker partition recover t 0" in broker.output
+    done = run_cli("partition", "recover", "t", "0", "--data-dir", str(data_dir), "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "the records from offset 0 to 1 are lost; the log begins at 2" in done.stderr
+    with running_broker(data_dir) as broker:
+        again = run_cli("produce", "t", "-b", broker.address, stdin="c\n")
+        assert again.returncode == 0, again.stderr
+        read = run_cli(
+            "consume", "t", "-b", broker.address, "--from-beginning", "-e", "-f", "%o %s"
+        )
+        assert read.stdout.split() == ["2", "c"]
 
 
 def test_a_partition_that_is_not_there_is_told(data_dir: Path) -> None:

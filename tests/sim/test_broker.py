@@ -12,6 +12,7 @@ import trio.testing
 from minibroker.broker.app import Started, System, serve
 from minibroker.broker.config import load
 from minibroker.broker.log.directory import DataDirectoryError
+from minibroker.broker.log.recovery import accept_damage
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Put
 from minibroker.client.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
@@ -352,6 +353,26 @@ async def test_unknown_logs_are_kept_aside(autojump_clock: trio.testing.MockCloc
     (stray,) = [name for name in names if name.endswith("-stray")]
     log = machine.config.log_dirs / stray / "00000000000000000000.log"
     assert len(machine.files.read_bytes(log)) > 0
+
+
+async def test_a_lost_directory_takes_its_partition_offline(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """REC-03: its topic is not served from an empty log; accepted, no offset is given out again."""
+    machine = Machine()
+    directory = machine.config.log_dirs / "t-0"
+    async with machine.running(), machine.connect() as channel:
+        await topic(channel)
+        await produce(channel, b"a", b"b")
+    machine.files.remove_tree(directory)
+    for _ in range(2):
+        async with machine.running() as started, machine.connect() as channel:
+            assert started.damaged == (TopicPartition("t", 0),)
+            assert (await produce(channel, b"x")).error == ErrorCode.KAFKA_STORAGE_ERROR
+    accept_damage(machine.files, directory)
+    async with machine.running() as started, machine.connect() as channel:
+        assert started.damaged == ()
+        assert (await produce(channel, b"c")).base_offset == 2
 
 
 async def test_a_topic_made_on_a_full_disk_comes_up_by_itself(

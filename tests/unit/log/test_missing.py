@@ -1,0 +1,238 @@
+"""Files that somebody took away: a log whose front or directory is gone says so (REC-03)."""
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.recovery import accept_damage
+from minibroker.testing.disk import SimulatedFiles, Stopped
+from tests.unit.log.test_directory import flush
+from tests.unit.log.test_manager import ID, OTHER_ID, ROOT, A, B, append, disk, start, with_logs
+from tests.unit.log.workbench import NOW, UNLIMITED, Bench, encode, stored
+
+LOG_STARTS = ROOT / "log-start-offset-checkpoint"
+SMALL = replace(UNLIMITED, segment_bytes=2 * len(encode()), file_delete_delay_ms=0)
+
+
+def with_segments(files: SimulatedFiles) -> LogManager:
+    """Logs A with segments from 0, 2 and 4 on, and 5 records; all is synced and checkpointed."""
+    manager = start(files)
+    append_to(manager.create(A, ID, SMALL, NOW), 5)
+    checkpoint(files, manager)
+    return manager
+
+
+def append_to(log, count: int) -> None:
+    for _ in range(count):
+        log.append_as_leader(memoryview(encode()), 0, NOW)
+
+
+def checkpoint(files: SimulatedFiles, manager: LogManager) -> None:
+    for log in manager.logs.values():
+        flush(files, log)
+    manager.note_high_watermarks({name: log.log_end for name, log in manager.logs.items()})
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_high_watermarks()
+    manager.checkpoint_log_starts()
+
+
+def remove_first_segment(files: SimulatedFiles) -> None:
+    files.remove(ROOT / str(A) / f"{0:020}.log")
+
+
+def state(manager: LogManager) -> tuple[int, int, int | None]:
+    """Start, end, and from where on there is damage."""
+    log = manager.get(A)
+    return log.log_start, log.log_end, log.damage and log.damage.offset
+
+
+@pytest.mark.parametrize("boot", ["boot-1", "boot-2"])
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_missing_first_segment_is_damage_until_it_is_accepted(is_clean, boot):
+    """The log start is checkpointed, so a later first segment is a loss, at every start."""
+    files = disk()
+    manager = with_segments(files)
+    if is_clean:
+        manager.close({A: 5})
+    files.kill()
+    remove_first_segment(files)
+    for _ in range(2):
+        assert state(start(files, boot=boot)) == (2, 5, 0)
+        files.kill()
+    accept_damage(files, ROOT / str(A))
+    assert state(start(files, boot=boot)) == (2, 5, None)
+
+
+def test_a_directory_that_is_put_back_is_whole():
+    """As long as nobody accepted the loss nothing is done that could not be undone."""
+    files = disk()
+    with_segments(files).close({A: 5})
+    files.rename(ROOT / str(A), ROOT / "elsewhere")
+    manager = start(files)
+    manager.checkpoint_log_starts()
+    manager.close({A: 5})
+    files.remove_tree(ROOT / str(A))
+    files.rename(ROOT / "elsewhere", ROOT / str(A))
+    assert state(start(files)) == (0, 5, None)
+
+
+def test_a_second_loss_is_told_from_an_accepted_one():
+    """What was given up is the first part of the log only."""
+    files = disk()
+    with_segments(files).close({A: 5})
+    remove_first_segment(files)
+    start(files).close({A: 5})
+    accept_damage(files, ROOT / str(A))
+    start(files).close({A: 5})
+    files.remove(ROOT / str(A) / f"{2:020}.log")
+    assert state(start(files)) == (4, 5, 2)
+
+
+def test_all_segments_of_a_log_are_missing():
+    """It goes on at its end: no offset is given out twice."""
+    files = disk()
+    with_segments(files).close({A: 5})
+    for name in files.list(ROOT / str(A)):
+        if name != "partition.metadata":
+            files.remove(ROOT / str(A) / name)
+    assert state(start(files)) == (5, 5, 0)
+
+
+@pytest.mark.parametrize("content", [None, b"garbage"])
+def test_without_a_checkpoint_nothing_is_said(content):
+    """Then a log begins where its first segment does."""
+    files = disk()
+    with_segments(files).close({A: 5})
+    remove_first_segment(files)
+    files.remove(LOG_STARTS)
+    if content is not None:
+        files.write_atomic(LOG_STARTS, content)
+    assert state(start(files)) == (2, 5, None)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_what_retention_took_is_no_damage(is_full):
+    """The log start is checkpointed before the segments go; on a full disk nothing is said."""
+    files = disk()
+    manager = with_segments(files)
+    manager.get(A).limits = replace(SMALL, retention_ms=10)
+    if is_full:
+        files.space_bytes = 0
+    assert manager.apply_retention({A: 4}, NOW + 1000) == 2
+    assert files.exists(LOG_STARTS) == (not is_full)
+    files.space_bytes = None
+    files.kill()
+    assert state(start(files)) == (4, 5, None)
+
+
+def test_a_crash_around_a_restart_is_no_damage():
+    """A log that goes on at a later offset, and dies at any operation on the way (REC-08)."""
+    total = restarted(None)
+    for count in range(total):
+        restarted(count)
+
+
+def restarted(stop_at: int | None) -> int:
+    files = disk()
+    manager = with_segments(files)
+    before = files.operation_count
+    if stop_at is not None:
+        files.stop_at(before + stop_at)
+    with suppress(Stopped):
+        manager.get(A).restart_at(300, NOW)
+        append_to(manager.get(A), 1)
+        flush(files, manager.get(A))
+        manager.checkpoint_recovery_points()
+    done = files.operation_count - before
+    files.kill()
+    start_, end, damage = state(start(files))
+    assert damage is None
+    assert stop_at is not None or (start_, end) == (300, 301)
+    return done
+
+
+def test_an_empty_log_that_a_gap_moves_is_not_damaged():
+    """A follower's first batch may lie too far away for the first segment (LOG-08)."""
+    bench = Bench()
+    far = 1 << 33
+    bench.follow(stored(far))
+    assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (far, far + 1, [far])
+    assert bench.offsets() == [far]
+    assert bench.cuts == [far]
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_missing_directory_is_damage(is_clean):
+    """In its place is an empty log that goes on where the lost one ended, and says what is lost."""
+    files = disk()
+    manager = with_segments(files)
+    if is_clean:
+        manager.close({A: 5})
+    files.kill()
+    files.remove_tree(ROOT / str(A))
+    manager = start(files)
+    assert (state(manager), manager.statistics().damaged) == ((5, 5, 0), (A,))
+    manager.claim(A, ID)
+    files.kill()
+    manager = start(files)
+    assert (state(manager), manager.get(A).topic_id) == ((5, 5, 0), ID)
+    files.kill()
+    accept_damage(files, ROOT / str(A))
+    assert state(start(files)) == (5, 5, None)
+
+
+@pytest.mark.parametrize("is_power_cut", [False, True])
+def test_a_missing_directory_is_not_forgotten_by_a_crash(is_power_cut):
+    """A start that dies at any operation leaves it to be found by the next."""
+    for count in range(200):
+        files = SimulatedFiles(random.Random(count))
+        with_segments(files).close({A: 5})
+        files.remove_tree(ROOT / str(A))
+        files.sync_dir(ROOT)
+        files.stop_at(files.operation_count + count)
+        died = False
+        try:
+            start(files)
+        except Stopped:
+            died = True
+        if is_power_cut:
+            files.power_off()
+        else:
+            files.kill()
+        assert state(start(files, boot="boot-2" if is_power_cut else "boot-1")) == (5, 5, 0)
+        if not died:
+            return
+    raise AssertionError("the start never ended")
+
+
+@pytest.mark.parametrize("kind", ["deleted", "removed", "stray"])
+def test_a_log_that_went_through_us_is_not_missed(kind):
+    """What a checkpoint still says of it is no reason to look for it."""
+    files = disk()
+    manager = with_logs(files)
+    checkpoint(files, manager)
+    if kind == "stray":
+        manager.set_aside(B)
+    else:
+        manager.delete(B, NOW)
+    if kind == "removed":
+        manager.remove_deleted_files(NOW + 1000)
+    files.kill()
+    assert [*start(files).logs] == [A]
+    files.kill()
+    assert [*start(files).logs] == [A]
+
+
+def test_a_new_log_of_the_name_is_not_missed_instead_of_a_deleted_one():
+    """A log that was deleted and made again, and is lost after a clean stop, is damage."""
+    files = disk()
+    manager = with_segments(files)
+    manager.delete(A, NOW)
+    manager.create(A, OTHER_ID, SMALL, NOW)
+    append(manager, A, 3)
+    manager.close({A: 3})
+    files.remove_tree(ROOT / str(A))
+    assert state(start(files)) == (3, 3, 0)
