@@ -149,15 +149,17 @@ class Outcomes:
 
     def note(self, settled: list[Settled]) -> None:
         """Count batches and tell of them."""
-        for batch, base_offset, error in settled:
-            if error is None:
-                self.delivered += batch.record_count
-            else:
-                self.failed += batch.record_count
-            is_listening = self._on_delivery is not None or self.record is not None
-            if is_listening or error is not None or batch.watchers:
-                self._tell(batch, base_offset, error)
-        self.progress.unpark_all()
+        is_listening = self._on_delivery is not None or self.record is not None
+        try:
+            for batch, base_offset, error in settled:
+                if error is None:
+                    self.delivered += batch.record_count
+                else:
+                    self.failed += batch.record_count
+                if is_listening or error is not None or batch.watchers:
+                    self._tell(batch, base_offset, error)
+        finally:  # also where a listener raises: who waits must not wait for ever
+            self.progress.unpark_all()
 
     def _tell(self, batch: Batch, base_offset: int, error: Exception | None) -> None:
         topic, partition = batch.lane.topic_partition

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_what_is_produced_is_consumed(shell: Shell) -> None:
     shell("topic create lines")
     shell("produce lines -K :", stdin="k1:one\nk2:two\nk1:three: 3\n")
     shell("produce lines -K :", stdin="\nno key")
-    assert "2 lines had no key delimiter" in shell.stderr
+    assert "2 lines without the key delimiter" in shell.stderr
     assert "2 records delivered" in shell.stderr
     everything = "0|k1|one\n1|k2|two\n2|k1|three: 3\n3||\n4||no key\n"
     assert shell("consume lines --from-beginning -e -f %o|%k|%s\\n") == everything
@@ -126,6 +127,55 @@ def test_a_ledger_says_where_each_record_is(shell: Shell, tmp_path: Path) -> Non
     assert told == {(int(p), int(offset)): (key, value) for p, offset, key, value in rows}
 
 
+def test_a_ledger_is_never_wiped(shell: Shell, tmp_path: Path) -> None:
+    """A second run adds to the file: it may be the only evidence of the first."""
+    ledger = tmp_path / "ledger"
+    for line in ("one", "two"):
+        shell(f"produce evidence --ledger {ledger}", stdin=line)
+    entries = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert [entry["value"] for entry in entries if "value" in entry] == ["one", "two"]
+
+
+def test_a_ledger_that_cannot_be_written_is_told(shell: Shell, tmp_path: Path) -> None:
+    """The error names the ledger, and what was delivered until then is counted all the same."""
+    command = shlex.join([*COMMAND, "produce", "kept", "-b", shell.address, "-X", "linger.ms=0"])
+    done = subprocess.run(
+        ["sh", "-c", f"ulimit -f 4; {command} --ledger {shlex.quote(str(tmp_path / 'ledger'))}"],
+        input="x\n" * 5000,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    told, error = done.stderr.splitlines()
+    delivered = int(told.split()[1].replace(",", ""))
+    assert 0 < delivered <= len(shell("consume kept --from-beginning -e").splitlines())
+    assert error.startswith("% ERROR: cannot write the ledger: ")
+
+
+def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
+    """What was before it is delivered and counted, what is behind it is not read."""
+    shell("topic create large")
+    shell("produce large", stdin="first\n" + "x" * 1_500_000 + "\nthird\n", code=1)
+    assert "% 1 record delivered" in shell.stderr
+    assert re.search(r"% ERROR: line 2: .*max\.request\.size", shell.stderr)
+    assert shell("consume large --from-beginning -e") == "first\n"
+
+
+def test_what_is_not_there_is_named_at_once(shell: Shell) -> None:
+    """A partition beyond the last, an offset beyond the end, a file that is not there."""
+    shell("topic create two --partitions 2")
+    for command in ("produce two -p 2", "consume two -p 2 -e"):
+        shell(command, stdin="x", code=1)
+        assert "topic two has 2 partitions, numbered from 0: there is no 2" in shell.stderr
+    assert shell("consume two -p 1 -o 7 -e") == ""
+    assert "two-1: offset 7 is beyond the end, which is 0" in shell.stderr
+    shell("topic create __two", code=1)
+    assert "INVALID_TOPIC_EXCEPTION" in shell.stderr
+    done = run_cli("log", "dump", "nofile")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "% ERROR: nofile: no such file\n")
+
+
 def test_an_endless_reader_ends_when_told(shell: Shell) -> None:
     """A consumer waits for what is new, and SIGINT is its normal end: exit code 0."""
     shell("topic create endless")
@@ -137,7 +187,7 @@ def test_an_endless_reader_ends_when_told(shell: Shell) -> None:
         assert reader.stdout.readline() == b"first\n"
         reader.send_signal(signal.SIGINT)
         assert reader.wait(10) == 0
-        assert b"1 records consumed" in reader.stderr.read()
+        assert b"1 record consumed" in reader.stderr.read()
 
 
 def test_an_interrupted_producer_delivers_what_it_read(shell: Shell) -> None:
@@ -152,7 +202,7 @@ def test_an_interrupted_producer_delivers_what_it_read(shell: Shell) -> None:
         assert shell("consume interrupted --from-beginning -c 1") == "read\n"
         writer.send_signal(signal.SIGTERM)
         assert writer.wait(10) == 128 + signal.SIGTERM
-        assert b"1 records delivered" in writer.stderr.read()
+        assert b"1 record delivered" in writer.stderr.read()
 
 
 def test_figures(shell: Shell) -> None:
@@ -160,5 +210,9 @@ def test_figures(shell: Shell) -> None:
     produced = json.loads(shell("bench produce -n 2000 --format json"))
     assert produced["records_per_s"] > 0
     assert "records_per_s" in shell("bench consume -n 2000")
+    assert json.loads(shell("bench consume -n 3000 --format json"))["records"] == 2001
+    assert "3,000 records were asked for" in shell.stderr
+    shell("bench produce --size 2000000", code=1)
+    assert "max.request.size" in shell.stderr
     latency = json.loads(shell("bench latency --seconds 0.2 --rate 100 --format json"))
     assert 0 < latency["p50_ms"] <= latency["p99_ms"] <= latency["max_ms"]

@@ -106,6 +106,22 @@ def test_an_error_in_the_block_comes_out_as_it_is(address: str, tmp_path: Path) 
     assert sum(delivery.record_count for delivery in deliveries) == 1
 
 
+def test_a_listener_that_raises_ends_the_producer_and_every_wait(address: str) -> None:
+    """Nobody waits for ever for records of a producer that has ended (a full disk of a ledger)."""
+
+    def fail(delivery: Delivery) -> None:
+        raise LookupError("mine")
+
+    with (  # noqa: PT012
+        pytest.raises(ExceptionGroup) as caught,
+        Producer(address, on_delivery=fail, linger_ms=0) as producer,
+    ):
+        for _ in range(2000):
+            producer.send("t", bytes(500))
+        producer.flush()
+    assert caught.value.subgroup(LookupError)
+
+
 def test_the_portal_hands_errors_over_and_refuses_calls_after_its_end() -> None:
     """The caller sees what the call raised; a closed portal says so."""
 
