@@ -79,3 +79,23 @@ def test_a_partition_that_is_not_there_is_told(data_dir: Path) -> None:
     assert done.returncode == 1
     assert f"no partition t-7 in {data_dir}" in done.stderr
     assert not data_dir.exists()
+
+
+def test_a_partition_without_a_leader_does_not_hide_the_others(data_dir: Path) -> None:
+    """REC-03: the healthy partitions are read, the other one is named, and the exit code tells."""
+    with running_broker(data_dir) as broker:
+        at = ("-b", broker.address)
+        assert run_cli("topic", "create", "t", "-p", "2", *at).returncode == 0
+        for number in range(2):
+            done = run_cli("produce", "t", "-p", str(number), *at, stdin=f"in {number}\n")
+            assert done.returncode == 0, done.stderr
+        assert broker.stop() == 0
+    segment = data_dir / "t-0" / f"{0:020}.log"
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with running_broker(data_dir) as broker:
+        read = run_cli("consume", "t", "-b", broker.address, "--from-beginning", "-e")
+        assert (read.returncode, read.stdout) == (1, "in 1\n")
+        assert read.stderr.count("partition 0 is offline") == 1
+        none = run_cli("consume", "t", "-p", "0", "-b", broker.address, "-e")
+        assert (none.returncode, none.stdout) == (1, "")
+        assert "partition 0 is offline" in none.stderr
