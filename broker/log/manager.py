@@ -162,7 +162,6 @@ class LogManager:
             if is_gone and opening.promised_end > 0 and parse_log_name(str(name)) == name:
                 LOGGER.error("%s is gone", self._root / str(name))
                 self._open(name, replace(opening, log_start=max(0, opening.log_start)), now_ms)
-                self._files.sync_dir(self._root)
 
     def _open(self, name: TopicPartition, opening: Opening, now_ms: int) -> None:
         directory = self._root / str(name)
