@@ -154,7 +154,7 @@ def _check_store(config: "Config") -> None:
     """
     from minibroker.broker.log.directory import META
 
-    if not Path(config.log_dirs, META).exists():
+    if not Path(config.log_dirs, META).is_file():
         return
     if config.metadata_store == MEMORY_STORE:
         raise Failure(
