@@ -144,7 +144,7 @@ def restarted(offset: int, stop_at: int | None) -> int:
     checkpoint(files, manager)
     before = files.operation_count
     if stop_at is not None:
-        files.stop_at(before + stop_at)
+        files.stop_at(stop_at)
     with suppress(Stopped):
         manager.get(A).restart_at(offset, NOW)
         append_to(manager.get(A), 1)
@@ -209,7 +209,7 @@ def test_a_missing_directory_is_not_forgotten_by_a_crash(is_power_cut):
         with_segments(files).close({A: 5})
         files.remove_tree(ROOT / str(A))
         files.sync_dir(ROOT)
-        files.stop_at(files.operation_count + count)
+        files.stop_at(count)
         died = False
         try:
             start(files)
