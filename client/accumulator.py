@@ -261,7 +261,8 @@ class Accumulator:
             self._requeue(lane, batch)
         elif (is_about_numbers or code in RETRIABLE) and can_retry:
             batch.retry_at = now + self._backoff_s(batch, code)
-            if code != ErrorCode.NETWORK_EXCEPTION:  # the cluster's links have said that
+            # Lost connections the cluster's links tell; numbers follow from an earlier refusal.
+            if code != ErrorCode.NETWORK_EXCEPTION and not is_about_numbers:
                 lane.note_trouble(str(_error_of(answer)))
             self._requeue(lane, batch)
         else:

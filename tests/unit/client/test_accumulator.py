@@ -259,6 +259,19 @@ def test_why_batches_do_not_get_through_is_said_once(caplog) -> None:
     assert str(machine.errors()[0]).endswith("after 3 tries: KAFKA_STORAGE_ERROR: the disk is full")
 
 
+def test_what_follows_from_a_refusal_is_not_said(caplog) -> None:
+    """Batches behind a refused one have the wrong numbers; the reason is the first one's."""
+    machine = Machine()
+    machine.send()
+    machine.send()
+    first, second = machine.drain()[0], machine.drain()[0]
+    machine.answer(first, ErrorCode.KAFKA_STORAGE_ERROR)
+    machine.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert [record.getMessage() for record in caplog.records] == [
+        "t-0: KAFKA_STORAGE_ERROR; trying again"
+    ]
+
+
 def test_trouble_that_came_back_is_said_again(caplog) -> None:
     """A delivery in between ends the trouble."""
     machine = Machine()
