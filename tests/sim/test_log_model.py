@@ -16,6 +16,8 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
@@ -80,11 +82,11 @@ def limits_for(rng: random.Random) -> LogLimits:
 
 
 class Life:
-    """One log, its model, and the steps that a seed draws."""
+    """One log, its model, and the steps that `rng` draws; `disk_seed` is the disk's own chance."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        self.files = SimulatedFiles(random.Random(seed + 1))
+    def __init__(self, rng: random.Random, disk_seed: int) -> None:
+        self.rng = rng
+        self.files = SimulatedFiles(random.Random(disk_seed))
         self.limits = limits_for(self.rng)
         self.now_ms = 1000
         self.boot = 0
@@ -372,4 +374,13 @@ class Life:
 @pytest.mark.parametrize("seed", range(LIVES), ids=lambda seed: f"seed_{seed}-")
 def test_a_log_is_what_the_model_says(seed: int) -> None:
     """Through appends, cuts and crashes a log holds what was promised (LOG, REC, PID)."""
-    Life(seed).run()
+    Life(random.Random(seed), seed + 1).run()
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(rng=st.randoms(use_true_random=False), disk_seed=st.integers(0, 1 << 32))
+def test_a_log_is_what_the_model_says_of_the_shortest_life(
+    rng: random.Random, disk_seed: int
+) -> None:
+    """The same with steps that Hypothesis draws: what fails is shrunk to its shortest form."""
+    Life(rng, disk_seed).run()
