@@ -26,6 +26,7 @@ from minibroker.broker.properties import (
     Connections,
     FlushMode,
     Identity,
+    Replication,
     Segments,
     TimestampType,
     Topics,
@@ -126,7 +127,7 @@ assert {attribute_of(name) for name in TOPIC_PROPERTIES} == {
 
 
 @dataclass(frozen=True)
-class Config(Identity, Topics, Segments, Upkeep, Connections):
+class Config(Identity, Topics, Replication, Segments, Upkeep, Connections):
     """Every property of a broker. `Config()` is the defaults; attributes are the properties'
     names with underscores, units as the names say."""
 

@@ -19,6 +19,7 @@ from minibroker.protocol.types import Endpoint
 
 FlushMode = Literal["never", "interval", "always"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
+FetcherForm = Literal["thread", "task"]
 
 MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 60 * MINUTE_MS
@@ -319,6 +320,127 @@ class Upkeep:
 
 
 @dataclass(frozen=True)
+class Replication:
+    """Replication: how brokers know each other alive, and how followers copy."""
+
+    broker_session_timeout_ms: int = setting(
+        "broker.session.timeout.ms",
+        Kind.INT,
+        1_000,
+        "How long a broker that is not heard of still counts as alive.",
+        unit="ms",
+        low=100,
+        high=INT_MAX,
+    )
+    broker_heartbeat_interval_ms: int = setting(
+        "broker.heartbeat.interval.ms",
+        Kind.INT,
+        250,
+        "How often a broker says that it is alive; several times within the session.",
+        unit="ms",
+        low=10,
+        high=INT_MAX,
+    )
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms",
+        Kind.INT,
+        30_000,
+        "How long a follower may be behind before it leaves the in-sync set; looked at every "
+        "half of it.",
+        unit="ms",
+        low=2,
+        high=INT_MAX,
+    )
+    num_replica_fetchers: int = setting(
+        "num.replica.fetchers",
+        Kind.INT,
+        1,
+        "Fetchers for each broker that this one copies from; partitions are spread over them.",
+        low=1,
+        high=64,
+    )
+    replica_fetcher: FetcherForm = setting(
+        "replica.fetcher",
+        Kind.TEXT,
+        "thread",
+        "Whether a fetcher is a thread of its own or a task in the broker's loop.",
+        choices=("thread", "task"),
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        "replica.fetch.wait.max.ms",
+        Kind.INT,
+        500,
+        "How long a follower's fetch waits for records; not above replica.lag.time.max.ms.",
+        unit="ms",
+        high=INT_MAX,
+    )
+    replica_fetch_min_bytes: int = setting(
+        "replica.fetch.min.bytes",
+        Kind.INT,
+        1,
+        "How much a follower's fetch waits for.",
+        unit="bytes",
+        high=INT_MAX,
+    )
+    replica_fetch_max_bytes: int = setting(
+        "replica.fetch.max.bytes",
+        Kind.INT,
+        MIB,
+        "The most that a follower asks for of one partition; one batch comes whatever its size.",
+        unit="bytes",
+        high=INT_MAX,
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        "replica.fetch.response.max.bytes",
+        Kind.INT,
+        10 * MIB,
+        "The most that a follower asks for at once.",
+        unit="bytes",
+        high=INT_MAX,
+    )
+    replica_fetch_backoff_ms: int = setting(
+        "replica.fetch.backoff.ms",
+        Kind.INT,
+        1_000,
+        "The longest a follower leaves a partition alone after an error; it begins with 20 ms "
+        "and doubles.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
+    )
+    replica_socket_timeout_ms: int = setting(
+        "replica.socket.timeout.ms",
+        Kind.INT,
+        30_000,
+        "How long a follower waits for an answer before it connects anew.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
+    )
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether a broker that stops first gives its leaderships away.",
+    )
+    controlled_shutdown_max_retries: int = setting(
+        "controlled.shutdown.max.retries",
+        Kind.INT,
+        3,
+        "How often a broker that stops asks again for other leaders.",
+        high=1_000,
+    )
+    controlled_shutdown_retry_backoff_ms: int = setting(
+        "controlled.shutdown.retry.backoff.ms",
+        Kind.INT,
+        5_000,
+        "How long it waits between two such requests.",
+        unit="ms",
+        high=INT_MAX,
+    )
+
+
+@dataclass(frozen=True)
 class Connections:
     """Connections: the limits of what clients may ask for at once."""
 
@@ -375,7 +497,7 @@ class Connections:
     )
 
 
-SUBJECTS: Final = (Identity, Topics, Segments, Upkeep, Connections)
+SUBJECTS: Final = (Identity, Topics, Replication, Segments, Upkeep, Connections)
 PROPERTIES: Final[dict[str, Property]] = {
     field.metadata["property"].name: field.metadata["property"]
     for subject in SUBJECTS

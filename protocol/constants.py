@@ -16,6 +16,10 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -23,6 +27,8 @@ class ApiKey(IntEnum):
     OFFSETS_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 44  # Kafka's incremental form: what is not named stays as it is
+    ALTER_PARTITION = 56
+    DESCRIBE_REPLICAS = 1001  # ours
 
 
 class ErrorCode(IntEnum):
@@ -62,6 +68,7 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
+    OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
     FETCH_SESSION_ID_NOT_FOUND = 70
@@ -72,15 +79,20 @@ class ErrorCode(IntEnum):
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     INVALID_RECORD = 87
+    INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
 
 
 INT64_MAX: Final = 2**63 - 1  # of an offset, and of a time in milliseconds
 
 # Sentinels.
 NO_NODE: Final = -1  # a partition without a leader; a FETCH from a consumer
+DELETED_LEADER: Final = -2  # the leader of a partition that is deleted
 NO_EPOCH: Final = -1
+EPOCH_DURING_DELETE: Final = -2  # in a STOP_REPLICA: whatever epoch the replica has
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import (
     configs,
+    control,
     fetch,
     metadata,
     offsets,
@@ -31,6 +32,10 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.FETCH: fetch.handle,
     ApiKey.LIST_OFFSETS: offsets.list_offsets,
     ApiKey.METADATA: metadata.handle,
+    ApiKey.LEADER_AND_ISR: control.leader_and_isr,
+    ApiKey.STOP_REPLICA: control.stop_replica,
+    ApiKey.UPDATE_METADATA: control.update_metadata,
+    ApiKey.CONTROLLED_SHUTDOWN: control.controlled_shutdown,
     ApiKey.API_VERSIONS: versions.handle,
     ApiKey.CREATE_TOPICS: topics.create,
     ApiKey.DELETE_TOPICS: topics.delete,
@@ -38,6 +43,8 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: configs.describe,
     ApiKey.ALTER_CONFIGS: configs.alter,
+    ApiKey.ALTER_PARTITION: control.alter_partition,
+    ApiKey.DESCRIBE_REPLICAS: control.describe_replicas,
 }
 assert set(HANDLERS) == set(ApiKey), "every api that is announced is served"
 

@@ -16,6 +16,18 @@ from minibroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
 )
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from minibroker.protocol.messages.offsets import (
@@ -26,6 +38,10 @@ from minibroker.protocol.messages.offsets import (
 )
 from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+)
 from minibroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -48,6 +64,10 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.FETCH: Api(FetchRequest, FetchResponse, 0, 0),
     ApiKey.LIST_OFFSETS: Api(ListOffsetsRequest, ListOffsetsResponse, 0, 0),
     ApiKey.METADATA: Api(MetadataRequest, MetadataResponse, 0, 0),
+    ApiKey.LEADER_AND_ISR: Api(LeaderAndIsrRequest, LeaderAndIsrResponse, 0, 0),
+    ApiKey.STOP_REPLICA: Api(StopReplicaRequest, StopReplicaResponse, 0, 0),
+    ApiKey.UPDATE_METADATA: Api(UpdateMetadataRequest, UpdateMetadataResponse, 0, 0),
+    ApiKey.CONTROLLED_SHUTDOWN: Api(ControlledShutdownRequest, ControlledShutdownResponse, 0, 0),
     ApiKey.API_VERSIONS: Api(ApiVersionsRequest, ApiVersionsResponse, 0, 0),
     ApiKey.CREATE_TOPICS: Api(CreateTopicsRequest, CreateTopicsResponse, 0, 0),
     ApiKey.DELETE_TOPICS: Api(DeleteTopicsRequest, DeleteTopicsResponse, 0, 0),
@@ -57,5 +77,7 @@ APIS: Final[dict[ApiKey, Api]] = {
     ),
     ApiKey.DESCRIBE_CONFIGS: Api(DescribeConfigsRequest, DescribeConfigsResponse, 0, 0),
     ApiKey.ALTER_CONFIGS: Api(AlterConfigsRequest, AlterConfigsResponse, 0, 0),
+    ApiKey.ALTER_PARTITION: Api(AlterPartitionRequest, AlterPartitionResponse, 0, 0),
+    ApiKey.DESCRIBE_REPLICAS: Api(DescribeReplicasRequest, DescribeReplicasResponse, 0, 0),
 }
 assert set(APIS) == set(ApiKey), "every api key has its messages"

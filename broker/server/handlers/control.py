@@ -1,0 +1,69 @@
+"""What brokers ask of each other: orders to the replicas here, and requests to the controller."""
+
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+)
+
+PATIENCE_S = 10.0  # with a job of the controller; who asked asks again
+
+
+def leader_and_isr(
+    services: Services, request: LeaderAndIsrRequest, now: float
+) -> LeaderAndIsrResponse:
+    """Take roles."""
+    return services.replicas.take_roles(request, now)
+
+
+def stop_replica(
+    services: Services, request: StopReplicaRequest, now: float
+) -> StopReplicaResponse:
+    """Give replicas up."""
+    return services.replicas.stop(request, now)
+
+
+def update_metadata(
+    services: Services, request: UpdateMetadataRequest, now: float
+) -> UpdateMetadataResponse:
+    """Take over how the cluster stands."""
+    return services.replicas.update_metadata(request, now)
+
+
+def describe_replicas(
+    services: Services, request: DescribeReplicasRequest, now: float
+) -> DescribeReplicasResponse:
+    """How far the replicas here are."""
+    return services.replicas.describe(request, now)
+
+
+def alter_partition(
+    services: Services, request: AlterPartitionRequest, now: float
+) -> Parked[AlterPartitionResponse]:
+    """For the controller; NOT_CONTROLLER elsewhere."""
+    job = services.controller.submit(request)
+    late = AlterPartitionResponse(ErrorCode.REQUEST_TIMED_OUT)
+    return Parked((job,), now + PATIENCE_S, lambda now: job.result, lambda: late)
+
+
+def controlled_shutdown(
+    services: Services, request: ControlledShutdownRequest, now: float
+) -> Parked[ControlledShutdownResponse]:
+    """For the controller; NOT_CONTROLLER elsewhere."""
+    job = services.controller.submit(request)
+    late = ControlledShutdownResponse(ErrorCode.REQUEST_TIMED_OUT)
+    return Parked((job,), now + PATIENCE_S, lambda now: job.result, lambda: late)
