@@ -19,19 +19,9 @@ from types import MappingProxyType
 from typing import Final
 
 from minibroker.broker.log.limits import LogLimits
-from minibroker.broker.properties import (
-    PROPERTIES,
-    SUBJECTS,
-    TOPIC_PROPERTIES,
-    Connections,
-    FlushMode,
-    Identity,
-    Replication,
-    Segments,
-    TimestampType,
-    Topics,
-    Upkeep,
-)
+from minibroker.broker.properties import PROPERTIES, SUBJECTS, TOPIC_PROPERTIES
+from minibroker.broker.properties.brokers import Connections, Identity, Replication
+from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
 from minibroker.broker.property import (
     ConfigError,
     Kind,
@@ -62,7 +52,7 @@ TABLE_HEAD: Final = (
 PAGE_HEAD: Final = """\
 # Configuration
 
-Every property that a broker reads. This page is made from the table in `broker/properties.py`;
+Every property that a broker reads. This page is made from the table in `broker/properties`;
 a test compares the two.
 
 A value comes from the first of these that names the property: a flag of `minibroker start`

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",
     "broker.property": "protocol",
-    "broker.properties": "protocol broker.property",
+    "broker.properties": "protocol broker.property broker.properties",
     "broker.config": "protocol broker.property broker.properties broker.log",
     "broker.log": "protocol broker.log broker.metadata.model",
     "broker.metadata": "protocol broker.metadata",

@@ -1,4 +1,4 @@
-"""What brokers say to each other about who leads what: the controller's orders, and what it is told.
+"""What brokers tell each other about who leads what: orders of the controller, requests to it.
 
 LEADER_AND_ISR, UPDATE_METADATA and STOP_REPLICA go from the controller to each broker. They are
 level-triggered: they say what shall be, not what happened, so repeating one does no harm. Each

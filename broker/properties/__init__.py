@@ -1,0 +1,31 @@
+"""The table of every property that a broker reads, by subject.
+
+The fields of the subjects' classes are the table: each holds a value and carries the `Property`
+that describes it. `Config` is all of them together. A field's name is the property's, with
+underscores for dots (asserted below), so that nobody has to look up which is which.
+
+Nothing stands here that no part of the broker reads. A setting that is accepted and does nothing
+is worse than an error: its user believes in it.
+"""
+
+from dataclasses import fields
+from typing import Final
+
+from minibroker.broker.properties.brokers import Connections, Identity, Replication
+from minibroker.broker.properties.logs import Segments, Topics, Upkeep
+from minibroker.broker.property import Property, attribute_of
+
+SUBJECTS: Final = (Identity, Topics, Replication, Segments, Upkeep, Connections)
+PROPERTIES: Final[dict[str, Property]] = {
+    field.metadata["property"].name: field.metadata["property"]
+    for subject in SUBJECTS
+    for field in fields(subject)
+}
+TOPIC_PROPERTIES: Final[dict[str, Property]] = {
+    row.topic_name: row for row in PROPERTIES.values() if row.topic_name is not None
+}
+
+for _subject in SUBJECTS:
+    for _field in fields(_subject):
+        _name = _field.metadata["property"].name
+        assert _field.name == attribute_of(_name), f"{_field.name} does not spell {_name}"

@@ -1,0 +1,234 @@
+"""Properties of a broker among others: who it is, how it replicates, what clients may ask for."""
+# ruff: noqa: RUF009 -- `setting` makes a field, which is what that rule asks for.
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final, Literal
+
+from minibroker.broker.property import INT_MAX, Kind, setting
+from minibroker.protocol.constants import FRAME_BYTES_MAX
+from minibroker.protocol.types import Endpoint
+
+FetcherForm = Literal["thread", "task"]
+
+MINUTE_MS: Final = 60_000
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The broker: who it is, where it listens, where its data lies."""
+
+    node_id: int = setting(
+        "node.id",
+        Kind.INT,
+        1,
+        "The number of this broker, unique in its cluster.",
+        high=INT_MAX,
+        aliases=(("broker.id", 1),),
+    )
+    listeners: Endpoint = setting(
+        "listeners",
+        Kind.LISTENER,
+        Endpoint("127.0.0.1", 9092),
+        "Where the broker listens; port 0 takes a free one.",
+    )
+    advertised_listeners: Endpoint | None = setting(
+        "advertised.listeners",
+        Kind.LISTENER,
+        None,
+        "Where clients are told to connect (port 0: the port that it listens on); without it, "
+        "where the broker listens, or the machine's name if it listens everywhere.",
+    )
+    log_dirs: PurePath = setting(
+        "log.dirs",
+        Kind.PATH,
+        PurePath("minibroker-data"),
+        "The data directory; a broker has one.",
+        aliases=(("log.dir", 1),),
+    )
+    metadata_store: str | None = setting(
+        "metadata.store",
+        Kind.STORE,
+        None,
+        "Where topics and epochs are kept; without it, metadata.db in the data directory.",
+    )
+
+
+@dataclass(frozen=True)
+class Replication:
+    """Replication: how brokers know each other alive, and how followers copy."""
+
+    broker_session_timeout_ms: int = setting(
+        "broker.session.timeout.ms",
+        Kind.INT,
+        1_000,
+        "How long a broker that is not heard of still counts as alive.",
+        unit="ms",
+        low=100,
+        high=INT_MAX,
+    )
+    broker_heartbeat_interval_ms: int = setting(
+        "broker.heartbeat.interval.ms",
+        Kind.INT,
+        250,
+        "How often a broker says that it is alive; several times within the session.",
+        unit="ms",
+        low=10,
+        high=INT_MAX,
+    )
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms",
+        Kind.INT,
+        30_000,
+        "How long a follower may be behind before it leaves the in-sync set; looked at every "
+        "half of it.",
+        unit="ms",
+        low=2,
+        high=INT_MAX,
+    )
+    num_replica_fetchers: int = setting(
+        "num.replica.fetchers",
+        Kind.INT,
+        1,
+        "Fetchers for each broker that this one copies from; partitions are spread over them.",
+        low=1,
+        high=64,
+    )
+    replica_fetcher: FetcherForm = setting(
+        "replica.fetcher",
+        Kind.TEXT,
+        "thread",
+        "Whether a fetcher is a thread of its own or a task in the broker's loop.",
+        choices=("thread", "task"),
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        "replica.fetch.wait.max.ms",
+        Kind.INT,
+        500,
+        "How long a follower's fetch waits for records; not above replica.lag.time.max.ms.",
+        unit="ms",
+        high=INT_MAX,
+    )
+    replica_fetch_min_bytes: int = setting(
+        "replica.fetch.min.bytes",
+        Kind.INT,
+        1,
+        "How much a follower's fetch waits for.",
+        unit="bytes",
+        high=INT_MAX,
+    )
+    replica_fetch_max_bytes: int = setting(
+        "replica.fetch.max.bytes",
+        Kind.INT,
+        MIB,
+        "The most that a follower asks for of one partition; one batch comes whatever its size.",
+        unit="bytes",
+        high=INT_MAX,
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        "replica.fetch.response.max.bytes",
+        Kind.INT,
+        10 * MIB,
+        "The most that a follower asks for at once.",
+        unit="bytes",
+        high=INT_MAX,
+    )
+    replica_fetch_backoff_ms: int = setting(
+        "replica.fetch.backoff.ms",
+        Kind.INT,
+        1_000,
+        "The longest a follower leaves a partition alone after an error; it begins with 20 ms "
+        "and doubles.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
+    )
+    replica_socket_timeout_ms: int = setting(
+        "replica.socket.timeout.ms",
+        Kind.INT,
+        30_000,
+        "How long a follower waits for an answer before it connects anew.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
+    )
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether a broker that stops first gives its leaderships away.",
+    )
+    controlled_shutdown_max_retries: int = setting(
+        "controlled.shutdown.max.retries",
+        Kind.INT,
+        3,
+        "How often a broker that stops asks again for other leaders.",
+        high=1_000,
+    )
+    controlled_shutdown_retry_backoff_ms: int = setting(
+        "controlled.shutdown.retry.backoff.ms",
+        Kind.INT,
+        5_000,
+        "How long it waits between two such requests.",
+        unit="ms",
+        high=INT_MAX,
+    )
+
+
+@dataclass(frozen=True)
+class Connections:
+    """Connections: the limits of what clients may ask for at once."""
+
+    socket_request_max_bytes: int = setting(
+        "socket.request.max.bytes",
+        Kind.INT,
+        FRAME_BYTES_MAX,
+        "The largest request; a longer one ends its connection.",
+        unit="bytes",
+        low=KIB,
+        high=FRAME_BYTES_MAX,
+    )
+    queued_max_request_bytes: int = setting(
+        "queued.max.request.bytes",
+        Kind.INT,
+        256 * MIB,
+        "Memory for requests that have not come whole yet, of all connections together; above "
+        "it the connection with the largest one is closed.",
+        unit="bytes",
+        low=MIB,
+    )
+    max_connections: int = setting(
+        "max.connections",
+        Kind.INT,
+        INT_MAX,
+        "Connections open at once, and never more than half of the files that the process may "
+        "open; one more is closed as soon as it is accepted.",
+        low=1,
+        high=INT_MAX,
+    )
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms",
+        Kind.INT,
+        10 * MINUTE_MS,
+        "How long a connection may be silent before it is closed.",
+        unit="ms",
+        low=1,
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes",
+        Kind.INT,
+        55 * MIB,
+        "The most that one fetch is answered with, whatever it asks for.",
+        unit="bytes",
+        low=KIB,
+        high=INT_MAX,
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        "max.incremental.fetch.session.cache.slots",
+        Kind.INT,
+        1_000,
+        "Fetch sessions remembered at once; other clients name all partitions each time.",
+        high=INT_MAX,
+    )
