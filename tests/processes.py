@@ -2,23 +2,32 @@
 
 A broker is started through the command line, as a user would, on a free port; what it prints is
 drained by a thread, so that it never blocks on a full pipe, and shown when something fails.
+
+A cluster is laid out and set as `minibroker cluster up` does it, but each broker is a child of the
+test's own: its exit code and its output are at hand.
 """
 
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from minibroker.cli.cluster_layout import HOST, Layout
 
 COMMAND = [sys.executable, "-m", "minibroker.cli"]
 READY_LINE = "Kafka Server started"
 LISTENING = re.compile(r"Listening on (\S+:\d+)")
 START_S_MAX = 30.0
 STOP_S_MAX = 30.0
+# Below the ports that systems give to outgoing connections: a client that tries again and again to
+# reach a dead broker at one of those would one day be connected to itself.
+PORTS = range(12_000, 32_000)
 
 
 class BrokerProcess:
@@ -72,6 +81,11 @@ class BrokerProcess:
             raise AssertionError(f"the broker did not start:\n{self.output}")
         return self
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there; one that is paused is."""
+        return self._process.poll() is None
+
     def send_signal(self, number: signal.Signals) -> None:
         """As `kill` would."""
         self._process.send_signal(number)
@@ -81,6 +95,15 @@ class BrokerProcess:
         code = self._process.wait(timeout_s)
         self._drain.join()
         return code
+
+    def pause(self) -> None:
+        """SIGSTOP, and return once it stands still."""
+        self.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.send_signal(signal.SIGCONT)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
@@ -110,6 +133,95 @@ def running_broker(data_dir: Path, *options: str) -> Iterator[BrokerProcess]:
         yield broker.wait_until_ready()
     finally:
         broker.kill()
+
+
+class ClusterProcesses:
+    """Brokers 1 to `count`, laid out in `root` as by `minibroker cluster up`; made by
+    `running_cluster`. `settings` are laid over what `cluster up` gives each broker."""
+
+    def __init__(self, root: Path, count: int, settings: dict[str, str]) -> None:
+        self.layout = Layout(root.absolute(), count, free_base_port(count), settings)
+        self.brokers: dict[int, BrokerProcess] = {}
+
+    @property
+    def addresses(self) -> str:
+        """All brokers, for a client's `bootstrap.servers`."""
+        return self.layout.bootstrap
+
+    def start(self, *node_ids: int) -> None:
+        """Start these brokers, all of them if none is named, and return once they answer."""
+        wanted = node_ids or tuple(self.layout.node_ids)
+        for node_id in wanted:
+            settings = self.layout.broker_settings(node_id).items()
+            options = [part for name, value in settings for part in ("--set", f"{name}={value}")]
+            self.brokers[node_id] = BrokerProcess(
+                self.layout.data_dir(node_id), *options, listen=self.layout.address(node_id)
+            )
+        for node_id in wanted:
+            self.brokers[node_id].wait_until_ready()
+
+    def kill(self, *node_ids: int) -> None:
+        """`kill -9`; all of them at once if several are named."""
+        for node_id in node_ids:
+            self.brokers[node_id].send_signal(signal.SIGKILL)
+        for node_id in node_ids:
+            self.brokers[node_id].wait()
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP."""
+        self.brokers[node_id].pause()
+
+    def resume(self, node_id: int) -> None:
+        """SIGCONT."""
+        self.brokers[node_id].resume()
+
+    def stop(self, node_id: int) -> int:
+        """SIGTERM, and the exit code."""
+        return self.brokers[node_id].stop()
+
+    def restart(self, node_id: int) -> None:
+        """Stop it in order and start it again."""
+        self.stop(node_id)
+        self.start(node_id)
+
+    def kill_all(self) -> None:
+        """Whoever is left, paused ones too; a broker that has ended is no error."""
+        for broker in self.brokers.values():
+            broker.kill()
+
+    @property
+    def output(self) -> str:
+        """What all have printed in their present lives, for a failure's message."""
+        return "\n".join(
+            f"--- broker {node_id}\n{broker.output}" for node_id, broker in self.brokers.items()
+        )
+
+
+@contextmanager
+def running_cluster(
+    root: Path, count: int = 3, settings: dict[str, str] | None = None
+) -> Iterator[ClusterProcesses]:
+    """Brokers that answer; they are gone when the block ends, however that happens."""
+    cluster = ClusterProcesses(root, count, settings or {})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill_all()
+
+
+def free_base_port(count: int) -> int:
+    """The first of `count` ports in a row that are free now, and not given to connections."""
+    begin = PORTS.start + os.getpid() * 16 % len(PORTS)
+    for base in (*range(begin, PORTS.stop, count), *range(PORTS.start, begin, count)):
+        with ExitStack() as held:
+            try:
+                for port in range(base, base + count):
+                    held.enter_context(socket.create_server((HOST, port)))
+            except OSError:
+                continue
+            return base
+    raise AssertionError(f"no {count} ports in a row are free")
 
 
 def run_cli(*arguments: str, stdin: str = "", timeout_s: float = 30) -> subprocess.CompletedProcess:
