@@ -1,5 +1,6 @@
 """What every metadata store must do, memory and SQLite alike (architecture 4.9)."""
 
+import random
 import sqlite3
 
 import pytest
@@ -18,12 +19,15 @@ from minibroker.broker.metadata.store import (
     StoreError,
     StoreUnavailable,
 )
+from minibroker.testing.store import StoreLink
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "link", "sqlite"])
 async def store(request, tmp_path):
     if request.param == "memory":
         opened = MemoryStore()
+    elif request.param == "link":
+        opened = StoreLink(MemoryStore(), random.Random(1))
     else:
         opened = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
     yield opened
