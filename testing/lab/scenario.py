@@ -1,0 +1,314 @@
+"""A scenario as text, and as the steps that the lab plays.
+
+    # The title, in one line
+    #
+    # The story, for who reads it.
+
+    brokers 1 2                    the head: what holds for every run
+    rules epoch hw
+    with min.insync.replicas=1
+    unclean-return seen
+
+    run first                      a run begins with what is different in it, if anything
+    # A comment among the steps is told in the transcript.
+    produce 1 a
+    fetch 2
+
+    run second
+    repeat first                   the steps of an earlier run, and maybe more
+    with min.insync.replicas=2
+
+    === rule epoch                 what is printed, for each rule that a run names
+    ...
+
+`USAGES` is the whole language of the steps: a word in capitals stands for a value, the others for
+themselves, and together they name the method of the lab that plays the step. So a verb is added
+with one line here and one method there, and every complaint can quote how it is written.
+
+A file that is wrong raises `ScenarioError` with the number of the line; nothing is guessed. The
+transcripts are not looked at here: they are text to compare with (`tests/scripts`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+USAGES: Final = (
+    "produce BROKER VALUE",
+    "burst BROKER COUNT",
+    "ask BROKER",
+    "answer BROKER",
+    "lose BROKER",
+    "fetch BROKER",
+    "check BROKER",
+    "flush BROKER",
+    "checkpoint BROKER",
+    "crash BROKER process",
+    "crash BROKER power tail kept",
+    "crash BROKER power tail lost",
+    "expire BROKER",
+    "start BROKER",
+    "wait SECONDS",
+    "wait SECONDS fetching BROKERS",
+)
+UNCLEAN_RETURN: Final = {"seen": True, "unseen": False}
+TRANSCRIPT: Final = "=== rule "
+BROKERS_MAX: Final = 3  # more columns than that do not fit a terminal
+
+
+class ScenarioError(Exception):
+    """The text of a scenario is wrong, at a line of it."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(f"line {line}: {message}")
+        self.line = line
+
+
+class Step(NamedTuple):
+    """One line of a run. `action` names the method that plays it; "tell" is a comment."""
+
+    line: int
+    action: str
+    arguments: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One play of the story. `brokers` are the replicas in order of preference: the first leads.
+
+    With `is_unclean_return_seen` the controller is told when a log's tail may be gone
+    (docs/architecture.md, 4.11); else it takes every replica that returns for sound.
+    """
+
+    name: str
+    brokers: tuple[int, ...]
+    rules: tuple[str, ...]
+    settings: Mapping[str, str]
+    is_unclean_return_seen: bool
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What a file says. `transcripts` holds, by rule, the text that it expects."""
+
+    title: str
+    story: str
+    runs: tuple[Run, ...]
+    transcripts: Mapping[str, str]
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Every rule that a run names, the first one first."""
+        return tuple(dict.fromkeys(rule for run in self.runs for rule in run.rules))
+
+
+def split(text: str) -> tuple[str, dict[str, str]]:
+    """The scenario itself, and the transcripts below it by rule."""
+    source, *parts = f"\n{text}".split(f"\n{TRANSCRIPT}")
+    transcripts = {}
+    for part in parts:
+        rule, _, transcript = part.partition("\n")
+        transcripts[rule.strip()] = transcript.strip("\n") + "\n"
+    return source[1:].rstrip("\n") + "\n", transcripts
+
+
+def join(source: str, transcripts: Mapping[str, str]) -> str:
+    """The opposite of `split`."""
+    parts = (f"\n{TRANSCRIPT}{rule}\n{text}" for rule, text in transcripts.items())
+    return source + "".join(parts)
+
+
+def parse(text: str) -> Scenario:
+    """Read a scenario. Raises `ScenarioError`."""
+    source, transcripts = split(text)
+    lines = source.splitlines()
+    head = _head_comment(lines)
+    if not head:
+        raise ScenarioError(1, "begin with the title: # TITLE")
+    draft = _Draft()
+    for number, line in enumerate(lines[len(head) :], len(head) + 1):
+        if line.strip():
+            draft.take(number, line.strip())
+    runs = draft.finish(len(lines))
+    story = "\n".join(line.removeprefix("#").removeprefix(" ") for line in head)
+    title, _, rest = story.partition("\n")
+    return Scenario(title.strip(), rest.strip("\n"), runs, MappingProxyType(transcripts))
+
+
+def _head_comment(lines: list[str]) -> list[str]:
+    count = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return lines[:count]
+
+
+@dataclass(slots=True)
+class _RunDraft:
+    """A run in the making; the head of the file is one too, without steps."""
+
+    name: str = ""
+    brokers: tuple[int, ...] = ()
+    rules: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    is_unclean_return_seen: bool | None = None
+    steps: list[Step] = field(default_factory=list)
+    has_own_steps: bool = False
+
+    def finish(self) -> Run:
+        """The run; what it lacks was complained of before."""
+        assert self.is_unclean_return_seen is not None
+        return Run(
+            self.name,
+            self.brokers,
+            self.rules,
+            MappingProxyType(self.settings),
+            self.is_unclean_return_seen,
+            tuple(self.steps),
+        )
+
+
+class _Draft:
+    """The file as far as it was read, line by line."""
+
+    def __init__(self) -> None:
+        self._head = _RunDraft()
+        self._runs: list[_RunDraft] = []
+        self._keywords: dict[str, Callable[[int, list[str]], None]] = {
+            "brokers": self._brokers,
+            "rules": self._rules,
+            "with": self._with,
+            "unclean-return": self._unclean_return,
+            "run": self._run,
+            "repeat": self._repeat,
+        }
+
+    @property
+    def _open(self) -> _RunDraft:
+        return self._runs[-1] if self._runs else self._head
+
+    def take(self, line: int, text: str) -> None:
+        """Read one line that is not empty."""
+        if text.startswith("#"):
+            self._step(Step(line, "tell", (text.removeprefix("#").strip(),)))
+            return
+        word, *rest = text.split()
+        if word in self._keywords:
+            if word != "run" and self._open.has_own_steps:
+                raise ScenarioError(line, f"{word!r} stands before the steps of a run")
+            self._keywords[word](line, rest)
+        else:
+            self._step(_step(line, [word, *rest], self._head.brokers, self._keywords))
+
+    def finish(self, last_line: int) -> tuple[Run, ...]:
+        """All runs. Raises `ScenarioError` where there is nothing to play."""
+        if not self._runs:
+            raise ScenarioError(max(1, last_line), "there is no run: run NAME")
+        return tuple(run.finish() for run in self._runs)
+
+    def _step(self, step: Step) -> None:
+        if not self._runs:
+            raise ScenarioError(step.line, "a step stands in a run: begin one with: run NAME")
+        self._open.has_own_steps = True
+        self._open.steps.append(step)
+
+    def _brokers(self, line: int, words: list[str]) -> None:
+        if self._runs:
+            raise ScenarioError(line, "brokers are named in the head, for all runs")
+        numbers = [int(word) for word in words if word.isdecimal() and int(word)]
+        if len(set(numbers)) != len(words) or not 1 <= len(words) <= BROKERS_MAX:
+            what = f"brokers takes 1 to {BROKERS_MAX} different numbers above 0"
+            raise ScenarioError(line, f"{what}, not {' '.join(words)!r}")
+        self._head.brokers = tuple(numbers)
+
+    def _rules(self, line: int, words: list[str]) -> None:
+        if not words:
+            raise ScenarioError(line, "rules takes at least one NAME")
+        self._open.rules = tuple(words)
+
+    def _with(self, line: int, words: list[str]) -> None:
+        name, separator, value = " ".join(words).partition("=")
+        if not separator or not name.strip():
+            raise ScenarioError(line, f"with takes NAME=VALUE, not {' '.join(words)!r}")
+        self._open.settings[name.strip()] = value.strip()
+
+    def _unclean_return(self, line: int, words: list[str]) -> None:
+        if len(words) != 1 or words[0] not in UNCLEAN_RETURN:
+            raise ScenarioError(line, "unclean-return is seen or unseen")
+        self._open.is_unclean_return_seen = UNCLEAN_RETURN[words[0]]
+
+    def _run(self, line: int, words: list[str]) -> None:
+        head = self._head
+        if len(words) != 1 or any(run.name == words[0] for run in self._runs):
+            raise ScenarioError(line, "run takes a NAME of its own")
+        for said, keyword in (
+            (head.brokers, "brokers"),
+            (head.rules, "rules"),
+            (head.is_unclean_return_seen is not None, "unclean-return"),
+        ):
+            if not said:
+                raise ScenarioError(line, f"the head does not say {keyword!r}")
+        settings = dict(head.settings)
+        self._runs.append(
+            _RunDraft(words[0], head.brokers, head.rules, settings, head.is_unclean_return_seen)
+        )
+
+    def _repeat(self, line: int, words: list[str]) -> None:
+        earlier = {run.name: run for run in self._runs[:-1]}
+        if len(words) != 1 or words[0] not in earlier:
+            what = f"repeat names an earlier run, not {' '.join(words)!r}"
+            raise ScenarioError(line, nearest(what, " ".join(words), earlier))
+        self._open.steps.extend(earlier[words[0]].steps)
+
+
+def _step(line: int, words: list[str], brokers: tuple[int, ...], others: Iterable[str]) -> Step:
+    """Find the usage that the words follow; `others` are the words that begin no step."""
+    usages = [usage.split() for usage in USAGES if usage.split()[0] == words[0]]
+    if not usages:
+        known = dict.fromkeys([*(usage.split()[0] for usage in USAGES), *others])
+        raise ScenarioError(line, nearest(f"there is no step {words[0]!r}", words[0], known))
+    for usage in usages:
+        arguments = _match(usage, words, brokers)
+        if arguments is not None:
+            literals = [word for word in usage if word.islower()]
+            return Step(line, "_".join(literals), tuple(arguments))
+    said = ", or: ".join(" ".join(usage) for usage in usages)
+    raise ScenarioError(line, f"{' '.join(words)!r} is not: {said}")
+
+
+def _match(usage: list[str], words: list[str], brokers: tuple[int, ...]) -> list[object] | None:
+    """The values in a line that follows a usage; None for one that does not."""
+    if usage[-1] == "BROKERS" and len(words) >= len(usage):
+        last = len(usage) - 1
+        usage = usage[:last] + ["BROKER"] * (len(words) - last)
+    if len(usage) != len(words):
+        return None
+    arguments: list[object] = []
+    for kind, word in zip(usage, words, strict=True):
+        if kind.islower():
+            if kind != word:
+                return None
+            continue
+        value = _value(kind, word)
+        if value is None or (kind == "BROKER" and value not in brokers):
+            return None
+        arguments.append(value)
+    return arguments
+
+
+def _value(kind: str, word: str) -> object | None:
+    """A word as what a usage wants there; None if it is not that."""
+    if kind == "VALUE":
+        return word
+    if kind == "SECONDS":
+        number = word.removesuffix("s")
+        is_number = number.replace(".", "", 1).isdecimal()
+        return float(number) if is_number and number != word and float(number) > 0 else None
+    return int(word) if word.isdecimal() and int(word) > 0 else None
+
+
+def nearest(what: str, word: str, known: Iterable[str]) -> str:
+    """The complaint, and the name that was perhaps meant or all there are."""
+    names = list(known)
+    close = get_close_matches(word, names, n=1)
+    return f"{what}; did you mean {close[0]!r}?" if close else f"{what}; known: {', '.join(names)}"
