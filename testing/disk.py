@@ -7,7 +7,7 @@ Which faults, so that a checker never blames the broker for a loss nobody promis
   sync a part from the front is there, its last sector maybe torn (zeros or old noise); a cut that
   was not synced may be undone. Names (create, rename, remove) are journalled in order, as
   ext4 and xfs do it: those before the last `sync_dir` or synced `write_atomic` are there, of the
-  later ones some from the front.
+  later ones some from the front. `Tail.KEPT` and `Tail.LOST` leave nothing of that to chance.
 * `fail(operation, ...)`: the next calls answer EIO (or another errno).
 * `space_bytes`: appends beyond it write what fits and answer ENOSPC.
 * `flip(path, position)`: one bit rots, in the page cache and below.
@@ -23,6 +23,7 @@ import os
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from enum import Enum
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -36,6 +37,14 @@ SECTOR_BYTES = 512
 
 class Stopped(BaseException):
     """The process died here; nobody may catch it but who asked for it with `stop_at`."""
+
+
+class Tail(Enum):
+    """What a power cut leaves of that which was not synced."""
+
+    BY_CHANCE = "by chance"
+    KEPT = "kept"
+    LOST = "lost"
 
 
 class Node:
@@ -56,8 +65,16 @@ class Node:
         self.durable[start:] = self.data[start:size]
         self.same = size
 
-    def lose_power(self, rng: random.Random) -> None:
+    def lose_power(self, rng: random.Random, tail: Tail) -> None:
         """Become what a machine finds after its power came back."""
+        if tail is Tail.BY_CHANCE:
+            self._lose_by_chance(rng)
+        elif tail is Tail.LOST:
+            self.data = bytearray(self.durable)
+        self.durable = bytearray(self.data)
+        self.same = len(self.data)
+
+    def _lose_by_chance(self, rng: random.Random) -> None:
         cut_survived = self.same == len(self.durable) or rng.random() < 0.5
         if cut_survived:
             tail = self.data[self.same :]
@@ -69,8 +86,6 @@ class Node:
             self.data = self.data[: self.same] + kept
         else:
             self.data = bytearray(self.durable)
-        self.durable = bytearray(self.data)
-        self.same = len(self.data)
 
 
 class NameChange(NamedTuple):
@@ -207,16 +222,19 @@ class SimulatedFiles:
         self._failures.clear()
         self._left = None
 
-    def power_off(self) -> None:
+    def power_off(self, tail: Tail = Tail.BY_CHANCE) -> None:
         """The machine died: what was not synced may be lost or torn."""
         self.kill()
-        for change in self._journal[: self.rng.randint(0, len(self._journal))]:
+        kept = {Tail.KEPT: len(self._journal), Tail.LOST: 0}.get(tail)
+        if kept is None:
+            kept = self.rng.randint(0, len(self._journal))
+        for change in self._journal[:kept]:
             _apply(self._durable_names, change)
         self._journal.clear()
         self._names = dict(self._durable_names)
         for node in self._names.values():
             if node is not None:
-                node.lose_power(self.rng)
+                node.lose_power(self.rng, tail)
 
     def stop_at(self, count: int) -> None:
         """Let `count` more changes happen, and raise `Stopped` instead of the next."""

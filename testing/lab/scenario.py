@@ -59,11 +59,16 @@ BROKERS_MAX: Final = 3  # more columns than that do not fit a terminal
 
 
 class ScenarioError(Exception):
-    """The text of a scenario is wrong, at a line of it."""
+    """The text of a scenario is wrong, at a line (from 1) of it."""
 
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(f"line {line}: {message}")
+    def __init__(self, line: int, message: str, name: str = "") -> None:
+        super().__init__(f"{name}, line {line}: {message}" if name else f"line {line}: {message}")
         self.line = line
+        self._message = message
+
+    def of(self, name: str) -> "ScenarioError":
+        """The same, with the name of the scenario."""
+        return ScenarioError(self.line, self._message, name)
 
 
 class Step(NamedTuple):

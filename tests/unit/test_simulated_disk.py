@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 import pytest
 
-from minibroker.testing.disk import SimulatedFiles
+from minibroker.testing.disk import SimulatedFiles, Tail
 
 ROOT = PurePath("/d")
 
@@ -60,6 +60,22 @@ def test_names_survive_in_order():
         files.power_off()
         counts.add(tuple(files.list(ROOT)))
     assert counts == {("f",), ("a", "f"), ("a", "b", "f")}
+
+
+def test_a_power_cut_may_be_told_what_it_leaves():
+    """With `Tail.LOST` nothing is there that was not synced, with `Tail.KEPT` everything is."""
+    for tail, names, data in ((Tail.LOST, ["f"], b"abc"), (Tail.KEPT, ["f", "g"], b"abcdef")):
+        for seed in range(10):
+            files = make_disk(seed)
+            file = files.open(ROOT / "f", create=True)
+            file.append([b"abc"])
+            file.sync_now()
+            files.sync_dir(ROOT)
+            file.append([b"def"])
+            files.open(ROOT / "g", create=True)
+            files.power_off(tail)
+            assert files.list(ROOT) == names
+            assert files.read_bytes(ROOT / "f") == data
 
 
 def test_kill_loses_no_byte_and_frees_the_lock():

@@ -1,0 +1,97 @@
+"""What happened, as a table: one line per event, one column per replica.
+
+A replay is repeatable, so all of it is played before a line is printed, and the columns are as wide
+as this run needs. A text that is too long for its column goes on in the next line; the state stands
+in the first one.
+
+Each replica shows its state after the event, as it sees it itself: role and leader epoch, log end
+offset (LEO), high watermark (HW), and the ISR where it leads.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from textwrap import wrap
+from typing import Final, NamedTuple
+
+COLUMNS_MAX: Final = 100
+INDENT: Final = 7  # the time, and a space
+LEGEND: Final = (
+    "L leads, F follows, - has no role, ! is failed, x is down; after it the leader epoch."
+    " LEO: the next offset. HW: the first one that is not known to be committed."
+)
+
+
+class RoleMark(StrEnum):
+    """A role in one letter."""
+
+    LEADER = "L"
+    FOLLOWER = "F"
+    OFFLINE = "-"
+    FAILED = "!"
+    DOWN = "x"
+
+
+class ReplicaState(NamedTuple):
+    """One column of a line."""
+
+    mark: RoleMark
+    leader_epoch: int = 0
+    log_end: int = 0
+    high_watermark: int = 0
+    isr: tuple[int, ...] = ()
+
+
+class Event(NamedTuple):
+    """What happened at `now` (seconds), and how the replicas are after it."""
+
+    now: float
+    text: str
+    replicas: tuple[ReplicaState, ...]
+
+
+class Told(NamedTuple):
+    """What the scenario itself says at this point."""
+
+    text: str
+
+
+Line = Event | Told
+
+
+def render(brokers: Sequence[int], lines: Sequence[Line]) -> Iterator[str]:
+    """The head of the table, then the text of each line, which may be several lines long."""
+    events = [line for line in lines if isinstance(line, Event)]
+    numbers = [n for event in events for s in event.replicas for n in (s.log_end, s.high_watermark)]
+    number_width = max(3, len(str(max(numbers, default=0))))
+    cell_width = 3 + 2 * (number_width + 1) + 1 + max(3, 2 * len(brokers) - 1)
+    text_width = COLUMNS_MAX - INDENT - len(brokers) * (cell_width + 3)
+    number_heads = f"{'LEO':>{number_width}} {'HW':>{number_width}} ISR"
+    names = _join("", [f"broker {broker}" for broker in brokers], text_width, cell_width)
+    heads = _join("event", [f"    {number_heads}"] * len(brokers), text_width, cell_width)
+    yield f"{' ' * INDENT}{names}\n{'time s':<{INDENT}}{heads}"
+    for line in lines:
+        if isinstance(line, Told):
+            yield "\n".join(wrap(f"# {line.text}", COLUMNS_MAX, subsequent_indent="# "))
+            continue
+        text, *more = wrap(line.text, text_width)
+        cells = [_cell(state, number_width) for state in line.replicas]
+        first = f"{line.now:<{INDENT}g}{_join(text, cells, text_width, cell_width)}"
+        yield "\n".join([first, *(f"{' ' * INDENT}{part}" for part in more)])
+
+
+def legend() -> str:
+    """What the letters mean."""
+    return "\n".join(wrap(LEGEND, COLUMNS_MAX))
+
+
+def _join(text: str, cells: Iterable[str], text_width: int, cell_width: int) -> str:
+    padded = "".join(f" | {cell:<{cell_width}}" for cell in cells)
+    return f"{text:<{text_width}}{padded}".rstrip()
+
+
+def _cell(state: ReplicaState, number_width: int) -> str:
+    if state.mark is RoleMark.DOWN:
+        return state.mark.value
+    numbers = f"{state.log_end:>{number_width}} {state.high_watermark:>{number_width}}"
+    isr = ",".join(map(str, state.isr))
+    return f"{state.mark}{state.leader_epoch:<2} {numbers} {isr}".rstrip()
