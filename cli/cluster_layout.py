@@ -54,12 +54,20 @@ DataDir = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster's directory (absolute) and what is decided about it; `settings` as given."""
+    """A cluster's directory (absolute, without links), and what was decided about it.
+
+    `settings` are those that were given; they come before what `cluster up` sets by itself.
+    """
 
     root: Path
     broker_count: int
     base_port: int
     settings: Mapping[str, str]
+
+    @property
+    def file(self) -> Path:
+        """Where this is written down."""
+        return self.root / FILE
 
     @property
     def node_ids(self) -> range:
@@ -109,15 +117,14 @@ class Layout:
         """Write `cluster.properties`; whoever reads it meanwhile sees the old or the new one."""
         own = {BROKERS: str(self.broker_count), BASE_PORT: str(self.base_port)}
         lines = (f"{name}={value}\n" for name, value in (own | dict(self.settings)).items())
-        path = self.root / FILE
-        draft = path.with_suffix(".draft")
+        draft = self.file.with_suffix(".draft")
         draft.write_text(HEAD + "".join(lines), encoding="utf-8")
-        draft.replace(path)
+        draft.replace(self.file)
 
     @classmethod
     def load(cls, directory: Path) -> Self:
         """The cluster that lies in a directory. Raises `Failure` if there is none."""
-        root = directory.absolute()
+        root = directory.resolve()
         path = root / FILE
         try:
             text = path.read_text(encoding="utf-8")
@@ -169,7 +176,7 @@ def exclusive(layout: Layout) -> Iterator[None]:
     """One command at a time starts brokers here: two would both see that one does not run yet."""
     import fcntl
 
-    descriptor = os.open(layout.root / FILE, os.O_RDONLY)
+    descriptor = os.open(layout.file, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -184,7 +191,7 @@ def chosen(
 
     Raises `Failure` if the directory is another thing, or if it is told something else now.
     """
-    root = directory.absolute()
+    root = directory.resolve()
     readable(str(root), "the directory")
     if (root / META).exists():
         raise Failure(

@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from minibroker.cli import bench, config, consume, log, partition, produce, start, topic
+from minibroker.cli import (
+    bench,
+    cluster,
+    config,
+    consume,
+    log,
+    partition,
+    produce,
+    replica,
+    start,
+    topic,
+)
 from minibroker.cli.terminal import failures_as_one_line
 
 app = typer.Typer(
@@ -21,10 +32,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("start")(start.start)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.add_typer(partition.app, name="partition")
+app.add_typer(replica.app, name="replica")
 app.add_typer(log.app, name="log")
 app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")

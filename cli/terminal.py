@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from minibroker.client.blocking import Admin
 
 FAILED = 1
 USAGE = 2
@@ -64,6 +67,7 @@ TimeoutS = Annotated[
     float, typer.Option("--timeout-s", metavar="S", min=0.001, help="How long to try, in seconds.")
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_TIMEOUT_S = 10.0
 PATIENCE_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute
 
 
@@ -104,6 +108,14 @@ def pairs(given: list[str], option: str) -> dict[str, str]:
         if not name or not separator:
             raise typer.BadParameter(f"{option} takes NAME=VALUE, not {text!r}")
     return {name.strip(): value for name, _, value in split}
+
+
+def opened_admin(bootstrap: str, timeout_s: float) -> "Admin":
+    """An admin client for `with`, whose calls give up after `timeout_s`."""
+    from minibroker.client.blocking import Admin
+
+    milliseconds = max(1, int(timeout_s * 1000))
+    return Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": milliseconds})
 
 
 @contextmanager

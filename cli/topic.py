@@ -6,14 +6,17 @@ means for the topic goes to stderr, and into the JSON.
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from operator import and_
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from minibroker.cli.acknowledgement import meaning_of
+from minibroker.cli.health import Health, health_of
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
+    DEFAULT_TIMEOUT_S,
     Bootstrap,
     Format,
     OutputFormat,
@@ -22,13 +25,13 @@ from minibroker.cli.terminal import (
     TopicOption,
     note,
     one_topic,
+    opened_admin,
     pairs,
 )
 
 if TYPE_CHECKING:
-    from minibroker.client.blocking import Admin
     from minibroker.protocol.messages.configs import ConfigDescription
-    from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
+    from minibroker.protocol.messages.metadata import TopicMetadata
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
@@ -38,14 +41,6 @@ Configs = Annotated[
         "--config", metavar="NAME=VALUE", help="A property of the topic; may be repeated."
     ),
 ]
-DEFAULT_TIMEOUT_S = 10.0
-
-
-def _admin(bootstrap: str, timeout_s: float) -> "Admin":
-    from minibroker.client.blocking import Admin
-
-    milliseconds = max(1, int(timeout_s * 1000))
-    return Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": milliseconds})
 
 
 @app.command()
@@ -73,7 +68,7 @@ def create(
 
     name = one_topic(topic, topic_option)
     configs = pairs(config or [], "--config")
-    with _admin(bootstrap, timeout_s) as admin:
+    with opened_admin(bootstrap, timeout_s) as admin:
         try:
             admin.create_topics(NewTopic(name, partitions, replication_factor, configs))
         except BrokerError as error:
@@ -91,7 +86,7 @@ def list_topics(
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """List the topics' names."""
-    with _admin(bootstrap, timeout_s) as admin:
+    with opened_admin(bootstrap, timeout_s) as admin:
         names = admin.list_topics()
     if output is OutputFormat.JSON:
         print(json.dumps(names))
@@ -121,12 +116,12 @@ def describe(
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """Show partitions, leaders, replicas and settings; of all topics if none is named."""
-    with _admin(bootstrap, timeout_s) as admin:
+    with opened_admin(bootstrap, timeout_s) as admin:
         named = topic is not None or topic_option is not None
         names = [one_topic(topic, topic_option)] if named else admin.list_topics()
         topics = admin.describe_topics(*names)
         configs = admin.describe_configs(*names)
-    filters = [under_replicated, unavailable, under_min_isr, at_min_isr]
+    filters = Health(under_replicated, unavailable, under_min_isr, at_min_isr)
     shown = [_description(each, configs[each.name], filters) for each in topics]
     if output is OutputFormat.JSON:
         print(json.dumps(shown, indent=2))
@@ -136,12 +131,16 @@ def describe(
 
 
 def _description(
-    topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: list[bool]
+    topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: Health
 ) -> dict[str, object]:
-    """A topic as JSON shows it."""
+    """A topic as JSON shows it, with the partitions that one of the filters lets through."""
     values = {config.name: config.value for config in configs}
     own = {config.name: config.value for config in configs if not config.is_default}
-    partitions = [each for each in topic.partitions if _is_wanted(each, values, filters)]
+    partitions = [
+        each
+        for each in topic.partitions
+        if not any(filters) or any(map(and_, health_of(each, values), filters))
+    ]
     return {
         "topic": topic.name,
         "topic_id": base64.urlsafe_b64encode(topic.topic_id).decode().rstrip("="),
@@ -161,19 +160,6 @@ def _description(
             for each in partitions
         ],
     }
-
-
-def _is_wanted(
-    partition: "PartitionMetadata", configs: Mapping[str, str], filters: list[bool]
-) -> bool:
-    """Whether one of the filters that are on lets a partition through; all pass if none is."""
-    isr, replicas = len(partition.isr), len(partition.replicas)
-    # The same value as the broker uses: more in-sync replicas than replicas cannot be asked for.
-    needed = min(int(configs["min.insync.replicas"]), replicas)
-    facts = [isr < replicas, partition.leader_id < 0, isr < needed, isr == needed]
-    return not any(filters) or any(
-        fact for fact, is_on in zip(facts, filters, strict=True) if is_on
-    )
 
 
 def _print_description(described: dict[str, object], only_partitions: bool) -> None:
@@ -224,7 +210,7 @@ def alter(
     changes |= dict.fromkeys(delete_config or [])
     if not changes:
         raise typer.BadParameter("nothing to change: give --config or --delete-config")
-    with _admin(bootstrap, timeout_s) as admin:
+    with opened_admin(bootstrap, timeout_s) as admin:
         admin.alter_configs({name: changes})
     print(f"Altered topic {name}.")
 
@@ -245,7 +231,7 @@ def delete(
     from minibroker.protocol.errors import BrokerError
 
     name = one_topic(topic, topic_option)
-    with _admin(bootstrap, timeout_s) as admin:
+    with opened_admin(bootstrap, timeout_s) as admin:
         try:
             admin.delete_topics(name)
         except BrokerError as error:

@@ -1,0 +1,34 @@
+"""What may be wrong with a partition, as the filters of `topic describe` and the counts of
+`cluster describe` mean it.
+
+acks=all needs `min.insync.replicas` of them in sync, but never more than the partition has: the
+broker reckons in the same way, so nobody is told of a partition that is under its minimum and yet
+takes records.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from minibroker.protocol.messages.metadata import PartitionMetadata
+
+
+class Health(NamedTuple):
+    """Facts about one partition; unavailable: nobody alive leads it."""
+
+    is_under_replicated: bool
+    is_unavailable: bool
+    is_under_min_isr: bool
+    is_at_min_isr: bool
+
+
+def health_of(partition: "PartitionMetadata", configs: Mapping[str, str]) -> Health:
+    """`configs` are the topic's, as they are in force."""
+    in_sync, replicas = len(partition.isr), len(partition.replicas)
+    needed = min(int(configs["min.insync.replicas"]), replicas)
+    return Health(
+        is_under_replicated=in_sync < replicas,
+        is_unavailable=partition.leader_id < 0,
+        is_under_min_isr=in_sync < needed,
+        is_at_min_isr=in_sync == needed,
+    )
