@@ -51,8 +51,8 @@ MAY_IMPORT = {
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
-    "broker.replication": "protocol client.net broker.config broker.log broker.metadata.model"
-    " broker.replication",
+    "broker.replication": "protocol client.net client.channel broker.config broker.log"
+    " broker.metadata.model broker.replication",
     "broker.controller": "protocol client.net broker.config broker.log broker.metadata"
     " broker.replication broker.controller",
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
@@ -70,9 +70,10 @@ MAY_IMPORT = {
 PURE = [
     *("protocol/", "broker/config.py", "broker/log/", "broker/metadata/model.py"),
     *("broker/replication/roles.py", "broker/replication/partition.py"),
+    *("broker/replication/follower.py", "broker/replication/fetch_plan.py"),
     *("broker/controller/placement.py", "broker/controller/decisions.py"),
     *("client/accumulator.py", "client/batches.py", "client/numbering.py"),
-    *("client/partitioner.py", "client/positions.py", "client/routes.py"),
+    *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),
     *("client/chunks.py", "client/fetch_session.py"),
 ]
 # The interface of a disk has one async function, whose forms live in disk.py.

@@ -6,14 +6,16 @@ timestamps are judged by the header alone, its first and its largest.
 """
 
 import logging
+from typing import NamedTuple
 
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.outcomes import DISK_IS_FULL
 from minibroker.broker.log.validate import Refused
-from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
+from minibroker.protocol.constants import INT64_MAX, MAGIC, NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import (
     BatchHeader,
     InvalidBatch,
+    has_valid_crc,
     iterate_headers,
     validate_batch,
 )
@@ -53,19 +55,62 @@ def _check_timestamp(timestamp: int, limits: LogLimits, now_ms: int) -> None:
         )
 
 
-def check_continuation(records: Buffer, log_end: int) -> list[tuple[int, BatchHeader]]:
-    """Position and header of each whole batch that a follower may append, or UnexpectedOffset.
+class CheckedBatches(NamedTuple):
+    """Whole batches, end to end, with each one's position and header."""
 
-    Gaps are allowed, steps back are not. CRCs were checked on arrival.
+    records: memoryview
+    headers: list[tuple[int, BatchHeader]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all of them."""
+        if not self.headers:
+            return 0
+        position, header = self.headers[-1]
+        return position + header.size
+
+
+def check_batches(records: memoryview) -> CheckedBatches:
+    """What a leader sent, if a log may hold it; a batch that did not come whole is left out.
+
+    Raises InvalidBatch. The CRC does not cover offset and leader epoch, and both decide over
+    other records: they must be possible and not step back. Gaps between offsets are allowed.
     """
-    batches = list(iterate_headers(records))
-    for _, header in batches:
-        if header.base_offset < log_end:
+    headers = []
+    next_offset, epoch = 0, 0
+    for position, header in iterate_headers(records):
+        if header.magic != MAGIC or header.last_offset_delta < 0:
+            raise _corrupt(f"format {header.magic}, last offset delta {header.last_offset_delta}")
+        if header.base_offset < next_offset or header.next_offset > INT64_MAX:
+            raise _corrupt(f"offset {header.base_offset} where {next_offset} or later must follow")
+        if header.leader_epoch < epoch:
+            raise _corrupt(f"leader epoch {header.leader_epoch} after {epoch}")
+        if not has_valid_crc(records[position : position + header.size], header):
+            raise _corrupt(f"the checksum of the batch at offset {header.base_offset} is wrong")
+        headers.append((position, header))
+        next_offset, epoch = header.next_offset, header.leader_epoch
+    if len(records) and not headers:
+        raise _corrupt(f"no whole batch in {len(records)} bytes")
+    return CheckedBatches(records, headers)
+
+
+def _corrupt(message: str) -> InvalidBatch:
+    return InvalidBatch(ErrorCode.CORRUPT_MESSAGE, message)
+
+
+def check_continuation(batches: CheckedBatches, log_end: int, newest_epoch: int) -> None:
+    """Whether a follower may append these: UnexpectedOffset if not, or InvalidBatch.
+
+    An epoch older than the log's newest can only be a corrupt one, and would drop the newer.
+    """
+    if batches.headers:
+        first = batches.headers[0][1]
+        if first.base_offset < log_end:
             raise UnexpectedOffset(
-                f"a batch of offset {header.base_offset} where {log_end} or later must follow"
+                f"a batch of offset {first.base_offset} where {log_end} or later must follow"
             )
-        log_end = header.next_offset
-    return batches
+        if first.leader_epoch < newest_epoch:
+            raise _corrupt(f"leader epoch {first.leader_epoch} after {newest_epoch}")
 
 
 class Room:

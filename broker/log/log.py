@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Self
 
-from minibroker.broker.log.admission import Room, check_append, check_continuation
+from minibroker.broker.log.admission import CheckedBatches, Room, check_append, check_continuation
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
@@ -160,11 +160,25 @@ class Log:
                 return Appended(duplicate.first_offset, duplicate.last_offset, time_ms, True)
         if uses_append_time:
             stamp_append_time(batch, now_ms)
-        base_offset = self.log_end
-        stamp(batch, base_offset, leader_epoch)
+        stamp(batch, self.log_end, leader_epoch)
         header = read_header(batch)
-        if leader_epoch != self.epochs.newest_epoch:
-            self.assign_epoch(leader_epoch, base_offset)
+        self._write(batch, header, now_ms)
+        self.producers.update(header, now_ms)
+        append_time_ms = now_ms if uses_append_time else NO_TIMESTAMP
+        return Appended(header.base_offset, header.last_offset, append_time_ms, False)
+
+    def append_as_follower(self, batches: CheckedBatches, now_ms: int) -> None:
+        """Write batches as the leader stored them. Raises UnexpectedOffset or InvalidBatch if they
+        do not continue this log, and Refused (part may be written) when the disk is full."""
+        check_continuation(batches, self.log_end, self.epochs.newest_epoch)
+        for position, header in batches.headers:
+            self._write(batches.records[position : position + header.size], header, now_ms)
+            self.producers.update_from_replica(header, now_ms)
+
+    def _write(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+        """Write and index one batch; a disk without room is a Refused."""
+        if header.leader_epoch != self.epochs.newest_epoch:
+            self.assign_epoch(header.leader_epoch, header.base_offset)
         try:
             segment = self._segment_for(header, now_ms)
             position = segment.write(batch)
@@ -172,30 +186,14 @@ class Log:
             raise self._room.missed(error) from None
         self._room.found()
         segment.note(header, position)
-        self.producers.update(header, now_ms)
         self.log_end = header.next_offset
-        append_time_ms = now_ms if uses_append_time else NO_TIMESTAMP
-        return Appended(base_offset, header.last_offset, append_time_ms, False)
 
-    def append_as_follower(self, records: memoryview, now_ms: int) -> None:
-        """Write whole batches as the leader stored them; their CRCs were checked on arrival.
-
-        Raises UnexpectedOffset if they do not continue this log, then nothing was written, and
-        Refused when the disk is full, then batches from the front may have been written.
-        """
-        batches = check_continuation(records, self.log_end)
-        for position, header in batches:
-            if header.leader_epoch != self.epochs.newest_epoch:
-                self.assign_epoch(header.leader_epoch, header.base_offset)
-            try:
-                segment = self._segment_for(header, now_ms)
-                at = segment.write(records[position : position + header.size])
-            except OSError as error:
-                raise self._room.missed(error) from None
-            self._room.found()
-            segment.note(header, at)
-            self.producers.update_from_replica(header, now_ms)
-            self.log_end = header.next_offset
+    def raise_start(self, offset: int) -> None:
+        """Records below `offset` are not to be read any more; their segments go in time."""
+        assert offset <= self.log_end
+        if offset > self.log_start:
+            self.log_start = offset
+            self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(offset))
 
     def assign_epoch(self, leader_epoch: int, offset: int) -> None:
         """Record that a leader epoch begins at an offset."""
@@ -298,6 +296,8 @@ class Log:
         self._segments.remove_from(0, self._files)
         self._snapshots.drop_outside(offset + 1, offset)
         self._segments.add(self._new_segment(offset, now_ms))
+        # Without records and epochs it has parted from nobody's log.
+        self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(0))
         self._after_cut(offset, now_ms)
 
     def _before_cut(self, offset: int, log_start: int) -> None:

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
@@ -189,7 +190,8 @@ class Life:
             (_, header), *_ = iterate_headers(data)
             next_offset = header.next_offset
             parts.append(data)
-        self.log.append_as_follower(memoryview(b"".join(parts)), self.now_ms)
+        batches = check_batches(memoryview(b"".join(parts)))
+        self.log.append_as_follower(batches, self.now_ms)
         for data in parts:
             self.store(data)
 

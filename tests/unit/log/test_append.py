@@ -7,7 +7,7 @@ import pytest
 from minibroker.broker.log.admission import UnexpectedOffset
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.records.batch import has_valid_crc
+from minibroker.protocol.records.batch import InvalidBatch, has_valid_crc
 from minibroker.protocol.records.record import decode_records
 from tests.unit.log.workbench import NOW, Bench, encode, stored
 
@@ -96,8 +96,11 @@ def test_a_follower_does_not_go_back():
     """A first offset below the log end, or a step back inside, is refused whole (LOG-06)."""
     bench = Bench()
     bench.append(5)
-    for batches in ([stored(4)], [stored(5), stored(9), stored(7)]):
-        with pytest.raises(UnexpectedOffset):
+    for batches, error in (
+        ([stored(4)], UnexpectedOffset),
+        ([stored(5), stored(9), stored(7)], InvalidBatch),
+    ):
+        with pytest.raises(error):
             bench.follow(*batches)
         assert bench.log.log_end == 5
         assert bench.offsets() == [0]

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from pathlib import PurePath
 
+from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import NEW_LOG, Appended, Flush, Opening, Place
@@ -85,7 +86,7 @@ class Bench:
 
     def follow(self, *batches: bytes) -> None:
         """Append as a follower."""
-        self.log.append_as_follower(memoryview(b"".join(batches)), NOW)
+        self.log.append_as_follower(check_batches(memoryview(b"".join(batches))), NOW)
 
     def headers(self, offset: int | None = None) -> list[BatchHeader]:
         """The header of every batch that a read of everything gives."""

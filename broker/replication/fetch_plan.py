@@ -1,0 +1,252 @@
+"""What one fetcher asks its leader next: which partitions, from where, in which order, how long.
+
+A partition is asked for its log end when a request is made; no copy of an offset is kept. It is
+left out of a request
+
+* while it is backed off: after an error, 20 ms and twice as long each time that it fails again;
+* when it has failed, until its next role;
+* while a fsync of it is pending that counts (`flush=always`): a fetch offset is the follower's word
+  that it has everything below, and then everything durable.
+
+A request does not wait for records longer than the next partition is backed off, so that one does
+not wait behind the others; while a fsync is pending it does not wait at all.
+
+An answer counts only if nothing happened meanwhile: the partition is still assigned here, by the
+same assignment, in the same role (RM-05, FOL-04). Partitions that got records go to the end of the
+order, so that one with much to copy starves nobody (FET-11).
+
+Requests go in a fetch session (`protocol.messages.fetch`), in which only what changed travels.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minibroker.broker.config import Config
+from minibroker.broker.replication.follower import Follower
+from minibroker.broker.replication.partition import Partition
+from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_OPEN,
+    SESSION_NONE,
+    FetchRequest,
+    FetchResponse,
+    PartitionFetch,
+    PartitionFetched,
+)
+from minibroker.protocol.types import TopicPartition
+
+BACKOFF_S_MIN = 0.02
+SESSION_EPOCH_MAX = 2**31 - 1
+
+
+class Backoff:
+    """When to try again: after `BACKOFF_S_MIN` seconds, and twice as long after each failure."""
+
+    __slots__ = ("_delay_s", "_delay_s_max", "due")
+
+    def __init__(self, delay_s_max: float) -> None:
+        self._delay_s_max = delay_s_max
+        self.reset()
+
+    def reset(self) -> None:
+        """It went well: the next try is due now."""
+        self._delay_s = BACKOFF_S_MIN
+        self.due = -math.inf
+
+    def fail(self, now: float) -> None:
+        """It failed."""
+        self.due = now + min(self._delay_s, self._delay_s_max)
+        self._delay_s = min(2 * self._delay_s, self._delay_s_max)
+
+
+class Assignment:
+    """One partition, in one role, of one fetcher. The next one of the partition is another."""
+
+    __slots__ = ("asked", "backoff", "partition", "role")
+
+    def __init__(self, partition: Partition, role: Follower, backoff: Backoff) -> None:
+        self.partition = partition
+        self.role = role
+        self.backoff = backoff
+        # What the leader knows that we want, as it was last said in the session.
+        self.asked: PartitionFetch | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition still has the role in which it was assigned."""
+        return self.partition.role is self.role
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether its log end is not durable, and has to be before it may be told."""
+        log = self.partition.log
+        return self.partition.is_synced_before_ack and log.durable_end < log.log_end
+
+    def ask(self, bytes_max: int) -> PartitionFetch:
+        """What to ask for now."""
+        log, name = self.partition.log, self.partition.topic_partition
+        asked = self.asked
+        if (
+            asked is not None
+            and asked.fetch_offset == log.log_end
+            and asked.last_fetched_epoch == self.role.last_fetched_epoch(log)
+            and asked.log_start == log.log_start
+        ):
+            return asked
+        return PartitionFetch(
+            *name,
+            log.log_end,
+            bytes_max,
+            self.role.leader_epoch,
+            self.role.last_fetched_epoch(log),
+            log.log_start,
+        )
+
+
+class Asked(NamedTuple):
+    """One partition of the request under way."""
+
+    assignment: Assignment
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """What is the same in every request; times in seconds, sizes in bytes."""
+
+    node_id: int
+    wait_s_max: float
+    bytes_min: int
+    bytes_max: int
+    partition_bytes_max: int
+    backoff_s_max: float
+
+    @classmethod
+    def of(cls, config: Config) -> "FetchLimits":
+        """As this broker is configured."""
+        return cls(
+            node_id=config.node_id,
+            wait_s_max=config.replica_fetch_wait_max_ms / 1000,
+            bytes_min=config.replica_fetch_min_bytes,
+            bytes_max=config.replica_fetch_response_max_bytes,
+            partition_bytes_max=config.replica_fetch_max_bytes,
+            backoff_s_max=config.replica_fetch_backoff_ms / 1000,
+        )
+
+
+class FetchPlan:
+    """See the head of this module. One request is under way at a time."""
+
+    def __init__(self, limits: FetchLimits) -> None:
+        self._limits = limits
+        # In the order in which they are to be filled.
+        self._assignments: dict[TopicPartition, Assignment] = {}
+        self._under_way: dict[TopicPartition, Asked] = {}
+        self._in_session: dict[TopicPartition, Assignment] = {}
+        self._session_id = SESSION_NONE
+        self._session_epoch = SESSION_EPOCH_OPEN
+
+    def __len__(self) -> int:
+        return len(self._assignments)
+
+    def __iter__(self) -> Iterator[Assignment]:
+        return iter(self._assignments.values())
+
+    # -- what is assigned
+
+    def add(self, partition: Partition, role: Follower) -> None:
+        """Copy a partition, from now on and by this role only."""
+        assert partition.role is role
+        backoff = Backoff(self._limits.backoff_s_max)
+        self._assignments[partition.topic_partition] = Assignment(partition, role, backoff)
+
+    def remove(self, name: TopicPartition) -> None:
+        """Copy it no more; an answer that is under way does not count for it."""
+        self._assignments.pop(name, None)
+
+    # -- asking
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a partition waits for its fsync."""
+        return any(each.is_syncing for each in self._assignments.values())
+
+    def next_due(self, now: float) -> float:
+        """When a partition that is backed off now may be asked for."""
+        dues = [each.backoff.due for each in self._assignments.values() if _is_open(each)]
+        return min((due for due in dues if due > now), default=math.inf)
+
+    def next(self, now: float, broker_epoch: int) -> FetchRequest | None:
+        """The next request, or None while there is nothing to ask for."""
+        limits = self._limits
+        wanted: dict[TopicPartition, Asked] = {}
+        news: list[PartitionFetch] = []
+        wait_s = limits.wait_s_max
+        for name, each in self._assignments.items():
+            if not _is_open(each):
+                continue
+            if each.is_syncing:
+                wait_s = 0.0
+            elif each.backoff.due > now:
+                wait_s = min(wait_s, each.backoff.due - now)
+            else:
+                ask = each.ask(limits.partition_bytes_max)
+                if ask is not each.asked or self._in_session.get(name) is not each:
+                    each.asked = ask
+                    news.append(ask)
+                wanted[name] = Asked(each, ask.fetch_offset)
+        if not wanted:
+            return None
+        forgotten = tuple(name for name in self._in_session if name not in wanted)
+        self._under_way = wanted
+        self._in_session = {name: asked.assignment for name, asked in wanted.items()}
+        return FetchRequest(
+            replica_id=limits.node_id,
+            wait_ms_max=math.ceil(wait_s * 1000),
+            bytes_min=limits.bytes_min,
+            bytes_max=limits.bytes_max,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            partitions=tuple(news),
+            forgotten=forgotten,
+            broker_epoch=broker_epoch,
+        )
+
+    # -- what came of it
+
+    def note(self, response: FetchResponse) -> None:
+        """The answer to the request came, and has no error."""
+        assert not response.error
+        if response.session_id == SESSION_NONE:
+            self.end_session()
+            return
+        self._session_id = response.session_id
+        epoch = self._session_epoch
+        self._session_epoch = 1 if epoch == SESSION_EPOCH_MAX else epoch + 1
+
+    def end_session(self) -> None:
+        """The next request says everything, and opens another session."""
+        self._session_epoch = SESSION_EPOCH_OPEN
+        self._in_session = {}
+
+    def take(self, fetched: PartitionFetched) -> Asked | None:
+        """What was asked for, if this answer still counts. An answer counts once."""
+        name = TopicPartition(fetched.topic, fetched.partition)
+        asked = self._under_way.pop(name, None)
+        return asked if asked is not None and self.is_valid(asked.assignment) else None
+
+    def is_valid(self, assignment: Assignment) -> bool:
+        """Whether nothing has happened to an assignment since."""
+        name = assignment.partition.topic_partition
+        return self._assignments.get(name) is assignment and assignment.is_current
+
+    def put_last(self, assignment: Assignment) -> None:
+        """It got records: the others come first."""
+        name = assignment.partition.topic_partition
+        self._assignments[name] = self._assignments.pop(name)
+
+
+def _is_open(assignment: Assignment) -> bool:
+    """Whether it is to be copied at all."""
+    return assignment.is_current and not assignment.role.failure

@@ -1,0 +1,342 @@
+"""Copies partitions from their leaders: one `Fetcher` for each leader and fetcher id.
+
+    Fetchers.run
+     `- Fetcher.run      one per (leader, fetcher id) that has partitions: asks, applies, asks again
+
+Which partition belongs to which of the `num.replica.fetchers` fetchers of its leader is told by a
+hash of its name, which is the same in every run. A fetcher ends when it has no partition left.
+
+Assignments are plain calls and take effect at once: after `unassign` no answer changes the
+partition any more, whatever is under way (RM-05). A new assignment ends a long poll by cancelling
+it, which closes the connection, so that the partition does not wait behind it (A18).
+
+A lost connection delays all partitions of a fetcher and loses none (FOL-16). An error, or a batch
+that is none, delays its partition alone (FOL-12, FOL-14). An I/O error of the own disk comes out of
+`run` and ends the broker.
+"""
+
+import logging
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import trio
+
+from minibroker.broker.config import Config
+from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched
+from minibroker.broker.replication.fetch_plan import Assignment, Backoff, FetchLimits, FetchPlan
+from minibroker.broker.replication.follower import Answer, Follower, Next, Taken
+from minibroker.broker.replication.partition import Partition
+from minibroker.client.channel import ConnectionLost
+from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from minibroker.protocol.messages.offsets import (
+    ListOffsetsRequest,
+    PartitionListOffsets,
+)
+from minibroker.protocol.types import Endpoint, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+SYNC_WAIT_S_MAX = 0.01  # how long a request waits for fsyncs, to have their partitions in it
+RATE_WINDOW_S = 5.0
+
+
+class FetcherStatistics(NamedTuple):
+    """One fetcher now. `lags` are committed records that are missing, as far as is known."""
+
+    leader: int
+    fetcher_id: int
+    requests: int
+    bytes: int
+    bytes_per_s: float
+    lags: dict[TopicPartition, int]
+
+
+class Tools(NamedTuple):
+    """What every fetcher needs of its broker.
+
+    `note_write` is told of each partition whose log was written, with the time; `wall_ms` is the
+    wall clock in milliseconds; `broker_epoch` that of the present registration.
+    """
+
+    limits: FetchLimits
+    connect: Connect
+    note_write: Callable[[Partition, float], None]
+    wall_ms: Callable[[], int]
+    broker_epoch: Callable[[], int]
+
+
+class Fetchers:
+    """All fetchers of a broker, as its `Replicas` use them; see the head of this module."""
+
+    def __init__(
+        self,
+        config: Config,
+        connect: Connect,
+        note_write: Callable[[Partition, float], None],
+        wall_ms: Callable[[], int],
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._count = config.num_replica_fetchers
+        self._tools = Tools(FetchLimits.of(config), connect, note_write, wall_ms, broker_epoch)
+        self._endpoints: dict[int, Endpoint] = {}
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._assigned: dict[TopicPartition, Follower] = {}
+        self._nursery: trio.Nursery | None = None
+
+    def assign(self, partition: Partition) -> None:
+        """Copy a partition that is a follower. In the same role as before nothing changes."""
+        name, role = partition.topic_partition, partition.role
+        assert isinstance(role, Follower), "only a follower copies"
+        if self._assigned.get(name) is role:
+            return
+        self.unassign(name)
+        self._assigned[name] = role
+        role.begin(partition.log, self._tools.wall_ms())
+        key = self._key(name, role)
+        fetcher = self._fetchers.get(key)
+        if fetcher is None:
+            fetcher = self._fetchers[key] = Fetcher(*key, self._tools)
+            fetcher.endpoint = self._endpoints.get(role.leader)
+            self._start(fetcher)
+        fetcher.add(partition, role)
+
+    def unassign(self, name: TopicPartition) -> None:
+        """Copy it no more. When this returns nothing copied can reach its log any more."""
+        role = self._assigned.pop(name, None)
+        if role is not None:
+            self._fetchers[self._key(name, role)].remove(name)
+
+    def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
+        """Where these brokers are; of others what was known still holds (RM-09)."""
+        self._endpoints.update(endpoints)
+        for (leader, _), fetcher in self._fetchers.items():
+            if leader in endpoints:
+                fetcher.move(endpoints[leader])
+
+    def note_flushed(self, partition: Partition) -> None:
+        """Its log was synced, so it may be asked for again."""
+        name = partition.topic_partition
+        role = self._assigned.get(name)
+        if role is not None:
+            self._fetchers[self._key(name, role)].wake()
+
+    async def run(self) -> None:
+        """Copy until cancelled."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                for fetcher in self._fetchers.values():
+                    self._start(fetcher)
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    def statistics(self) -> list[FetcherStatistics]:
+        """Every fetcher now."""
+        now = trio.current_time()
+        return [fetcher.statistics(now) for fetcher in self._fetchers.values()]
+
+    def _key(self, name: TopicPartition, role: Follower) -> tuple[int, int]:
+        return role.leader, zlib.crc32(str(name).encode()) % self._count
+
+    def _start(self, fetcher: "Fetcher") -> None:
+        if self._nursery is not None:
+            self._nursery.start_soon(self._run, fetcher)
+
+    async def _run(self, fetcher: "Fetcher") -> None:
+        await fetcher.run()
+        # No wait lies between its end and this: nothing was assigned to it meanwhile.
+        del self._fetchers[fetcher.leader, fetcher.fetcher_id]
+
+
+class Fetcher:
+    """Copies some partitions from one leader; see the head of this module."""
+
+    def __init__(self, leader: int, fetcher_id: int, tools: Tools) -> None:
+        self.leader = leader
+        self.fetcher_id = fetcher_id
+        self.endpoint: Endpoint | None = None
+        self._tools = tools
+        self._plan = FetchPlan(tools.limits)
+        self._reconnect = Backoff(tools.limits.backoff_s_max)
+        self._news = trio.Event()
+        self._is_resting = True  # it waits for news, not for its leader
+        self._connected = trio.CancelScope()
+        self._requests = 0
+        self._bytes = 0
+        self._rate = Rate()
+
+    def add(self, partition: Partition, role: Follower) -> None:
+        """Copy one more partition; it does not wait behind the others."""
+        self._plan.add(partition, role)
+        self._reconnect.reset()
+        self._interrupt()
+
+    def remove(self, name: TopicPartition) -> None:
+        """Copy one partition less."""
+        self._plan.remove(name)
+        if not self._plan:
+            self._interrupt()
+
+    def move(self, endpoint: Endpoint) -> None:
+        """The leader is there now."""
+        if endpoint != self.endpoint:
+            self.endpoint = endpoint
+            self._reconnect.reset()
+            self._interrupt()
+
+    def wake(self) -> None:
+        """There may be something to ask for."""
+        self._news.set()
+
+    def statistics(self, now: float) -> FetcherStatistics:
+        """This fetcher now."""
+        lags = {
+            each.partition.topic_partition: each.role.lag(each.partition.log) for each in self._plan
+        }
+        rate = self._rate.per_s(now)
+        return FetcherStatistics(
+            self.leader, self.fetcher_id, self._requests, self._bytes, rate, lags
+        )
+
+    async def run(self) -> None:
+        """Copy until no partition is left. Raises an `OSError` of the own disk."""
+        while self._plan:
+            endpoint = self.endpoint
+            if endpoint is None or trio.current_time() < self._reconnect.due:
+                await self._rest_until(math.inf if endpoint is None else self._reconnect.due)
+                continue
+            with trio.CancelScope() as self._connected:
+                try:
+                    async with self._tools.connect(endpoint) as connection:
+                        await self._copy(connection, endpoint)
+                except ConnectionLost as lost:
+                    self._note_lost(lost)
+            self._plan.end_session()
+
+    def _interrupt(self) -> None:
+        self._news.set()
+        if not self._is_resting:
+            self._connected.cancel()
+
+    async def _rest_until(self, deadline: float) -> None:
+        self._news = trio.Event()
+        self._is_resting = True
+        with trio.move_on_at(deadline):
+            await self._news.wait()
+        self._is_resting = False
+
+    def _note_lost(self, lost: ConnectionLost) -> None:
+        if self._reconnect.due == -math.inf:
+            logger.warning("Broker %s is not copied from: %s", self.leader, lost)
+        self._reconnect.fail(trio.current_time())
+
+    async def _copy(self, connection: FetchConnection, endpoint: Endpoint) -> None:
+        """Ask and apply, as long as there is something to copy from there."""
+        while self._plan and self.endpoint == endpoint:
+            await self._wait_for_syncs()
+            now = trio.current_time()
+            request = self._plan.next(now, self._tools.broker_epoch())
+            if request is None:
+                await self._rest_until(self._plan.next_due(now))
+                continue
+            fetched = await connection.fetch(request)
+            if fetched.response.error:
+                raise ConnectionLost(f"it answers FETCH with error {fetched.response.error}")
+            self._requests += 1
+            self._reconnect.reset()
+            self._plan.note(fetched.response)
+            without_range = await self._take(fetched)
+            if without_range:
+                await self._settle_ranges(connection, without_range)
+
+    async def _wait_for_syncs(self) -> None:
+        """For those that the last answer made necessary: mostly they take less than a turn."""
+        patience = trio.current_time() + SYNC_WAIT_S_MAX
+        while self._plan.is_syncing and trio.current_time() < patience:
+            await self._rest_until(patience)
+
+    async def _take(self, fetched: Fetched) -> list[Assignment]:
+        """Apply an answer; those whose end the leader does not have are returned."""
+        without_range = []
+        for answer, batches in zip(fetched.response.partitions, fetched.batches, strict=True):
+            asked = self._plan.take(answer)
+            if asked is None:
+                continue
+            each = asked.assignment
+            partition = each.partition
+            before = partition.log.log_end
+            taken = each.role.take(
+                partition.log,
+                Answer(asked.offset, answer, batches),
+                partition.settings,
+                self._tools.wall_ms(),
+            )
+            self._settle(each, taken, before)
+            if taken.next is Next.ASK_RANGE:
+                without_range.append(each)
+            if taken.size:
+                await trio.lowlevel.checkpoint()  # others may want to go on between appends
+        return without_range
+
+    def _settle(self, assignment: Assignment, taken: Taken, log_end_before: int) -> None:
+        now = trio.current_time()
+        partition = assignment.partition
+        if partition.log.log_end != log_end_before:
+            self._tools.note_write(partition, now)
+        if taken.size:
+            self._bytes += taken.size
+            self._rate.add(taken.size, now)
+            self._plan.put_last(assignment)
+        if taken.next is Next.FETCH:
+            assignment.backoff.reset()
+        elif taken.next is Next.BACK_OFF:
+            if assignment.backoff.due == -math.inf:
+                text = "%s: copying from broker %s is delayed: %s"
+                logger.warning(text, partition.topic_partition, self.leader, taken.reason)
+            assignment.backoff.fail(now)
+
+    async def _settle_ranges(
+        self, connection: FetchConnection, assignments: list[Assignment]
+    ) -> None:
+        """Ask where the leader's logs start and end, and start again within."""
+        asked = tuple(
+            PartitionListOffsets(*each.partition.topic_partition, time, each.role.leader_epoch)
+            for each in assignments
+            for time in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
+        )
+        request = ListOffsetsRequest(self._tools.limits.node_id, asked)
+        found = (await connection.list_offsets(request)).partitions
+        if len(found) != len(asked):
+            raise ConnectionLost(f"it answers {len(asked)} of LIST_OFFSETS with {len(found)}")
+        for each, start, end in zip(assignments, found[::2], found[1::2], strict=True):
+            if not self._plan.is_valid(each):
+                continue
+            log, settings = each.partition.log, each.partition.settings
+            before = log.log_end
+            if start.error or end.error:
+                taken = Taken(Next.BACK_OFF, "it does not tell where its log starts and ends")
+            else:
+                theirs = (start.offset, end.offset)
+                taken = each.role.take_range(log, theirs, settings, self._tools.wall_ms())
+            self._settle(each, taken, before)
+
+
+class Rate:
+    """Bytes per second, of which the last `RATE_WINDOW_S` seconds count most."""
+
+    __slots__ = ("_per_s", "_since")
+
+    def __init__(self) -> None:
+        self._per_s = 0.0
+        self._since = 0.0
+
+    def add(self, size: int, now: float) -> None:
+        """So many bytes more."""
+        self._per_s = self.per_s(now) + size / RATE_WINDOW_S
+        self._since = now
+
+    def per_s(self, now: float) -> float:
+        """The rate as it is now."""
+        return self._per_s * math.exp((self._since - now) / RATE_WINDOW_S)

@@ -1,0 +1,225 @@
+"""What a broker is for a partition that another one leads: it copies, and cuts where logs parted.
+
+Everything is decided here from the log and one answer of the leader, and nothing waits. `take`
+applies an answer and returns what the fetcher has to do next; a peer's nonsense and a refused
+request are values, and the exceptions that come out (an I/O error of the own disk) end the broker.
+
+* Appended are the leader's bytes as they are. The high watermark follows the leader's, as far as
+  the own log goes, and may fall; the log start follows upwards (A7).
+* Logs that have parted are cut by leader epoch only, never to the high watermark (A11). A cut
+  below the own high watermark would throw committed records away: it is refused unless unclean
+  election is allowed for the topic, and then the partition has failed, is left as it is, and says
+  so until the next role.
+* An offset that the leader does not have is settled by the leader's own start and end (A12).
+
+How logs are brought together is open to subclasses, which a lab uses to show what other rules do:
+`begin`, `last_fetched_epoch`, `cut_point` and `may_cut_below_high_watermark`.
+"""
+
+import logging
+from enum import Enum
+from typing import NamedTuple
+
+from minibroker.broker.config import TopicConfig
+from minibroker.broker.log.admission import CheckedBatches, UnexpectedOffset
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.validate import Refused
+from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.messages.control import PartitionState
+from minibroker.protocol.messages.fetch import PartitionFetched
+from minibroker.protocol.records.batch import InvalidBatch
+from minibroker.protocol.types import OffsetAndEpoch
+
+logger = logging.getLogger(__name__)
+
+
+class Next(Enum):
+    """What a fetcher does with a partition after an answer."""
+
+    FETCH = "fetch"  # ask for what follows
+    BACK_OFF = "back off"  # ask again later, and later still if that fails too
+    ASK_RANGE = "ask range"  # ask the leader where its log starts and ends, then `take_range`
+    STOP = "stop"  # nothing until the next role: it has failed
+
+
+class Answer(NamedTuple):
+    """What a leader said of one partition, and the offset that it was asked for.
+
+    `batches` are the answer's records, checked; an `InvalidBatch` where they are no batches.
+    """
+
+    asked_offset: int
+    fetched: PartitionFetched
+    batches: CheckedBatches | InvalidBatch
+
+
+class Taken(NamedTuple):
+    """What became of an answer: `size` bytes were appended; `reason` says why that is not all."""
+
+    next: Next
+    reason: str = ""
+    size: int = 0
+
+
+class Follower:
+    """The follower's role in one leader epoch; `failure` is "" while it copies."""
+
+    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # what a request for it gets to hear
+
+    def __init__(self, state: PartitionState, high_watermark: int) -> None:
+        self.leader = state.leader
+        self.leader_epoch = state.leader_epoch
+        # As the leader told it, never above the own log end. It may fall: a new leader may not
+        # know yet how far its predecessor had committed.
+        self.high_watermark = high_watermark
+        # The leader's high watermark in its last answer; -1 before the first.
+        self.leader_high_watermark = NO_OFFSET
+        self.failure = ""
+
+    @property
+    def reason(self) -> str:
+        """Why a request is refused."""
+        return self.failure or f"broker {self.leader} leads it"
+
+    def lag(self, log: Log) -> int:
+        """How many committed records are missing here, as far as is known."""
+        return max(0, self.leader_high_watermark - log.log_end)
+
+    # -- the rules that bring two logs together
+
+    def begin(self, log: Log, now_ms: int) -> None:
+        """What to do to the log before the first fetch: nothing, it ends where it ends (A11)."""
+
+    def last_fetched_epoch(self, log: Log) -> int:
+        """By which the leader sees whether the logs have parted; -1: it shall not look."""
+        return log.epochs.newest_epoch
+
+    def cut_point(self, log: Log, parted: OffsetAndEpoch) -> int:
+        """Where to cut, given the leader's largest epoch up to ours and where it ended (A11).
+
+        Where we do not have that epoch we cut to the end of our largest one below it, and the
+        next fetch asks again.
+        """
+        ours = log.epochs.end_offset_for(parted.leader_epoch, log.log_end)
+        if ours.leader_epoch == NO_EPOCH:
+            return min(parted.offset, log.log_end)
+        if ours.leader_epoch != parted.leader_epoch:
+            return min(ours.offset, log.log_end)
+        return min(ours.offset, parted.offset, log.log_end)
+
+    def may_cut_below_high_watermark(self, settings: TopicConfig) -> bool:
+        """Whether committed records may go: only after an election that may lose them."""
+        return settings.unclean_leader_election_enable
+
+    # -- answers
+
+    def take(self, log: Log, answer: Answer, settings: TopicConfig, now_ms: int) -> Taken:
+        """Apply a leader's answer to a FETCH of this role. Raises an `OSError` of the own disk."""
+        fetched = answer.fetched
+        if fetched.error:
+            return self._take_error(log, fetched.error)
+        if answer.asked_offset != log.log_end:
+            return self.fail(
+                log, f"asked for offset {answer.asked_offset}, but the log ends at {log.log_end}"
+            )
+        if (fetched.diverging_epoch, fetched.diverging_end) != (NO_EPOCH, NO_OFFSET):
+            parted = OffsetAndEpoch(fetched.diverging_end, fetched.diverging_epoch)
+            return self._take_divergence(log, parted, settings, now_ms)
+        if isinstance(answer.batches, InvalidBatch):
+            return Taken(Next.BACK_OFF, f"it sent no batches: {answer.batches}")
+        return self._append(log, answer.batches, fetched, now_ms)
+
+    def take_range(
+        self, log: Log, theirs: tuple[int, int], settings: TopicConfig, now_ms: int
+    ) -> Taken:
+        """Our end is not in the leader's log, which has this start and end (A12)."""
+        start, end = theirs
+        if not 0 <= start <= end:
+            return Taken(Next.BACK_OFF, f"it says that its log starts at {start}, ends at {end}")
+        if end < log.log_end:
+            return self._cut(log, end, settings, now_ms)
+        if start > log.log_end:
+            logger.warning(
+                "%s: the leader's log starts at %s, above our end %s: starting again there",
+                *(log.topic_partition, start, log.log_end),
+            )
+            try:
+                log.restart_at(start, now_ms)
+            except Refused as refused:
+                return Taken(Next.BACK_OFF, str(refused))
+            self.high_watermark = start
+        return Taken(Next.FETCH)
+
+    def fail(self, log: Log, reason: str) -> Taken:
+        """Copy no more until the next role, and show why."""
+        self.failure = reason
+        logger.error(
+            "%s: not copied from broker %s any more in epoch %s: %s",
+            *(log.topic_partition, self.leader, self.leader_epoch, reason),
+        )
+        return Taken(Next.STOP, reason)
+
+    def _take_error(self, log: Log, code: int) -> Taken:
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return Taken(Next.ASK_RANGE)
+        if code == ErrorCode.FENCED_LEADER_EPOCH:
+            return self.fail(log, f"broker {self.leader} is in a later epoch")  # FOL-11
+        name = ErrorCode(code).name if code in _KNOWN_CODES else f"error {code}"
+        return Taken(Next.BACK_OFF, f"broker {self.leader} answers {name}")
+
+    def _take_divergence(
+        self, log: Log, parted: OffsetAndEpoch, settings: TopicConfig, now_ms: int
+    ) -> Taken:
+        """Cut only: nothing else of such an answer counts (FOL-09)."""
+        if min(parted) < 0:
+            return Taken(Next.BACK_OFF, "it does not say where the logs parted")  # FOL-08
+        before = (log.log_end, log.epochs.newest_epoch)
+        taken = self._cut(log, self.cut_point(log, parted), settings, now_ms)
+        if taken.next is Next.FETCH and (log.log_end, log.epochs.newest_epoch) == before:
+            return Taken(Next.BACK_OFF, f"it says that the logs parted at {parted}, they did not")
+        return taken
+
+    def _cut(self, log: Log, offset: int, settings: TopicConfig, now_ms: int) -> Taken:
+        end, high_watermark = log.log_end, self.high_watermark
+        if offset < high_watermark and not self.may_cut_below_high_watermark(settings):
+            return self.fail(
+                log, f"a cut to {offset} would lose records committed below {high_watermark}"
+            )
+        try:
+            log.truncate_to(offset, now_ms)
+        except Refused as refused:
+            return Taken(Next.BACK_OFF, str(refused))
+        self.high_watermark = min(high_watermark, log.log_end)
+        if log.log_end < end:
+            logger.warning(
+                "%s: cut from %s to %s, where the log of broker %s in epoch %s parts from it"
+                "; high watermark %s",
+                *(log.topic_partition, end, log.log_end, self.leader, self.leader_epoch),
+                high_watermark,
+            )
+        return Taken(Next.FETCH)
+
+    def _append(
+        self, log: Log, batches: CheckedBatches, fetched: PartitionFetched, now_ms: int
+    ) -> Taken:
+        try:
+            if batches.headers and batches.headers[-1][1].leader_epoch > self.leader_epoch:
+                raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a batch of a later leader epoch")
+            log.append_as_follower(batches, now_ms)
+        except UnexpectedOffset as error:
+            return self.fail(log, str(error))
+        except (InvalidBatch, Refused) as error:
+            return Taken(Next.BACK_OFF, str(error))
+        self.leader_high_watermark = fetched.high_watermark
+        self.high_watermark = max(log.log_start, min(fetched.high_watermark, log.log_end))
+        if fetched.log_start > self.high_watermark:
+            return self.fail(
+                log,
+                f"the leader's log starts at {fetched.log_start}, above its high watermark"
+                f" {fetched.high_watermark}",
+            )
+        log.raise_start(fetched.log_start)
+        return Taken(Next.FETCH, size=batches.size)
+
+
+_KNOWN_CODES = frozenset(ErrorCode)
