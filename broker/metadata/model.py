@@ -1,21 +1,15 @@
-"""The cluster as a value: brokers, topics, partitions, and the orders that carry them.
+"""The cluster as a value: brokers, topics and partitions.
 
-`ClusterImage` is immutable; a change makes a new one and shares what did not change. The controller
-alone makes images; every other part of a broker only reads the newest one it was given.
-
-`LeaderAndIsr` and `StopReplica` are the controller's orders to a broker. They are level-triggered:
-they say what shall be, not what happened, so repeating one does no harm, and each names the topic
-id, so that an order for a deleted topic never hits another one of the same name.
+`ClusterImage` is immutable; a change makes a new one and shares what did not change. Each broker
+has one, made by `cache` from the controller's UPDATE_METADATA, and answers clients from it. What a
+replica here shall be is not read from it: that comes as an order (LEADER_AND_ISR).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, TopicPartition
-
-EPOCH_DURING_DELETE: Final = -2  # in a StopReplica: whatever epoch the replica has
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +19,15 @@ class BrokerImage:
     node_id: int
     endpoint: Endpoint
     epoch: int
+    is_shutting_down: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
     """`leader` -1: nobody leads. `replicas` is in order of preference; `isr` is never empty.
 
-    An election raises both epochs, a change of the ISR the partition epoch alone.
+    An election raises both epochs, a change of the ISR the partition epoch alone. A partition of
+    which nothing was told yet has no replicas either.
     """
 
     partition: int
@@ -42,7 +38,7 @@ class PartitionImage:
     partition_epoch: int
 
     def __post_init__(self) -> None:
-        assert self.isr, "an ISR never becomes empty"
+        assert self.isr or not self.replicas, "an ISR never becomes empty"
         assert self.leader == NO_NODE or self.leader in self.isr
 
 
@@ -81,49 +77,3 @@ class ClusterImage:
         """This image without a topic."""
         topics = {other: topic for other, topic in self.topics.items() if other != name}
         return replace(self, topics=topics)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """What one partition shall be, as an order."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    isr: tuple[int, ...]
-    replicas: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
-    """Take these roles. With `is_full` these are all of them: a log without a role is a stray."""
-
-    controller_id: int
-    controller_epoch: int
-    broker_epoch: int
-    partitions: tuple[PartitionState, ...]
-    is_full: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class StoppedPartition:
-    """A replica to give up, of the topic with this id only."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    leader_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class StopReplica:
-    """Give these replicas up; with `delete` their directories too. Unknown ones are no error."""
-
-    controller_id: int
-    controller_epoch: int
-    broker_epoch: int
-    partitions: tuple[StoppedPartition, ...]
-    delete: bool

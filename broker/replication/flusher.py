@@ -22,20 +22,19 @@ from pathlib import PurePath
 import trio
 
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.purgatory import Purgatory
 
 
 class Flusher:
     """Knows which partitions are dirty, and who flushes which of them when.
 
-    `sync_dir` makes the names in a directory durable, which is due after a roll.
+    `sync_dir` makes the names in a directory durable, which is due after a roll. `on_flushed` is
+    told of each partition whose log is durable further than before, and when (seconds).
     """
 
-    def __init__(
-        self, purgatory: Purgatory, sync_dir: Callable[[PurePath], Awaitable[None]]
-    ) -> None:
+    def __init__(self, sync_dir: Callable[[PurePath], Awaitable[None]]) -> None:
+        self.on_flushed: Callable[[Partition, float], None] = lambda *_: None
         self._lanes: dict[str, _Lane] = {
-            mode: _Lane(purgatory, sync_dir) for mode in ("always", "interval")
+            mode: _Lane(self._note_flushed, sync_dir) for mode in ("always", "interval")
         }
 
     def note_append(self, partition: Partition, now: float) -> None:
@@ -44,18 +43,21 @@ class Flusher:
         if lane is not None:
             lane.add(partition, now)
 
-    def reschedule(self, partition: Partition) -> None:
+    def reschedule(self, partition: Partition, now: float) -> None:
         """The partition's settings or role changed: when its records are due may have, too."""
         for lane in self._lanes.values():
             lane.discard(partition)
         if partition.log.durable_end < partition.log.log_end:
-            self.note_append(partition, trio.current_time())
+            self.note_append(partition, now)
 
     def forget(self, partition: Partition) -> None:
         """The partition's log is about to be deleted."""
         for lane in self._lanes.values():
             lane.discard(partition)
             lane.forgive(partition)
+
+    def _note_flushed(self, partition: Partition) -> None:
+        self.on_flushed(partition, trio.current_time())
 
     async def run(self) -> None:
         """Flush what is due, for ever. Raises the `OSError` of an fsync that failed, in a group."""
@@ -68,9 +70,11 @@ class _Lane:
     """The dirty partitions of one mode, and the task that flushes them."""
 
     def __init__(
-        self, purgatory: Purgatory, sync_dir: Callable[[PurePath], Awaitable[None]]
+        self,
+        note_flushed: Callable[[Partition], None],
+        sync_dir: Callable[[PurePath], Awaitable[None]],
     ) -> None:
-        self._purgatory = purgatory
+        self._note_flushed = note_flushed
         self._sync_dir = sync_dir
         # In the order of their first append since the last flush.
         self._due: dict[Partition, float] = {}
@@ -122,8 +126,7 @@ class _Lane:
             if self._flushing is partition:
                 raise
         partition.log.finish_flush(flush)
-        partition.advance()
-        self._purgatory.notify(partition.topic_partition)
+        self._note_flushed(partition)
 
     async def _wait(self) -> None:
         self._news = trio.Event()

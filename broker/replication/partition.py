@@ -1,43 +1,89 @@
 """One replica of one partition: its log, its role, and the epochs under which it has that role.
 
 All that happens to a partition goes through here, and nothing in here waits: checks, append,
-producer state, epochs and the high watermark change together or not at all, with no lock. What a
-change means for others (waiting requests, the next fsync) is not known here; `Replicas` does that.
+producer state, epochs, in-sync set and high watermark change together or not at all, with no lock.
+What a change means for others (waiting requests, the controller, the next fsync) is not known here:
+it is returned as a `Change`, and `Replicas` sees to it. Only the answers of a leader are applied
+past this module, by the fetcher, through the `Follower` role.
 
 `version` orders what the controller says: (leader epoch, partition epoch), which never falls. A
 leader epoch is a term of one leader; a partition epoch counts every change of leader, in-sync set
 or assignment.
+
+Tests and the lab put other rules in by subclassing: `leader_type` and `follower_type` here, and
+`is_news` for the order of what the controller says.
 """
+
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.config import TopicConfig
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.log.validate import Refused
-from minibroker.broker.metadata.model import PartitionState
-from minibroker.broker.replication.roles import Leader, Offline
-from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, NO_NODE, NO_OFFSET, ErrorCode
+from minibroker.broker.replication.follower import Follower
+from minibroker.broker.replication.roles import (
+    Committed,
+    FollowerFetch,
+    Host,
+    IsrProposal,
+    Leader,
+    Offline,
+    Pending,
+)
+from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.messages.control import PartitionAltered, PartitionState
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
+
+Role: TypeAlias = Leader | Follower | Offline
+
+# The change was not applied, for certain.
+NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+# This leader does not know the newest state, and is about to be told.
+WAIT_FOR_NEWS: Final = frozenset(
+    {
+        *(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID),
+        *(ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION),
+        *(ErrorCode.INVALID_REQUEST, ErrorCode.NEW_LEADER_ELECTED),
+    }
+)
+
+
+class Change(NamedTuple):
+    """What became different for others: waiting requests, and the controller."""
+
+    high_watermark_rose: bool = False
+    proposal: IsrProposal | None = None
+
+
+NO_CHANGE: Final = Change()
 
 
 class Partition:
     """See the head of this module. `settings` may be replaced at any time."""
 
-    __slots__ = ("_broker_id", "log", "role", "settings", "topic_id", "topic_partition", "version")
+    leader_type: ClassVar[type[Leader]] = Leader
+    follower_type: ClassVar[type[Follower]] = Follower
 
-    def __init__(self, broker_id: int, log: Log, settings: TopicConfig) -> None:
-        self._broker_id = broker_id
+    __slots__ = ("_host", "log", "role", "settings", "topic_partition", "version")
+
+    def __init__(self, host: Host, log: Log, settings: TopicConfig) -> None:
+        self._host = host
         self.topic_partition: TopicPartition = log.topic_partition
-        self.topic_id = log.topic_id
         self.log = log
         self.settings = settings
         self.version = (NO_EPOCH, NO_EPOCH)
-        self.role: Leader | Offline = Offline(
+        self.role: Role = Offline(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             "it has no role yet",
             log.checkpointed_high_watermark,
         )
 
     # -- what it is
+
+    @property
+    def topic_id(self) -> bytes:
+        """Which topic of that name."""
+        return self.log.topic_id
 
     @property
     def leader_epoch(self) -> int:
@@ -67,7 +113,7 @@ class Partition:
     def leader(self, leader_epoch: int = NO_EPOCH) -> Leader:
         """The role of leader, for who believes in `leader_epoch` (-1: not checked).
 
-        Raises `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, or what being offline means.
+        Raises `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, or what the role says instead.
         The epoch is looked at first: it tells the asker more than "not leader" does.
         """
         if leader_epoch not in (NO_EPOCH, self.leader_epoch):
@@ -81,40 +127,55 @@ class Partition:
 
     # -- how it changes role
 
-    def become_leader(self, state: PartitionState) -> None:
+    def is_news(self, state: PartitionState) -> bool:
+        """Whether the controller's word is newer than what is in force here (A18, RM-03)."""
+        return (state.leader_epoch, state.partition_epoch) > self.version
+
+    def become_leader(self, state: PartitionState, now: float) -> Change:
         """Lead, or go on leading with another in-sync set or assignment.
 
         A new term leaves its mark in the log's epochs even if nothing is ever written in it.
         """
-        role = self.role
-        if isinstance(role, Leader) and role.leader_epoch == state.leader_epoch:
-            role.update(state)
+        before = self.role
+        if isinstance(before, Leader) and before.leader_epoch == state.leader_epoch:
+            before.update(state)
         else:
             epoch_start = self.log.log_end
             self.log.assign_epoch(state.leader_epoch, epoch_start)
-            self.role = Leader(self._broker_id, state, epoch_start, role.high_watermark)
+            high_watermark = self._fitted_high_watermark()
+            role = self.leader_type(self._host, state, epoch_start, high_watermark, now)
+            if isinstance(before, Leader) and before.leader_epoch + 1 == role.leader_epoch:
+                role.succeed(before, now)
+            self.role = role
         self._take_version(state)
-        self.advance()
+        return Change(self.advance(now))
+
+    def follows(self, state: PartitionState) -> bool:
+        """Whether it copies as this state says, so that its fetcher may go on undisturbed."""
+        role = self.role
+        return (
+            isinstance(role, Follower)
+            and not role.failure
+            and (role.leader, role.leader_epoch) == (state.leader, state.leader_epoch)
+        )
+
+    def become_follower(self, state: PartitionState) -> None:
+        """Copy from another broker; from where on is told by the log alone (A11)."""
+        if not self.follows(state):
+            self.role = self.follower_type(state, self._fitted_high_watermark())
+        self._take_version(state)
+
+    def become_offline(self, state: PartitionState, error: ErrorCode, reason: str) -> None:
+        """Serve nothing in this state of the partition."""
+        self.go_offline(error, reason)
+        self._take_version(state)
 
     def go_offline(self, error: ErrorCode, reason: str) -> None:
         """Serve nothing until the next role."""
         self.role = Offline(error, reason, self.high_watermark)
 
-    def lose_leader(self, state: PartitionState) -> None:
-        """Somebody else leads, or nobody does: perhaps because this log lost records."""
-        damage = self.log.damage
-        if damage is not None:
-            self.go_offline(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"records are lost from offset {damage.offset} on ({damage.reason}); to go on"
-                " with what is left: minibroker partition recover"
-                f" {state.topic} {state.partition}",
-            )
-        elif state.leader == NO_NODE:
-            self.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, "nobody leads it")
-        else:
-            self.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {state.leader} leads it")
-        self._take_version(state)
+    def _fitted_high_watermark(self) -> int:
+        return max(self.log.log_start, min(self.high_watermark, self.log.log_end))
 
     def _take_version(self, state: PartitionState) -> None:
         version = (state.leader_epoch, state.partition_epoch)
@@ -123,7 +184,7 @@ class Partition:
 
     # -- what it does as a leader
 
-    def append_as_leader(self, batch: memoryview, acks: int, now_ms: int) -> Appended:
+    def append_as_leader(self, batch: memoryview, acks: int, now: float, now_ms: int) -> Appended:
         """Append one producer's batch, or find that it was appended before.
 
         Raises `Refused`, and then nothing is written: not leader, too few in-sync replicas for
@@ -136,39 +197,80 @@ class Partition:
                 f"{len(leader.isr)} of {self.settings.min_insync_replicas} replicas are in sync",
             )
         appended = self.log.append_as_leader(batch, leader.leader_epoch, now_ms)
-        self.advance()
+        leader.advance(self.own_end, self.settings.min_insync_replicas, now)
         return appended
 
-    def advance(self) -> bool:
+    def advance(self, now: float) -> bool:
         """Raise the high watermark as far as it can go; say whether it rose."""
         role = self.role
         return isinstance(role, Leader) and role.advance(
-            self.own_end, self.settings.min_insync_replicas
+            self.own_end, self.settings.min_insync_replicas, now
         )
 
     def readable_end(self, replica_id: int, leader_epoch: int = NO_EPOCH) -> int:
         """Where a reader must stop: a consumer at the high watermark, a follower at the log end.
 
         Raises `Refused` as `leader` does, and for a follower it is not assigned to: that one is
-        told to look for newer metadata if it does know this term.
+        told to look for newer metadata if it does know this term (PAR-19).
         """
         leader = self.leader(leader_epoch)
         if replica_id < 0:
             return leader.high_watermark
-        if replica_id not in leader.replicas or replica_id == self._broker_id:
+        if leader.progress_of(replica_id) is None:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             if leader_epoch != NO_EPOCH:
                 code = ErrorCode.UNKNOWN_LEADER_EPOCH
             raise Refused(code, f"broker {replica_id} is not a follower of it")
         return self.log.log_end
 
-    def note_fetch(self, replica_id: int, offset: int) -> bool:
-        """A follower has everything below `offset`; say whether the high watermark rose."""
-        self.leader().note_fetch(replica_id, offset)
-        return self.advance()
+    def note_fetch(self, fetch: FollowerFetch, now: float) -> Change:
+        """A follower's read was granted: it has everything below its offset (A1 to A3)."""
+        leader = self.leader()
+        has_moved = leader.note_fetch(fetch, self.own_end, now)
+        pending = leader.grow_isr(fetch.replica_id)
+        rose = has_moved and self.advance(now)
+        if pending is None:
+            return Change(True) if rose else NO_CHANGE
+        return Change(rose, self._proposal(leader, pending))
+
+    def review(self, now: float) -> Change:
+        """What the mere passing of time changes: who fell behind is to leave the in-sync set, and
+        who is not in it and fell behind holds the high watermark no longer (A4)."""
+        role = self.role
+        if not isinstance(role, Leader):
+            return NO_CHANGE
+        pending = role.shrink_isr(self.own_end, now)
+        proposal = None if pending is None else self._proposal(role, pending)
+        return Change(self.advance(now), proposal)
+
+    def _proposal(self, leader: Leader, pending: Pending) -> IsrProposal:
+        epochs = []
+        for replica in pending.wanted:
+            progress = leader.progress_of(replica)
+            epochs.append(NO_EPOCH if progress is None else progress.broker_epoch)
+        return IsrProposal(
+            *self.topic_partition, self.topic_id, *self.version, pending, tuple(epochs)
+        )
+
+    def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> Change | None:
+        """The controller's answer to a proposal (A5); None if it shall be asked again."""
+        role = self.role
+        if not isinstance(role, Leader) or role.isr_state is not proposal.pending:
+            return NO_CHANGE  # another state was told, or another term began: it is decided
+        if answer.error in NOT_APPLIED:
+            role.isr_state = Committed(role.isr)
+        elif not answer.error:
+            told = (answer.leader_epoch, answer.partition_epoch)
+            if answer.leader_epoch == self.leader_epoch and told >= self.version:
+                role.isr_state = Committed(answer.isr)
+                self.version = told
+                return Change(self.advance(now))
+        elif answer.error not in WAIT_FOR_NEWS:
+            return None
+        return NO_CHANGE
 
     def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> OffsetAndEpoch | None:
-        """Where the asker's log parts from this one, or None where it does not.
+        """Where the asker's log parts from this one, or None where it does not (A10).
 
         The answer is the largest epoch here that is not above the asker's, and where it ended.
         Raises `Refused`: OFFSET_OUT_OF_RANGE below the log start, which comes first;

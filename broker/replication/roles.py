@@ -2,16 +2,139 @@
 
 * `Leader`: takes appends, serves reads, and says how far records are committed. It alone moves
   the high watermark, and only upwards.
+* `Follower` (`follower.py`): copies the leader's log.
 * `Offline`: holds the log but serves nothing, and says why.
 
 `Partition` is the only one that swaps them. The high watermark is the first offset that is not
-committed: every in-sync replica has everything below it. It is looked at again after an own
-append, a follower's progress, a change of the in-sync set and the start of a term; and, with
-`flush=always`, when an own fsync returns, because then the own end is the durable one.
+committed: every replica that counts has everything below it. Those that count are the in-sync set,
+and who is about to join it: a replica that keeps up but is not confirmed yet holds the high
+watermark as well, or it would have to catch up with a moving target. It is looked at again after
+an own append, a follower's progress, a change of the in-sync set, the start of a term and the
+timer's turn; and, with `flush=always`, when an own fsync returns, because then the own end is the
+durable one.
+
+The in-sync set is the controller's to change. A leader asks for a change, one at a time, and until
+the answer is there it counts with the more careful of both: a replica that is to join counts at
+once, one that is to leave counts until the controller has confirmed that it may go. Otherwise a
+leader that was replaced meanwhile could commit what its successor does not have.
+
+Methods that decide are small and public, so that a test can replace the one rule it is about.
 """
 
-from minibroker.broker.metadata.model import PartitionState
-from minibroker.protocol.constants import NO_OFFSET, ErrorCode
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
+
+from minibroker.broker.metadata.model import BrokerImage
+from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.messages.control import PartitionState
+
+NEVER: Final = -math.inf  # a clock may begin at 0
+
+
+class Host(NamedTuple):
+    """The broker that a replica is on, and what it knows of the others.
+
+    `lag_s_max` is how long a follower may be behind; `live_broker` knows who is registered.
+    """
+
+    broker_id: int
+    lag_s_max: float
+    live_broker: Callable[[int], BrokerImage | None]
+
+
+class Committed(NamedTuple):
+    """The in-sync set as the controller has it, and nothing under way."""
+
+    isr: tuple[int, ...]
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Who counts."""
+        return self.isr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingExpand:
+    """A replica is to join; equal only to itself, so that an answer finds its own question."""
+
+    isr: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Who counts: who is to join, at once."""
+        return self.wanted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingShrink:
+    """Replicas are to leave; equal only to itself."""
+
+    isr: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """Who counts: who is to leave, until that is confirmed."""
+        return self.isr
+
+
+Pending: TypeAlias = PendingExpand | PendingShrink
+IsrState: TypeAlias = Committed | Pending
+
+
+class FollowerFetch(NamedTuple):
+    """What a follower says with a fetch: it has everything below `offset`."""
+
+    replica_id: int
+    offset: int
+    log_start: int = NO_OFFSET
+    broker_epoch: int = NO_EPOCH
+
+
+class Progress:
+    """What a leader knows of one follower (A1). Times in seconds, offsets -1 until it fetches.
+
+    `leader_end` is how far the leader was at the follower's last fetch; `caught_up_at` when it was
+    last known to have all that the leader had at that time.
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_at",
+        "fetched_at",
+        "leader_end",
+        "log_end",
+        "log_start",
+    )
+
+    def __init__(self, caught_up_at: float = NEVER) -> None:
+        self.log_end = NO_OFFSET
+        self.log_start = NO_OFFSET
+        self.broker_epoch = NO_EPOCH
+        self.leader_end = NO_OFFSET
+        self.fetched_at = NEVER
+        self.caught_up_at = caught_up_at
+
+    def note_fetch(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
+        """Its newest fetch. Who reaches what the leader had at the fetch before was caught up
+        then, though the leader has moved on: else a busy leader would have no in-sync follower."""
+        if fetch.offset >= leader_end:
+            self.caught_up_at = max(self.caught_up_at, now)
+        elif fetch.offset >= self.leader_end:
+            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+        self.log_end = fetch.offset
+        self.log_start = fetch.log_start
+        self.broker_epoch = fetch.broker_epoch
+        self.leader_end = max(self.leader_end, leader_end)
+        self.fetched_at = now
+
+    def carry_on(self, *, is_in_sync: bool, leader_end: int, now: float) -> None:
+        """The same leader begins its next term: what it knows of the follower's log stays."""
+        self.leader_end = leader_end
+        self.caught_up_at = self.fetched_at = now if is_in_sync else NEVER
 
 
 class Offline:
@@ -27,66 +150,184 @@ class Offline:
 
 
 class Leader:
-    """The leader's term: one leader epoch, from the log end at which it began."""
+    """The leader's term: one leader epoch, from the log end at which it began.
+
+    `own_end` in the methods is how far this replica has the log, as it counts here.
+    """
 
     __slots__ = (
-        "_broker_id",
-        "_follower_ends",
+        "_host",
+        "_progress",
         "epoch_start",
         "high_watermark",
-        "isr",
+        "isr_state",
         "leader_epoch",
         "replicas",
     )
 
     def __init__(
-        self, broker_id: int, state: PartitionState, epoch_start: int, high_watermark: int
+        self, host: Host, state: PartitionState, epoch_start: int, high_watermark: int, now: float
     ) -> None:
-        assert state.leader == broker_id, "only the leader leads"
+        assert state.leader == host.broker_id, "only the leader leads"
         assert 0 <= high_watermark <= epoch_start, "nothing is committed that the log lacks"
-        self._broker_id = broker_id
+        self._host = host
         self.leader_epoch = state.leader_epoch
         self.epoch_start = epoch_start
         # Never falls within the term, never above the own log end.
         self.high_watermark = high_watermark
-        # NO_OFFSET until a follower fetches in this term: before that it may lack anything, and
-        # holds the high watermark where it is.
-        self._follower_ends: dict[int, int] = {}
-        self.replicas: tuple[int, ...] = ()
-        self.isr: tuple[int, ...] = ()
-        self.update(state)
+        # Nobody's end is known until it fetches in this term: it may lack anything before that,
+        # and holds the high watermark where it is.
+        self._progress = {
+            replica: Progress(caught_up_at=now if replica in state.isr else NEVER)
+            for replica in state.replicas
+            if replica != host.broker_id
+        }
+        self.replicas: tuple[int, ...] = state.replicas
+        self.isr_state: IsrState = Committed(state.isr)
+
+    def succeed(self, before: "Leader", now: float) -> None:
+        """Keep what this broker learnt in the term right before, which was its own.
+
+        After any other term nothing is kept: a leader in between may have cut the followers' logs.
+        """
+        assert before.leader_epoch + 1 == self.leader_epoch
+        for replica, progress in self._progress.items():
+            known = before.progress_of(replica)
+            if known is not None:
+                is_in_sync = replica in self.isr
+                known.carry_on(is_in_sync=is_in_sync, leader_end=self.epoch_start, now=now)
+                self._progress[replica] = known
+            else:
+                assert progress.log_end == NO_OFFSET
 
     def update(self, state: PartitionState) -> None:
-        """Take over a confirmed in-sync set and assignment of the same term."""
+        """Take over a confirmed in-sync set and assignment of the same term; what was pending is
+        decided by it."""
         assert state.leader_epoch == self.leader_epoch, "another term is another Leader"
-        known = self._follower_ends
+        known = self._progress
         self.replicas = state.replicas
-        self.isr = state.isr
-        self._follower_ends = {
-            replica: known.get(replica, NO_OFFSET)
+        self.isr_state = Committed(state.isr)
+        self._progress = {
+            replica: known.get(replica) or Progress()
             for replica in state.replicas
-            if replica != self._broker_id
+            if replica != self._host.broker_id
         }
 
-    def note_fetch(self, replica_id: int, offset: int) -> None:
-        """A follower fetched from `offset` on: it has everything below, and nothing is known of
-        what the answer brings it."""
-        assert replica_id in self._follower_ends, "strangers are refused before"
-        self._follower_ends[replica_id] = offset
+    # -- the in-sync set
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        """The in-sync set as confirmed."""
+        return self.isr_state.isr
+
+    @property
+    def maximal_isr(self) -> tuple[int, ...]:
+        """The replicas that count, whatever becomes of the change that is under way (K1)."""
+        return self.isr_state.maximal_isr
+
+    def progress_of(self, replica_id: int) -> Progress | None:
+        """What is known of a follower; None for who is none."""
+        return self._progress.get(replica_id)
+
+    def is_caught_up(self, progress: Progress, own_end: int, now: float) -> bool:
+        """Whether a follower keeps up: it is at the end, or was not long ago (PAR-11, PAR-13)."""
+        return progress.log_end >= own_end or now - progress.caught_up_at <= self._host.lag_s_max
+
+    def is_eligible(self, replica_id: int, progress: Progress) -> bool:
+        """Whether a follower may join: it lives, stays, and is who has fetched (A3.3)."""
+        live = self._host.live_broker(replica_id)
+        return (
+            live is not None
+            and not live.is_shutting_down
+            and progress.broker_epoch in (NO_EPOCH, live.epoch)
+        )
+
+    def has_reached(self, progress: Progress) -> bool:
+        """Whether a follower has all that may be committed (A3.4, A3.5; PAR-06).
+
+        The start of the term counts because a new leader's high watermark may lag behind what the
+        leader before it had committed, and all of that lies below the start.
+        """
+        return progress.log_end >= max(self.high_watermark, self.epoch_start)
+
+    def grow_isr(self, replica_id: int) -> PendingExpand | None:
+        """Want a follower in the in-sync set, if it may join and nothing is under way (A3)."""
+        state = self.isr_state
+        progress = self._progress.get(replica_id)
+        if not isinstance(state, Committed) or progress is None or replica_id in state.isr:
+            return None
+        if not self.has_reached(progress) or not self.is_eligible(replica_id, progress):
+            return None
+        pending = PendingExpand(state.isr, (*state.isr, replica_id))
+        self.isr_state = pending
+        return pending
+
+    def shrink_isr(self, own_end: int, now: float) -> PendingShrink | None:
+        """Want who fell behind out of the in-sync set, if nothing is under way (A4)."""
+        state = self.isr_state
+        if not isinstance(state, Committed):
+            return None
+        staying = tuple(r for r in state.isr if not self._is_out(r, own_end, now))
+        if len(staying) == len(state.isr):
+            return None
+        pending = PendingShrink(state.isr, staying)
+        self.isr_state = pending
+        return pending
+
+    def _is_out(self, replica_id: int, own_end: int, now: float) -> bool:
+        if replica_id == self._host.broker_id:
+            return False
+        progress = self._progress.get(replica_id)
+        return progress is None or not self.is_caught_up(progress, own_end, now)
+
+    # -- what is committed
+
+    def note_fetch(self, fetch: FollowerFetch, own_end: int, now: float) -> bool:
+        """A follower has everything below the offset it fetches from, and nothing is known of what
+        the answer brings it (PAR-03). Returns whether it moved."""
+        progress = self._progress[fetch.replica_id]
+        before = progress.log_end
+        progress.note_fetch(fetch, own_end, now)
+        return before != fetch.offset
 
     def is_isr_large_enough(self, min_insync_replicas: int) -> bool:
         """Whether acks=all may be promised. More than there are replicas cannot be asked for."""
         return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
 
-    def advance(self, own_end: int, min_insync_replicas: int) -> bool:
-        """Raise the high watermark to what every in-sync replica has; say whether it rose."""
+    def is_committed(self, end: int) -> bool:
+        """Whether everything below `end` may be acknowledged to who asked for acks=all."""
+        return self.high_watermark >= end
+
+    def advance(self, own_end: int, min_insync_replicas: int, now: float) -> bool:
+        """Raise the high watermark to what every replica that counts has (A2); whether it rose."""
         if not self.is_isr_large_enough(min_insync_replicas):
             return False
         candidate = own_end
-        for replica in self.isr:
-            if replica != self._broker_id:
-                candidate = min(candidate, self._follower_ends[replica])
+        for replica, progress in self._progress.items():
+            if progress.log_end < candidate and self._counts(replica, progress, own_end, now):
+                candidate = progress.log_end
         if candidate <= self.high_watermark:
             return False
         self.high_watermark = candidate
         return True
+
+    def _counts(self, replica_id: int, progress: Progress, own_end: int, now: float) -> bool:
+        return replica_id in self.maximal_isr or (
+            self.is_caught_up(progress, own_end, now) and self.is_eligible(replica_id, progress)
+        )
+
+
+class IsrProposal(NamedTuple):
+    """A change of an in-sync set that a leader asks the controller for.
+
+    `pending` is the state of the leader that waits for it. `broker_epochs` are those in which the
+    wanted members were seen, in their order; the leader's own is -1 here.
+    """
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    leader_epoch: int
+    partition_epoch: int
+    pending: Pending
+    broker_epochs: tuple[int, ...]

@@ -1,0 +1,111 @@
+"""How an UPDATE_METADATA changes what a broker knows of the cluster: image in, image out.
+
+The live brokers and the controller are replaced wholly; topics and partitions as far as they are
+named; with `is_full` everything, so that ghosts vanish. A partition goes with its topic: a leader
+of -2 says that the topic is deleted. A name that was deleted and made anew has another id, and
+takes over nothing from the old one.
+
+Updates come one after another, but one that was under way on a connection that broke may still
+arrive after a newer one. So a partition is never set back: of two states of the same topic id the
+one with the higher (leader epoch, partition epoch) stays.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from minibroker.broker.metadata.model import (
+    BrokerImage,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+)
+from minibroker.protocol.constants import DELETED_LEADER, NO_EPOCH, NO_NODE
+from minibroker.protocol.messages.control import (
+    LiveBroker,
+    PartitionState,
+    TopicState,
+    UpdateMetadataRequest,
+)
+from minibroker.protocol.types import Endpoint
+
+NO_TOPICS: Final[Mapping[str, TopicImage]] = {}
+
+
+class Merged(NamedTuple):
+    """The image after an update; which topics went, and which have other settings now."""
+
+    image: ClusterImage
+    removed: tuple[str, ...]
+    reconfigured: tuple[str, ...]
+
+
+def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
+    """The image as `update` changes it (MET-01, MET-02)."""
+    before = image.topics
+    topics = dict(NO_TOPICS if update.is_full else before)
+    for told in update.topics:
+        topics[told.name] = _topic(before.get(told.name), told)
+    for (name, topic_id), states in _by_topic(update.partitions).items():
+        topic = topics.get(name)
+        if topic is None or topic.id != topic_id:
+            continue
+        if states[0].leader == DELETED_LEADER:
+            del topics[name]
+        else:
+            topics[name] = _with_states(topic, states)
+    after = ClusterImage(
+        cluster_id=update.cluster_id or image.cluster_id,
+        controller_id=update.controller_id,
+        controller_epoch=update.controller_epoch,
+        brokers={broker.node_id: _broker(broker) for broker in update.brokers},
+        topics=topics,
+    )
+    return Merged(
+        after,
+        tuple(name for name in before if name not in topics),
+        tuple(name for name, topic in topics.items() if _differs(before.get(name), topic)),
+    )
+
+
+def _differs(before: TopicImage | None, after: TopicImage) -> bool:
+    return before is None or before.id != after.id or before.configs != after.configs
+
+
+def _broker(broker: LiveBroker) -> BrokerImage:
+    endpoint = Endpoint(broker.host, broker.port)
+    return BrokerImage(broker.node_id, endpoint, broker.epoch, broker.is_shutting_down)
+
+
+def _by_topic(
+    states: Iterable[PartitionState],
+) -> dict[tuple[str, bytes], list[PartitionState]]:
+    topics: dict[tuple[str, bytes], list[PartitionState]] = {}
+    for state in states:
+        topics.setdefault((state.topic, state.topic_id), []).append(state)
+    return topics
+
+
+def _topic(known: TopicImage | None, told: TopicState) -> TopicImage:
+    configs = {entry.name: entry.value for entry in told.configs}
+    partitions = known.partitions if known is not None and known.id == told.id else ()
+    return TopicImage(told.id, told.name, configs, _sized(partitions, told.partition_count))
+
+
+def _sized(partitions: tuple[PartitionImage, ...], count: int) -> tuple[PartitionImage, ...]:
+    """At least `count` partitions, in their places; of those that are added nothing is known."""
+    added = range(len(partitions), count)
+    unknown = (PartitionImage(n, NO_NODE, NO_EPOCH, (), (), NO_EPOCH) for n in added)
+    return (*partitions, *unknown)
+
+
+def _with_states(topic: TopicImage, states: Iterable[PartitionState]) -> TopicImage:
+    news = {state.partition: state for state in states if state.partition >= 0}
+    partitions = list(_sized(topic.partitions, max(news, default=-1) + 1))
+    for number, state in news.items():
+        known = partitions[number]
+        told = (state.leader_epoch, state.partition_epoch)
+        if told >= (known.leader_epoch, known.partition_epoch):
+            partitions[number] = PartitionImage(
+                number, state.leader, state.leader_epoch, state.isr, state.replicas, told[1]
+            )
+    return TopicImage(topic.id, topic.name, topic.configs, tuple(partitions))

@@ -1,0 +1,121 @@
+"""Replicas in words: for tools, for the controller that looks for the longest log, for the log.
+
+The lines about in-sync sets have the shape that Kafka's operators grep for. Times in them are wall
+clock milliseconds, -1 for a follower that was never caught up.
+"""
+
+from minibroker.broker.log.log import Log
+from minibroker.broker.replication.follower import Follower
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.roles import NEVER, Leader, Pending, PendingExpand, Progress
+from minibroker.protocol.constants import NO_NODE
+from minibroker.protocol.messages.replicas import ReplicaDescription
+
+
+def describe(partition: Partition, broker_id: int) -> ReplicaDescription:
+    """A replica as it is now."""
+    role = partition.role
+    kind, leader, reason = "offline", NO_NODE, ""
+    isr: tuple[int, ...] = ()
+    if isinstance(role, Leader):
+        kind, leader, isr = "leader", broker_id, role.isr
+    elif isinstance(role, Follower):
+        kind, leader = "failed" if role.failure else "follower", role.leader
+        reason = role.failure
+    else:
+        reason = role.reason
+    log = partition.log
+    return ReplicaDescription(
+        *partition.topic_partition,
+        partition.topic_id,
+        kind,
+        leader,
+        *partition.version,
+        log.epochs.newest_epoch,
+        log.log_start,
+        log.log_end,
+        log.durable_end,
+        partition.high_watermark,
+        isr,
+        reason,
+    )
+
+
+def describe_log(log: Log) -> ReplicaDescription:
+    """A log that was found at start and has no role yet."""
+    return ReplicaDescription(
+        *log.topic_partition,
+        log.topic_id,
+        last_epoch=log.epochs.newest_epoch,
+        log_start=log.log_start,
+        log_end=log.log_end,
+        durable_end=log.durable_end,
+        high_watermark=log.checkpointed_high_watermark,
+        reason="it has no role yet",
+    )
+
+
+def damage_text(log: Log) -> str:
+    """Why a damaged log serves nothing, and what to do."""
+    assert log.damage is not None
+    topic, partition = log.topic_partition
+    return (
+        f"records are lost from offset {log.damage.offset} on ({log.damage.reason}); to go on"
+        f" with what is left: minibroker partition recover {topic} {partition}"
+    )
+
+
+def role_text(partition: Partition) -> str:
+    """What a replica has just become."""
+    role, log = partition.role, partition.log
+    epochs = f"leader epoch {partition.version[0]}, partition epoch {partition.version[1]}"
+    ends = f"highWatermark: {partition.high_watermark}, endOffset: {log.log_end}"
+    if isinstance(role, Leader):
+        return f"Leader in {epochs}, from offset {role.epoch_start}, ISR {_ids(role.isr)} ({ends})"
+    if isinstance(role, Follower):
+        return f"Follower of broker {role.leader} in {epochs} ({ends})"
+    return f"Offline in {epochs}: {role.reason} ({ends})"
+
+
+def proposal_text(
+    partition: Partition, leader: Leader, pending: Pending, now: float, now_ms: int
+) -> str:
+    """The change of the in-sync set that a leader asks for, and what it is based on."""
+    before, after = pending.isr, pending.wanted
+    if isinstance(pending, PendingExpand):
+        verb, who = "Expanding", "Caught up replicas"
+        concerned = [replica for replica in after if replica not in before]
+    else:
+        verb, who = "Shrinking", "Out of sync replicas"
+        concerned = [replica for replica in before if replica not in after]
+    ends = (
+        f"highWatermark: {leader.high_watermark}, endOffset: {partition.log.log_end},"
+        f" leaderEpoch: {leader.leader_epoch}"
+    )
+    replicas = " ".join(
+        _progress_text(replica, leader.progress_of(replica), now, now_ms) for replica in concerned
+    )
+    return f"{verb} ISR from {_ids(before)} to {_ids(after)}. Leader: ({ends}). {who}: {replicas}."
+
+
+def confirmed_text(partition: Partition, leader: Leader) -> str:
+    """The in-sync set that is in force from now on."""
+    epoch = partition.version[1]
+    is_enough = leader.is_isr_large_enough(partition.settings.min_insync_replicas)
+    state = "" if is_enough else " (under-min-isr)"
+    return f"ISR updated to {_ids(leader.isr)}{state} and version updated to {epoch}"
+
+
+def _ids(replicas: tuple[int, ...]) -> str:
+    return ",".join(map(str, replicas))
+
+
+def _progress_text(replica: int, progress: Progress | None, now: float, now_ms: int) -> str:
+    if progress is None:
+        return f"(brokerId: {replica}, unknown)"
+    caught_up_ms = -1
+    if progress.caught_up_at != NEVER:
+        caught_up_ms = now_ms - round((now - progress.caught_up_at) * 1000)
+    return (
+        f"(brokerId: {replica}, endOffset: {progress.log_end}, lastCaughtUpTimeMs: {caught_up_ms})"
+    )

@@ -1,0 +1,141 @@
+"""In-sync sets: the timer that looks for followers that fell behind, and the way to the controller.
+
+A leader's wish for another in-sync set waits here, at most one for each partition: a newer wish
+replaces one that was not sent yet, because a leader has a newer one only if the older was decided
+otherwise. One request is under way at a time, with all that gathered meanwhile. It is repeated
+until somebody has answered; the controller answers the same question twice alike, so a lost answer
+does no harm (A5, A6). Whether an answer still concerns the leader, the partition knows.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
+
+import trio
+
+from minibroker.broker.replication.roles import IsrProposal
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    IsrMember,
+    PartitionAltered,
+    PartitionChange,
+)
+from minibroker.protocol.types import TopicPartition
+
+AGAIN_S: Final = 0.05  # before a request is repeated
+PARTITIONS_MAX: Final = 1_000  # in one request, whose header must stay below its limit
+
+logger = logging.getLogger(__name__)
+
+# Sends a request to whoever is controller; OSError or BrokerError if nobody answers in time.
+Call = Callable[[ApiKey, AlterPartitionRequest], Awaitable[Any]]
+
+
+class Leaders(Protocol):
+    """The partitions that are led here."""
+
+    @property
+    def broker_id(self) -> int:
+        """Of this broker."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of its present registration."""
+
+    def review_isrs(self, now: float) -> None:
+        """Ask for the removal of followers that fell behind."""
+
+    def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
+        """Take over an answer; False if the proposal shall be sent again."""
+
+
+class IsrChanges:
+    """The proposals that wait to be sent."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TopicPartition, IsrProposal] = {}
+        self._news = trio.Event()
+
+    def put(self, proposal: IsrProposal) -> None:
+        """Have it sent; it replaces what waits of the same partition."""
+        self._waiting[TopicPartition(proposal.topic, proposal.partition)] = proposal
+        self._news.set()
+
+    def put_back(self, proposals: Iterable[IsrProposal]) -> None:
+        """Have them sent again, but for those that were replaced meanwhile."""
+        for proposal in proposals:
+            name = TopicPartition(proposal.topic, proposal.partition)
+            self._waiting.setdefault(name, proposal)
+
+    async def take(self) -> list[IsrProposal]:
+        """What waits, as much as one request may hold; waits for something."""
+        while not self._waiting:
+            self._news = trio.Event()
+            await self._news.wait()
+        names = [*self._waiting][:PARTITIONS_MAX]
+        return [self._waiting.pop(name) for name in names]
+
+
+async def keep_isrs(leaders: Leaders, changes: IsrChanges, call: Call, interval_s: float) -> None:
+    """Look for lagging followers every `interval_s`, and send what leaders wish, for ever."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, leaders, changes, call)
+        while True:
+            await trio.sleep(interval_s)
+            leaders.review_isrs(trio.current_time())
+
+
+async def _send(leaders: Leaders, changes: IsrChanges, call: Call) -> None:
+    while True:
+        proposals = await changes.take()
+        unsettled = await _ask(leaders, proposals, call)
+        if unsettled:
+            changes.put_back(unsettled)
+            await trio.sleep(AGAIN_S)
+
+
+async def _ask(leaders: Leaders, proposals: list[IsrProposal], call: Call) -> list[IsrProposal]:
+    """Send one request and hand its answers out; which proposals must be sent again."""
+    request = AlterPartitionRequest(
+        leaders.broker_id,
+        leaders.broker_epoch,
+        tuple(map(_change, proposals)),
+    )
+    try:
+        response: AlterPartitionResponse = await call(ApiKey.ALTER_PARTITION, request)
+    except (OSError, BrokerError) as error:
+        logger.warning("No answer to a change of in-sync sets, asking again: %s", error)
+        return proposals
+    if response.error:
+        logger.warning("A change of in-sync sets is refused, asking again: %s", response.error)
+        return proposals
+    now = trio.current_time()
+    answers = {(answer.topic, answer.partition): answer for answer in response.partitions}
+    return [
+        proposal
+        for proposal in proposals
+        if not leaders.resolve(proposal, _answer_of(proposal, answers), now)
+    ]
+
+
+def _answer_of(
+    proposal: IsrProposal, answers: dict[tuple[str, int], PartitionAltered]
+) -> PartitionAltered:
+    """The answer to a proposal; one that has none is asked again."""
+    name = proposal.topic, proposal.partition
+    return answers.get(name) or PartitionAltered(*name, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _change(proposal: IsrProposal) -> PartitionChange:
+    members = zip(proposal.pending.wanted, proposal.broker_epochs, strict=True)
+    return PartitionChange(
+        proposal.topic,
+        proposal.topic_id,
+        proposal.partition,
+        proposal.leader_epoch,
+        proposal.partition_epoch,
+        tuple(IsrMember(node_id, epoch) for node_id, epoch in members),
+    )
