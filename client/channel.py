@@ -139,6 +139,11 @@ class RpcChannel:
         """Whether `start` would take a request."""
         return self._lost is None
 
+    @property
+    def waiting_since(self) -> float:
+        """When the oldest request without an answer was started; infinity if there is none."""
+        return self._oldest_deadline - self._options.request_timeout_s
+
     def statistics(self) -> ChannelStatistics:
         """What happened on this connection."""
         return ChannelStatistics(self._sent, len(self._in_flight), len(self._outgoing))
@@ -225,12 +230,7 @@ class RpcChannel:
             frames += await self._receiver.receive()
         _, answer = decode_response(frames[0], request.api_key, request.version)
         assert isinstance(answer, ApiVersionsResponse)
-        if answer.error:
-            raise ProtocolError(f"it answers API_VERSIONS with error {answer.error}")
-        for served in answer.apis:
-            api = APIS.get(ApiKey(served.api_key)) if served.api_key in versions else None
-            if api and max(api.version_min, served.version_min) <= served.version_max:
-                self._versions[served.api_key] = min(api.version_max, served.version_max)
+        self._versions = agreed_versions(answer)
 
     async def _send_requests(self, scope: trio.CancelScope) -> None:
         try:
@@ -277,12 +277,14 @@ class RpcChannel:
         self._set_deadline()
         self.on_answers()
 
+    @property
+    def _oldest_deadline(self) -> float:
+        deadline = self._in_flight[0][1].deadline if self._in_flight else math.inf
+        return min(deadline, self._unanswered[0].deadline) if self._unanswered else deadline
+
     def _set_deadline(self) -> None:
         """The end of patience is that of the oldest request."""
-        deadline = self._in_flight[0][1].deadline if self._in_flight else math.inf
-        if self._unanswered:
-            deadline = min(deadline, self._unanswered[0].deadline)
-        self._timeout.deadline = deadline
+        self._timeout.deadline = self._oldest_deadline
 
     def _lose(self, kind: type[ConnectionLost], reason: str) -> None:
         """Everything under way fails; only the first reason counts."""
@@ -296,6 +298,19 @@ class RpcChannel:
         while self._unanswered:
             self._unanswered.pop().settle(None, failure)
         self.closed.set()
+
+
+def agreed_versions(answer: ApiVersionsResponse) -> dict[int, int]:
+    """The newest version of each api that both sides know. Raises `ProtocolError`."""
+    if answer.error:
+        raise ProtocolError(f"it answers API_VERSIONS with error {answer.error}")
+    agreed = {}
+    for api_key, api in APIS.items():
+        for served in answer.apis:
+            if served.api_key == api_key and api.version_min <= served.version_max:
+                if served.version_min <= api.version_max:
+                    agreed[int(api_key)] = min(api.version_max, served.version_max)
+    return agreed
 
 
 def _do_nothing() -> None:

@@ -1,51 +1,48 @@
 """What a client knows of the cluster, and the way to each broker.
 
 One task keeps the metadata: it asks any broker that answers, when somebody needs to know more
-(`request_refresh`), and every `metadata.max.age.ms`. A leader is believed by its epoch: what was
-learnt from a newer epoch is never replaced by an older one, whether it came in metadata or as a
-hint in the answer to a request.
+(`request_refresh`), and every `metadata.max.age.ms`. Who has something to send to a leader that is
+gone asks after every answer again, until there is another, so the pauses between answers that
+bring nothing new decide how soon it is found. They are a sixteenth of the time since the first
+such answer, 20 to 200 ms: that is what a failover is prolonged by at most, and a leader that stays
+away costs five requests a second. The next answer then comes from another broker, where there is
+one: the last may be cut off from the controller and not know it.
 
 Nobody is waited for who need not be. A broker that cannot be reached delays only those who want
 that one; where any broker will do, the next is tried a quarter of a second after the last, and the
-first that answers is taken. Calls that need an answer give up after the client's patience (its
-`max.block.ms` or `default.api.timeout.ms`) with a `ClientTimeout` that names who was asked.
+first that answers is taken. One that has been silent for a second has the metadata asked for; if
+they no longer name it as alive, its connections are closed: what was under way goes elsewhere.
+Calls that need an answer give up after the client's patience (its `max.block.ms` or
+`default.api.timeout.ms`) with a `ClientTimeout` that names who was asked.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
 from minibroker.client.channel import ConnectionLost, RpcChannel
-from minibroker.client.errors import ClientTimeout, error_code
-from minibroker.client.links import JITTER, REQUESTS, Links
+from minibroker.client.errors import ClientTimeout
+from minibroker.client.links import JITTER, REQUESTS, Link, Links
+from minibroker.client.metadata import Leader, Metadata
 from minibroker.client.options import ClientOptions, Seams
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
-from minibroker.protocol.messages.metadata import (
-    MetadataRequest,
-    MetadataResponse,
-    TopicMetadata,
-)
+from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse, TopicMetadata
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 # How long one broker may keep the others from being asked.
 NEXT_BROKER_AFTER_S: Final = 0.25
-METADATA_PATIENCE_S: Final = 3.0
-# Between two refreshes that brought nothing new.
+# How long an answer is waited for that any broker can give; doubled each time, but not for ever.
+ANSWER_PATIENCE_S: Final = 1.0
+ANSWER_PATIENCE_S_MAX: Final = 8.0
+# Between two refreshes that brought nothing new: a share of the time since the first of them.
 REFRESH_PAUSE_S: Final = 0.02
 REFRESH_PAUSE_S_MAX: Final = 0.2
-
-
-class Leader(NamedTuple):
-    """Who leads a partition, in which epoch. `node_id` is -1 while nobody does."""
-
-    node_id: int
-    leader_epoch: int
-
-
-_NO_LEADER: Final = Leader(NO_NODE, NO_EPOCH)
+REFRESH_PAUSE_SHARE: Final = 1 / 16
+# After this long without a refresh the next one has nothing to do with the last.
+REFRESH_QUIET_S: Final = 1.0
 
 
 class ClusterStatistics(NamedTuple):
@@ -62,12 +59,9 @@ class Cluster:
     def __init__(self, options: ClientOptions, seams: Seams) -> None:
         self.options = options
         self.seams = seams
-        self._links = Links(options, seams)
-        self._endpoints: dict[int, Endpoint] = {}
+        self._links = Links(options, seams, self.request_refresh)
+        self._known = Metadata()
         self._wanted: dict[str, None] = {}  # the topics that are asked for, in order
-        self._topics: dict[str, TopicMetadata] = {}
-        self._errors: dict[str, ErrorCode] = {}  # of topics, in the last answer
-        self._leaders: dict[TopicPartition, Leader] = {}
         self._error: Exception | None = None  # why the last try to ask failed
         self._refresh_wanted = trio.Event()
         self._refreshes_begun = 0
@@ -78,29 +72,36 @@ class Cluster:
 
     def leader_of(self, topic_partition: TopicPartition) -> Leader | None:
         """The leader and its epoch; None while there is none, or it is not known."""
-        leader = self._leaders.get(topic_partition)
-        return None if leader is None or leader.node_id == NO_NODE else leader
+        return self._known.leader_of(topic_partition)
 
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has; None while that is not known."""
-        known = self._topics.get(topic)
+        known = self._known.topics.get(topic)
         return len(known.partitions) if known else None
+
+    def topic_id(self, topic: str) -> bytes | None:
+        """Which topic of that name it is; None while that is not known."""
+        known = self._known.topics.get(topic)
+        return known.topic_id if known else None
+
+    @property
+    def controller_id(self) -> int:
+        """The broker that makes and deletes topics; -1 while there is none, or it is not known."""
+        return self._known.controller_id
 
     def statistics(self) -> ClusterStatistics:
         """What is known now."""
-        return ClusterStatistics(len(self._endpoints), len(self._topics), self._refreshes_done)
+        known = self._known
+        return ClusterStatistics(len(known.endpoints), len(known.topics), self._refreshes_done)
 
-    def update_leader(
-        self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int
-    ) -> None:
-        """Take a hint from an answer, if it is newer than what is known."""
-        known = self._leaders.get(topic_partition, _NO_LEADER)
-        if leader_id == NO_NODE or leader_epoch <= known.leader_epoch:
-            return
-        self._leaders[topic_partition] = Leader(leader_id, leader_epoch)
-        if leader_id not in self._endpoints:
+    def update_leader(self, topic_partition: TopicPartition, leader: Leader) -> bool:
+        """Take a hint from an answer, if it is newer than what is known; False if it is not."""
+        if not self._known.take_hint(topic_partition, leader):
+            return False
+        if leader.node_id not in self._known.endpoints:
             self.request_refresh()
         self._changed.unpark_all()
+        return True
 
     def request_refresh(self) -> None:
         """Have the metadata asked for again, soon."""
@@ -125,11 +126,11 @@ class Cluster:
         """
         error = ErrorCode.NONE
         with trio.move_on_after(self.options.patience_ms / 1000):
-            while (known := self._topics.get(name)) is None:
+            while (known := self._known.topics.get(name)) is None:
                 self._wanted[name] = None
                 await self.refreshed()
-                error = self._errors.get(name, ErrorCode.NONE)
-                if name not in self._topics and self._is_final(error):
+                error = self._known.errors.get(name, ErrorCode.NONE)
+                if name not in self._known.topics and self._is_final(error):
                     break
             else:
                 return known
@@ -145,7 +146,8 @@ class Cluster:
         count = self.partition_count(name.topic)
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if count is None:
-            return self._no_topic(name.topic) if self._errors.get(name.topic) == unknown else None
+            error = self._known.errors.get(name.topic)
+            return self._no_topic(name.topic) if error == unknown else None
         if name.partition < count:
             return None
         text = f"topic {name.topic!r} has {count} partitions, numbered from 0: there is no {name}"
@@ -172,44 +174,86 @@ class Cluster:
 
     async def channel(self, node_id: int, lane: str = REQUESTS) -> RpcChannel:
         """An open channel to one broker. Raises `ConnectionLost` if the next try fails."""
-        endpoint = self._endpoints.get(node_id)
+        endpoint = self._known.endpoints.get(node_id)
         if endpoint is None:
             self.request_refresh()
             await trio.sleep(REFRESH_PAUSE_S)
             raise ConnectionLost(f"broker {node_id} is not known to be alive")
         return await self._links.connect(endpoint, lane)
 
+    async def ask(self, api_key: ApiKey, message: object, avoid: RpcChannel | None = None) -> Any:
+        """An answer that any broker can give, however long it takes.
+
+        Who is lost or silent meanwhile is left for another at once, so the request may be done
+        twice. Raises `BrokerError` where the broker does not serve it.
+        """
+        return (await self._ask(api_key, message, avoid))[1]
+
+    async def _ask(
+        self, api_key: ApiKey, message: object, avoid: RpcChannel | None
+    ) -> tuple[RpcChannel, Any]:
+        """The answer, and from where."""
+        patience_s = ANSWER_PATIENCE_S
+        while True:
+            try:
+                channel = await self.any_channel(avoid)
+                with trio.move_on_after(patience_s):
+                    answer = await channel.call(api_key, message)
+                    self._error = None
+                    return channel, answer
+                avoid = channel
+                patience_s = min(2 * patience_s, ANSWER_PATIENCE_S_MAX)
+                self._error = ClientTimeout(f"{channel.endpoint} is silent")
+            except (OSError, ClientTimeout) as error:
+                self._error = error
+
     async def any_channel(self, avoid: RpcChannel | None = None) -> RpcChannel:
         """An open channel to whoever answers, not `avoid` if there is another broker.
 
         Raises `ClientTimeout`.
         """
-        turn = self.seams.rng.randrange(len(self._candidates()))
         with trio.move_on_after(self.options.patience_ms / 1000):
             while True:
-                endpoints = self._candidates()
-                found = self._least_loaded(avoid if len(endpoints) > 1 else None)
+                for link in self._to_try(avoid):
+                    if (found := self._least_loaded(avoid)) is not None:
+                        return found
+                    self._links.want(link)
+                    with trio.move_on_after(NEXT_BROKER_AFTER_S):
+                        await self._links.changed.park()
+                found = self._least_loaded(avoid) or self._least_loaded(None, is_choosy=False)
                 if found is not None:
                     return found
-                turn += 1
-                link = self._links.link(endpoints[turn % len(endpoints)], REQUESTS)
-                if not link.is_open:
-                    self._links.want(link)
-                with trio.move_on_after(NEXT_BROKER_AFTER_S):
-                    await self._links.changed.park()
         raise self.timeout()
 
-    def _least_loaded(self, avoid: RpcChannel | None) -> RpcChannel | None:
+    def _to_try(self, avoid: RpcChannel | None) -> list[Link]:
+        """Whom to connect to, if need be: who failed just now only if nobody else is left."""
+        endpoints = self._candidates()
+        turn = self.seams.rng.randrange(len(endpoints))
+        turned = endpoints[turn:] + endpoints[:turn]
+        closed = [link for each in turned if not (link := self._links.link(each, REQUESTS)).is_open]
+        now = trio.current_time()
+        fresh = [link for link in closed if link.attempt is None and link.retry_at <= now]
+        is_alone = next(self._links.open_links(REQUESTS), None) is None
+        return fresh + [link for link in closed if link not in fresh] if is_alone else fresh
+
+    def _least_loaded(
+        self, avoid: RpcChannel | None, *, is_choosy: bool = True
+    ) -> RpcChannel | None:
+        """Who has the least to do. A choosy asker takes no one who has been silent for long."""
+        now = trio.current_time()
         open_channels = [
             link.channel
             for link in self._links.open_links(REQUESTS)
-            if link.channel is not None and link.channel is not avoid
+            if link.channel is not None
+            and link.channel is not avoid
+            and not (is_choosy and self._links.is_silent(link.channel, now))
         ]
         return min(open_channels, key=lambda channel: channel.statistics().in_flight, default=None)
 
     def _candidates(self) -> list[Endpoint]:
         """Whom to ask: the brokers that were alive last, then those named at the start."""
-        return list(dict.fromkeys([*self._endpoints.values(), *self.options.bootstrap_servers]))
+        alive = self._known.endpoints.values()
+        return list(dict.fromkeys([*alive, *self.options.bootstrap_servers]))
 
     def timeout(self, last: Exception | None = None) -> ClientTimeout:
         """The error for an answer that did not come, with whom was asked and what they said."""
@@ -233,67 +277,36 @@ class Cluster:
             await self._keep_metadata()
 
     async def _keep_metadata(self) -> None:
-        pause = REFRESH_PAUSE_S
+        fruitless_since = ended_at = float("-inf")
+        avoid: RpcChannel | None = None
         while True:
             with trio.move_on_after(self.options.metadata_max_age_ms / 1000):
                 await self._refresh_wanted.wait()
             self._refresh_wanted = trio.Event()
+            if trio.current_time() - ended_at > REFRESH_QUIET_S:
+                fruitless_since = float("inf")
             self._refreshes_begun += 1
-            before = (self._endpoints, tuple(self._wanted), dict(self._leaders))
-            self._take_over(await self._ask())
+            wanted = tuple(self._wanted)
+            request = MetadataRequest(wanted, self.options.may_create_topics)
+            channel, answer = await self._ask(ApiKey.METADATA, request, avoid)
+            assert isinstance(answer, MetadataResponse)
+            is_news = self._known.take_over(answer) or wanted != tuple(self._wanted)
             self._refreshes_done = self._refreshes_begun
+            self._links.close_silent(self._known.endpoints.values())
             self._changed.unpark_all()
-            if before == (self._endpoints, tuple(self._wanted), self._leaders):
-                await trio.sleep(pause * self.seams.rng.uniform(1 - JITTER, 1 + JITTER))
-                pause = min(2 * pause, REFRESH_PAUSE_S_MAX)
+            if is_news:
+                fruitless_since, avoid = float("inf"), None
             else:
-                pause = REFRESH_PAUSE_S
+                now = trio.current_time()
+                fruitless_since, avoid = min(fruitless_since, now), channel
+                await trio.sleep(self._pause_s(now - fruitless_since))
+            ended_at = trio.current_time()
 
-    async def _ask(self) -> MetadataResponse:
-        """An answer, from whoever gives one, however long it takes."""
-        avoid: RpcChannel | None = None
-        while True:
-            try:
-                channel = await self.any_channel(avoid)
-                request = MetadataRequest(tuple(self._wanted), self.options.may_create_topics)
-                with trio.move_on_after(METADATA_PATIENCE_S):
-                    answer = await channel.call(ApiKey.METADATA, request)
-                    assert isinstance(answer, MetadataResponse)
-                    self._error = None
-                    return answer
-                avoid = channel
-                self._error = ClientTimeout(f"{channel.endpoint} is silent")
-            except (OSError, BrokerError, ClientTimeout) as error:
-                self._error = error
-                await trio.sleep(REFRESH_PAUSE_S)
-
-    def _take_over(self, answer: MetadataResponse) -> None:
-        if answer.brokers:
-            self._endpoints = {
-                broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers
-            }
-        self._errors = {topic.name: error_code(topic.error) for topic in answer.topics}
-        for topic in answer.topics:
-            error = self._errors[topic.name]
-            if error == ErrorCode.NONE and topic.partitions:
-                self._take_topic(topic)
-            elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._drop_leaders(topic.name)
-                self._topics.pop(topic.name, None)
-
-    def _take_topic(self, topic: TopicMetadata) -> None:
-        known = self._topics.get(topic.name)
-        if known is not None and known.topic_id != topic.topic_id:
-            self._drop_leaders(topic.name)  # deleted and made again: epochs start anew
-        self._topics[topic.name] = topic
-        for partition in topic.partitions:
-            name = TopicPartition(topic.name, partition.partition)
-            if partition.leader_epoch >= self._leaders.get(name, _NO_LEADER).leader_epoch:
-                self._leaders[name] = Leader(partition.leader_id, partition.leader_epoch)
-
-    def _drop_leaders(self, topic: str) -> None:
-        for name in [name for name in self._leaders if name.topic == topic]:
-            del self._leaders[name]
+    def _pause_s(self, fruitless_s: float) -> float:
+        """How long to wait after an answer that brought nothing new, as those before it."""
+        pause_s = max(REFRESH_PAUSE_S, REFRESH_PAUSE_SHARE * fruitless_s)
+        jitter = self.seams.rng.uniform(1 - JITTER, 1 + JITTER)
+        return min(pause_s, REFRESH_PAUSE_S_MAX) * jitter
 
     def _is_final(self, error: ErrorCode) -> bool:
         """Whether a topic with this error will not come to be by waiting."""

@@ -24,6 +24,7 @@ from minibroker.client.cluster import Cluster
 from minibroker.client.errors import error_code
 from minibroker.client.fetch_session import FetchSession, Limits
 from minibroker.client.links import FETCHES
+from minibroker.client.metadata import Leader
 from minibroker.client.offsets import ask_offsets
 from minibroker.client.positions import RETRY_S, RETRY_S_MAX, Positions
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
@@ -193,7 +194,7 @@ class Fetcher:
             if asked is None:
                 continue
             if answer.leader_id != NO_NODE:
-                self._cluster.update_leader(name, answer.leader_id, answer.leader_epoch)
+                self._cluster.update_leader(name, Leader(answer.leader_id, answer.leader_epoch))
             if self._positions.note(asked, answer, now):
                 self._cluster.request_refresh()
         self.tell()

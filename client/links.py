@@ -8,10 +8,15 @@ waits for that attempt's outcome, and for no other connection (NET-07). After a 
 grows from `reconnect.backoff.ms` to `reconnect.backoff.max.ms`, with jitter so that the clients of
 a broker that comes back do not all knock at once. A connection that ended is made again no sooner
 than one back-off after it was opened: at once, if it lived for a while.
+
+A broker whose process was stopped, or whose machine is gone, ends no connection; its requests would
+wait for request.timeout.ms. So a request that waits unusually long is told, again and again, to
+whoever can find out if that broker is still alive (`on_silence`), who then says so
+(`close_silent`). Silence alone closes nothing: with acks=all a broker may rightly wait for others.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import trio
@@ -23,6 +28,9 @@ from minibroker.protocol.types import Endpoint
 REQUESTS: Final = "requests"
 FETCHES: Final = "fetches"
 JITTER: Final = 0.2
+# Beyond the time for which the client asks a broker to wait; and how often it is said.
+SILENT_AFTER_S: Final = 1.0
+SILENT_AGAIN_S: Final = 0.25
 
 log = logging.getLogger("minibroker.client")
 
@@ -66,9 +74,13 @@ class Link:
 class Links:
     """All of them. `changed` is unparked whenever one was opened, or could not be."""
 
-    def __init__(self, options: ClientOptions, seams: Seams) -> None:
+    def __init__(
+        self, options: ClientOptions, seams: Seams, on_silence: Callable[[], None]
+    ) -> None:
         self._options = options
         self._seams = seams
+        self._on_silence = on_silence
+        self._silent_after_s = SILENT_AFTER_S + options.longest_poll_ms / 1000
         self._channel_options = ChannelOptions(
             client_id=options.client_id,
             request_timeout_s=options.request_timeout_ms / 1000,
@@ -100,6 +112,21 @@ class Links:
             return link.channel
         return await self.want(link).wait()
 
+    def is_silent(self, channel: RpcChannel, now: float) -> bool:
+        """Whether a request has waited for an answer for unusually long."""
+        return now - channel.waiting_since >= self._silent_after_s
+
+    def close_silent(self, alive: Collection[Endpoint]) -> None:
+        """End the connections to silent brokers that are not among those alive."""
+        now = trio.current_time()
+        for link in self._links.values():
+            channel = link.channel
+            if channel is None or not channel.is_open or link.endpoint in alive:
+                continue
+            if self.is_silent(channel, now):
+                log.warning("%s is silent, and not among the live brokers", link.endpoint)
+                channel.close()
+
     def want(self, link: Link) -> _Attempt:
         """See that a try to connect is under way, unless it is open."""
         assert self._nursery is not None, "run() has not started"
@@ -129,7 +156,20 @@ class Links:
         link.attempt = None
         attempt.settle(channel)
         self.changed.unpark_all()
-        await channel.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch, channel)
+            await channel.run()
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self, channel: RpcChannel) -> None:
+        """Tell of a silent broker, as long as it is."""
+        while True:
+            now = trio.current_time()
+            if self.is_silent(channel, now):
+                self._on_silence()
+                await trio.sleep(SILENT_AGAIN_S)
+            else:
+                await trio.sleep_until(min(now, channel.waiting_since) + self._silent_after_s)
 
     def _note_failure(self, link: Link, error: OSError) -> None:
         if not link.failures:

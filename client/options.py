@@ -57,6 +57,11 @@ class ClientOptions:
         raise AssertionError("each client names its own")
 
     @property
+    def longest_poll_ms(self) -> int:
+        """For how long this client asks a broker to wait when there is nothing to answer yet."""
+        return 0
+
+    @property
     def may_create_topics(self) -> bool:
         """Whether asking for a topic may create it, where the broker allows that too."""
         return False
@@ -122,6 +127,10 @@ class ConsumerOptions(ClientOptions):
     @property
     def patience_ms(self) -> int:
         return self.default_api_timeout_ms
+
+    @property
+    def longest_poll_ms(self) -> int:
+        return self.fetch_max_wait_ms
 
     @property
     def may_create_topics(self) -> bool:

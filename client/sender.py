@@ -4,7 +4,7 @@
     +- _serve (a node)   connects to one broker, again and again
     +- _identify         asks for a producer id
     +- _learn (a topic)  asks for a topic's partitions
-    +- _refresh          asks again who leads
+    +- _follow           passes on what the cluster learnt
 
 Only this module changes the accumulator beside appending, and all its tasks are one in the sense
 that matters: they run in one loop and touch the accumulator only between two awaits. Requests are
@@ -15,12 +15,13 @@ requests on the wire.
 
 A node whose connection breaks fails all its requests in flight at once and in order (NET-06), then
 connects again; the cluster knows the back-off. A node that is down holds up only its own lanes
-(NET-07).
+(NET-07). While one waits for a leader, or for one that is down, the metadata are asked for after
+every answer again (`_pump_all`); the cluster paces that. So what was lost with a leader is sent to
+the next one as soon as any broker knows of it.
 """
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -31,8 +32,9 @@ from minibroker.client.batches import Batch, Identity, Settled
 from minibroker.client.channel import PendingReply, RequestTimedOut, RpcChannel
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientError, ClientTimeout, error_code
+from minibroker.client.metadata import Leader
 from minibroker.client.routes import Routes
-from minibroker.protocol.constants import ACKS_NONE, NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.constants import ACKS_NONE, ApiKey, ErrorCode
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
@@ -59,10 +61,11 @@ class SenderOptions:
 class _Node:
     """One broker, and the requests under way to it, oldest first."""
 
-    __slots__ = ("channel", "has_work", "node_id", "requests")
+    __slots__ = ("channel", "has_work", "is_down", "node_id", "requests")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
+        self.is_down = False  # the connection was lost, or could not be made
         self.channel: RpcChannel | None = None
         self.requests: deque[tuple[list[Batch], PendingReply]] = deque()
         self.has_work = trio.Event()
@@ -87,7 +90,7 @@ class Sender:
         self._on_progress = on_progress
         self._nodes: dict[int, _Node] = {}
         self._woken = trio.Event()
-        self._asking: set[str] = set()  # which of the single questions are under way
+        self._is_identifying = False
 
     def wake(self) -> None:
         """There is something new in the accumulator, or its next deadline has changed."""
@@ -96,6 +99,7 @@ class Sender:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow)
             task_status.started()
             while True:
                 now = trio.current_time()
@@ -114,8 +118,8 @@ class Sender:
         unasked = self._routes.unasked
         while unasked:
             nursery.start_soon(self._learn, unasked.pop())
-        if self._accumulator.needs_identity and "identity" not in self._asking:
-            self._asking.add("identity")
+        if self._accumulator.needs_identity and not self._is_identifying:
+            self._is_identifying = True
             nursery.start_soon(self._identify)
 
     async def _learn(self, topic: str) -> None:
@@ -144,7 +148,7 @@ class Sender:
                 self._fail_without_identity(error_code(answer.error))
                 break
             await trio.sleep(self._options.retry_backoff_s)
-        self._asking.discard("identity")
+        self._is_identifying = False
         self.wake()
 
     def _fail_without_identity(self, code: ErrorCode) -> None:
@@ -153,26 +157,21 @@ class Sender:
 
     async def _init_producer_id(self) -> InitProducerIdResponse:
         try:
-            channel = await self._cluster.any_channel()
-            answer = await channel.call(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
+            answer = await self._cluster.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
         except BrokerError as error:
             return InitProducerIdResponse(error=error.code)
-        except (OSError, ClientError):
-            return InitProducerIdResponse(error=ErrorCode.NETWORK_EXCEPTION)
         assert isinstance(answer, InitProducerIdResponse), "the channel decodes what was asked for"
         return answer
 
-    async def _refresh(self) -> None:
-        with suppress(ClientTimeout):  # then the next round asks again
-            await self._cluster.refreshed()
-        await trio.sleep(self._options.retry_backoff_s)  # an answer that helps nobody is not news
-        self._asking.discard("leaders")
-        self.wake()
+    async def _follow(self) -> None:
+        while True:
+            await self._cluster.wait_changed()
+            self.wake()
 
     # Sending
 
     def _pump_all(self, nursery: trio.Nursery) -> None:
-        nodes, is_leaderless = self._accumulator.nodes_wanted(self._cluster.leader_of)
+        nodes, must_refresh = self._accumulator.nodes_wanted(self._cluster.leader_of)
         for node_id in nodes:
             node = self._nodes.get(node_id)
             if node is None:
@@ -180,11 +179,11 @@ class Sender:
                 nursery.start_soon(self._serve, node)
             if node.channel is None:
                 node.has_work.set()
+                must_refresh = must_refresh or node.is_down
             else:
                 self._pump(node)
-        if is_leaderless and "leaders" not in self._asking:
-            self._asking.add("leaders")
-            nursery.start_soon(self._refresh)
+        if must_refresh:
+            self._cluster.request_refresh()
 
     def _pump(self, node: _Node) -> None:
         """Start requests to a node while there are batches for it and places in flight."""
@@ -223,23 +222,23 @@ class Sender:
             node.has_work = trio.Event()  # `run` sets it again if there is work without connection
             try:
                 channel = await self._cluster.channel(node.node_id)
-            except (OSError, ClientError):
-                self._cluster.request_refresh()
-                await trio.sleep(self._options.retry_backoff_s)
+            except OSError:
+                node.is_down = True
                 self.wake()
                 continue
+            node.is_down = False
             node.channel = channel
             channel.on_answers = partial(self._settle_answers, node)
             self._pump(node)
             await channel.closed.wait()
             node.channel = None
+            node.is_down = True
             for batches, reply in node.requests:
                 try:
                     self._settle(batches, reply.message())
                 except OSError as error:
                     self._lose(batches, error)
             node.requests.clear()
-            self._cluster.request_refresh()
             self._tell()
             self.wake()
 
@@ -273,11 +272,10 @@ class Sender:
             self._accumulator.answer(batch, answer, now)
 
     def _note_leader(self, batch: Batch, answer: PartitionProduced) -> None:
-        """An error may say who leads now; else ask."""
-        if answer.leader_id != NO_NODE:
-            topic_partition = batch.lane.topic_partition
-            self._cluster.update_leader(topic_partition, answer.leader_id, answer.leader_epoch)
-        elif answer.error in REFRESH_METADATA:
+        """An error may say who leads now; if that is nothing new, ask."""
+        hint = Leader(answer.leader_id, answer.leader_epoch)
+        is_told = self._cluster.update_leader(batch.lane.topic_partition, hint)
+        if answer.error in REFRESH_METADATA and not is_told:
             self._cluster.request_refresh()
         self.wake()  # there is a retry to wait for
 

@@ -7,8 +7,9 @@ import pytest
 import trio
 
 from minibroker.client.channel import ConnectionLost
-from minibroker.client.cluster import Cluster, Leader, open_cluster
+from minibroker.client.cluster import Cluster, open_cluster
 from minibroker.client.errors import ClientTimeout
+from minibroker.client.metadata import Leader
 from minibroker.client.options import AdminOptions, ClientOptions, ProducerOptions, read_options
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -117,9 +118,9 @@ async def test_a_leader_is_never_replaced_by_one_of_an_older_epoch(
     broker.answers[ApiKey.METADATA] = script(metadata((1, 5)), metadata((1, 5)), metadata((2, 8)))
     async with open_cluster(options(), seams) as cluster:
         await cluster.topic("t")
-        cluster.update_leader(T0, 2, 4)
+        cluster.update_leader(T0, Leader(2, 4))
         assert cluster.leader_of(T0) == Leader(1, 5)
-        cluster.update_leader(T0, 2, 6)
+        cluster.update_leader(T0, Leader(2, 6))
         await cluster.refreshed()
         assert cluster.leader_of(T0) == Leader(2, 6)
         await cluster.refreshed()

@@ -1,0 +1,83 @@
+"""What a client knows of brokers, topics and leaders. Pure: who asks is client/cluster.py.
+
+A leader is believed by its epoch: what was learnt from a newer epoch is never replaced by an older
+one, whether it came in metadata or as a hint in the answer to a request. Epochs belong to a topic
+id: a topic that was deleted and made again begins anew, and so does what is known of its leaders.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from minibroker.client.errors import error_code
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
+from minibroker.protocol.messages.metadata import MetadataResponse, TopicMetadata
+from minibroker.protocol.types import Endpoint, TopicPartition
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, in which epoch. `node_id` is -1 while nobody does."""
+
+    node_id: int
+    leader_epoch: int
+
+
+_NO_LEADER: Final = Leader(NO_NODE, NO_EPOCH)
+
+
+class Metadata:
+    """The sum of all answers and hints. Read its fields; only its methods change them."""
+
+    def __init__(self) -> None:
+        self.endpoints: dict[int, Endpoint] = {}  # of the brokers that were alive last
+        self.controller_id = NO_NODE
+        self.topics: dict[str, TopicMetadata] = {}
+        self.errors: dict[str, ErrorCode] = {}  # of topics, in the last answer
+        self._leaders: dict[TopicPartition, Leader] = {}
+
+    def leader_of(self, topic_partition: TopicPartition) -> Leader | None:
+        """The leader and its epoch; None while there is none, or it is not known."""
+        leader = self._leaders.get(topic_partition)
+        return None if leader is None or leader.node_id == NO_NODE else leader
+
+    def take_hint(self, topic_partition: TopicPartition, leader: Leader) -> bool:
+        """Who leads, by the answer to a request. False if that is nothing new."""
+        known = self._leaders.get(topic_partition, _NO_LEADER)
+        if leader.node_id == NO_NODE or leader.leader_epoch <= known.leader_epoch:
+            return False
+        self._leaders[topic_partition] = leader
+        return True
+
+    def take_over(self, answer: MetadataResponse) -> bool:
+        """What a broker told. False if that is nothing new."""
+        before = (self.endpoints, self.controller_id, self._ids(), dict(self._leaders))
+        if answer.brokers:
+            self.endpoints = {
+                broker.node_id: Endpoint(broker.host, broker.port) for broker in answer.brokers
+            }
+            self.controller_id = answer.controller_id
+        self.errors = {topic.name: error_code(topic.error) for topic in answer.topics}
+        for topic in answer.topics:
+            error = self.errors[topic.name]
+            if error == ErrorCode.NONE and topic.partitions:
+                self._take_topic(topic)
+            elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._drop_leaders(topic.name)
+                self.topics.pop(topic.name, None)
+        return before != (self.endpoints, self.controller_id, self._ids(), self._leaders)
+
+    def _take_topic(self, topic: TopicMetadata) -> None:
+        known = self.topics.get(topic.name)
+        if known is not None and known.topic_id != topic.topic_id:
+            self._drop_leaders(topic.name)  # deleted and made again: epochs start anew
+        self.topics[topic.name] = topic
+        for partition in topic.partitions:
+            name = TopicPartition(topic.name, partition.partition)
+            if partition.leader_epoch >= self._leaders.get(name, _NO_LEADER).leader_epoch:
+                self._leaders[name] = Leader(partition.leader_id, partition.leader_epoch)
+
+    def _drop_leaders(self, topic: str) -> None:
+        for name in [name for name in self._leaders if name.topic == topic]:
+            del self._leaders[name]
+
+    def _ids(self) -> Iterable[tuple[str, bytes]]:
+        return [(topic.name, topic.topic_id) for topic in self.topics.values()]
