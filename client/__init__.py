@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from minibroker.client.admin import Admin, ClusterDescription, NewTopic
+    from minibroker.client.admin import Admin, ClusterDescription, NewTopic, ReplicasReport
     from minibroker.client.chunks import ConsumerRecord
     from minibroker.client.consumer import Consumer
     from minibroker.client.delivery import CloseReport, Delivery, PendingDelivery, RecordDelivered
@@ -51,12 +51,13 @@ __all__ = [
     "PositionError",
     "Producer",
     "RecordDelivered",
+    "ReplicasReport",
     "Seams",
     "TopicPartition",
 ]
 
 _HOMES: Final = {
-    "minibroker.client.admin": ("Admin", "ClusterDescription", "NewTopic"),
+    "minibroker.client.admin": ("Admin", "ClusterDescription", "NewTopic", "ReplicasReport"),
     "minibroker.client.chunks": ("ConsumerRecord",),
     "minibroker.client.consumer": ("Consumer",),
     "minibroker.client.delivery": (

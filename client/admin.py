@@ -4,20 +4,25 @@
         await admin.create_topics(NewTopic("events", 4))
 
 A call is about one or several topics and is done when the broker says so for all of them; the
-first refusal is raised as a `BrokerError` whose text names the topic. A broker that is lost or
-silent while it works on a request may have done it; asked again, it would refuse what is there
-already. So only what is harmless to repeat is tried again; else a `ClientError` says so.
+first refusal is raised as a `BrokerError` whose text names the topic.
+
+What changes something is asked of the controller. A controller that is lost while it works on a
+request may have done it, and the next one, asked again, then refuses what is there already. So
+after a lost answer TOPIC_ALREADY_EXISTS is success if the topic has the partitions and replicas
+that were asked for, and in a deletion so is UNKNOWN_TOPIC_OR_PARTITION. (Properties are not
+compared: nobody else creates the same topic in that very second.)
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import trio
 
 from minibroker.client.cluster import Cluster, open_cluster
-from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, error_code
+from minibroker.client.controller import Outcome, Result, ask_controller
+from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
 from minibroker.client.offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
@@ -42,6 +47,10 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from minibroker.protocol.messages.offsets import PartitionOffset
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+)
 from minibroker.protocol.messages.topics import (
     DEFAULT_COUNT,
     ConfigEntry,
@@ -51,7 +60,11 @@ from minibroker.protocol.messages.topics import (
 from minibroker.protocol.messages.topics import NewTopic as NewTopicMessage
 from minibroker.protocol.types import TopicPartition
 
-PAUSE_S = 0.05
+# How long a broker has to describe its replicas, and an image to catch up with the controller.
+REPLICAS_PATIENCE_S: Final = 3.0
+PAUSE_S: Final = 0.05
+
+T = TypeVar("T")
 
 
 class NewTopic(NamedTuple):
@@ -71,15 +84,14 @@ class ClusterDescription(NamedTuple):
     brokers: tuple[BrokerMetadata, ...]
 
 
-class _Outcome(Protocol):
-    """What all answers about a topic have."""
+class ReplicasReport(NamedTuple):
+    """What each broker said of its replicas, by node id, and why others said nothing.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def error(self) -> int: ...
-    @property
-    def error_message(self) -> str | None: ...
+    Not in `answers` are brokers that hold replicas or are alive, and did not answer.
+    """
+
+    answers: dict[int, DescribeReplicasResponse]
+    silent: dict[int, str]
 
 
 class Admin:
@@ -121,15 +133,42 @@ class Admin:
             )
             for topic in named
         )
-        request = CreateTopicsRequest(messages, self._options.request_timeout_ms, validate_only)
-        response = await self._call(ApiKey.CREATE_TOPICS, request, is_repeatable=False)
-        _raise_refusal(response.topics)
+        timeout_ms = self._options.request_timeout_ms
+
+        def request(asked: tuple[NewTopicMessage, ...]) -> object:
+            return CreateTopicsRequest(asked, timeout_ms, validate_only)
+
+        outcomes = await self._ask_controller(ApiKey.CREATE_TOPICS, messages, request)
+        for topic, (result, is_repeated) in zip(named, outcomes, strict=True):
+            is_there = error_code(result.error) == ErrorCode.TOPIC_ALREADY_EXISTS
+            if not (is_there and is_repeated and not validate_only and await self._is_as(topic)):
+                _raise_refusal([result])
+
+    async def _is_as(self, topic: NewTopic) -> bool:
+        """Whether a topic that exists has the counts asked for."""
+        with trio.move_on_after(self._options.patience_ms / 1000):
+            while True:
+                found = (await self._metadata((topic.name,))).topics[0].partitions
+                if found:
+                    counts = (len(found), len(found[0].replicas))
+                    wanted = (topic.partition_count, topic.replication_factor)
+                    return all(
+                        asked in (count, DEFAULT_COUNT)
+                        for count, asked in zip(counts, wanted, strict=True)
+                    )
+                await trio.sleep(PAUSE_S)  # the broker that was asked has not heard of it yet
+        return False
 
     async def delete_topics(self, *names: str) -> None:
         """Delete topics and all their records."""
-        request = DeleteTopicsRequest(names, self._options.request_timeout_ms)
-        response = await self._call(ApiKey.DELETE_TOPICS, request, is_repeatable=False)
-        _raise_refusal(response.topics)
+        timeout_ms = self._options.request_timeout_ms
+        outcomes = await self._ask_controller(
+            ApiKey.DELETE_TOPICS, names, lambda asked: DeleteTopicsRequest(asked, timeout_ms)
+        )
+        for result, is_repeated in outcomes:
+            is_gone = error_code(result.error) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if not (is_gone and is_repeated):
+                _raise_refusal([result])
 
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -151,12 +190,44 @@ class Admin:
         answer = await self._metadata(())
         return ClusterDescription(answer.cluster_id, answer.controller_id, answer.brokers)
 
+    async def describe_replicas(self, *topics: str) -> ReplicasReport:
+        """How far every replica is, of these topics or of all, as each broker itself says."""
+        names = topics or None
+        metadata = await self._metadata(names)
+        report = ReplicasReport({}, {})
+        alive = {broker.node_id for broker in metadata.brokers}
+        for topic in metadata.topics:
+            for partition in topic.partitions:
+                for node_id in partition.replicas:
+                    if node_id not in alive:
+                        report.silent[node_id] = "not alive"
+        await self._open_cluster().refreshed()
+        async with trio.open_nursery() as nursery:
+            for node_id in sorted(alive):
+                nursery.start_soon(self._describe_node, node_id, names, report)
+        return report
+
+    async def _describe_node(
+        self, node_id: int, topics: tuple[str, ...] | None, report: ReplicasReport
+    ) -> None:
+        report.silent[node_id] = f"no answer within {REPLICAS_PATIENCE_S:g} s"
+        with trio.move_on_after(REPLICAS_PATIENCE_S):
+            try:
+                channel = await self._open_cluster().channel(node_id)
+                request = DescribeReplicasRequest(topics)
+                answer = await channel.call(ApiKey.DESCRIBE_REPLICAS, request)
+            except (OSError, BrokerError) as error:
+                report.silent[node_id] = str(error)
+            else:
+                report.answers[node_id] = answer
+                del report.silent[node_id]
+
     # -- settings
 
     async def describe_configs(self, *names: str) -> dict[str, tuple[ConfigDescription, ...]]:
         """Every property of each topic as it is in force."""
         request = DescribeConfigsRequest(names)
-        response = await self._call(ApiKey.DESCRIBE_CONFIGS, request)
+        response = await self._ask(ApiKey.DESCRIBE_CONFIGS, request)
         _raise_refusal(response.topics)
         return {topic.name: topic.configs for topic in response.topics}
 
@@ -171,9 +242,12 @@ class Admin:
             TopicConfigChanges(name, tuple(ConfigChange(*item) for item in settings.items()))
             for name, settings in changes.items()
         )
-        request = AlterConfigsRequest(messages, validate_only)
-        response = await self._call(ApiKey.ALTER_CONFIGS, request)
-        _raise_refusal(response.topics)
+
+        def request(asked: tuple[TopicConfigChanges, ...]) -> object:
+            return AlterConfigsRequest(asked, validate_only)
+
+        outcomes = await self._ask_controller(ApiKey.ALTER_CONFIGS, messages, request)
+        _raise_refusal(outcome.result for outcome in outcomes)
 
     # -- offsets
 
@@ -203,32 +277,24 @@ class Admin:
 
     async def _metadata(self, topics: tuple[str, ...] | None) -> MetadataResponse:
         request = MetadataRequest(topics, allow_auto_topic_creation=False)
-        answer = await self._call(ApiKey.METADATA, request)
+        answer = await self._ask(ApiKey.METADATA, request)
         assert isinstance(answer, MetadataResponse)
         return answer
 
-    async def _call(self, api_key: ApiKey, message: object, *, is_repeatable: bool = True) -> Any:
-        """Ask any broker, and another one if that is lost and asking twice does no harm."""
+    async def _ask(self, api_key: ApiKey, message: object) -> Any:
+        """What any broker can answer."""
         cluster = self._open_cluster()
-        last: Exception | None = None
         with trio.move_on_after(self._options.patience_ms / 1000):
-            while True:
-                channel = await cluster.any_channel()
-                last = ClientTimeout(f"{channel.endpoint} is silent")
-                try:
-                    return await channel.call(api_key, message)
-                except OSError as error:
-                    last = error
-                    if not is_repeatable:
-                        break
-                    await trio.sleep(PAUSE_S)
-        if last is not None and not is_repeatable:
-            text = f"{api_key.name}: whether it was done is not known: {last}"
-            raise ClientError(text) from last
-        raise ClientTimeout(f"{api_key.name}: {cluster.timeout(last)}")
+            return await cluster.ask(api_key, message)
+        raise ClientTimeout(f"{api_key.name}: {cluster.timeout()}")
+
+    async def _ask_controller(
+        self, api_key: ApiKey, topics: tuple[T, ...], make: Callable[[tuple[T, ...]], object]
+    ) -> list[Outcome]:
+        return await ask_controller(self._open_cluster(), api_key, topics, make)
 
 
-def _raise_refusal(results: Iterable[_Outcome]) -> None:
+def _raise_refusal(results: Iterable[Result]) -> None:
     for result in results:
         error = error_code(result.error)
         if error != ErrorCode.NONE:

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from minibroker.client.admin import Admin as TrioAdmin
-from minibroker.client.admin import ClusterDescription, NewTopic
+from minibroker.client.admin import ClusterDescription, NewTopic, ReplicasReport
 from minibroker.client.blocking.portal import Held, Portal
 from minibroker.client.options import Seams, Servers
 from minibroker.protocol.constants import LATEST_TIMESTAMP
@@ -66,6 +66,10 @@ class Admin:
     def describe_cluster(self) -> ClusterDescription:
         """The brokers that are alive."""
         return self._portal.call(self._admin.describe_cluster)
+
+    def describe_replicas(self, *topics: str) -> ReplicasReport:
+        """How far every replica is, of these topics or of all, as each broker itself says."""
+        return self._portal.call(self._admin.describe_replicas, *topics)
 
     def describe_configs(self, *names: str) -> dict[str, tuple[ConfigDescription, ...]]:
         """Every property of each topic as it is in force."""

@@ -1,14 +1,17 @@
 """The admin client: what it asks, and how a refusal reaches who asked."""
 
+from functools import partial
 from typing import Any
 
 import pytest
+import trio
 
 from minibroker.client.admin import Admin, NewTopic
-from minibroker.client.errors import ClientClosed, ClientError
+from minibroker.client.errors import ClientClosed, ClientTimeout
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
     AlterConfigsResponse,
     ConfigDescription,
     DescribeConfigsResponse,
@@ -21,9 +24,16 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ReplicaDescription,
+)
 from minibroker.protocol.messages.topics import (
     ConfigEntry,
+    CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
     DeleteTopicsResponse,
     TopicResult,
 )
@@ -45,6 +55,7 @@ async def test_create_sends_what_was_asked_for(
 ) -> None:
     """A name alone takes the broker's defaults; counts and properties travel as given."""
     broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = one_topic()
     broker.answers[ApiKey.CREATE_TOPICS] = lambda request: CreateTopicsResponse(
         tuple(TopicResult(topic.name) for topic in request.topics)
     )
@@ -60,6 +71,7 @@ async def test_a_refusal_names_the_topic_and_the_reason(
 ) -> None:
     """The first topic that was refused is raised, with the broker's words."""
     broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = one_topic()
     results = (TopicResult("t"), TopicResult("u", ErrorCode.INVALID_CONFIG, "no such property"))
     broker.answers[ApiKey.CREATE_TOPICS] = lambda _: CreateTopicsResponse(results)
     broker.answers[ApiKey.DELETE_TOPICS] = lambda _: DeleteTopicsResponse(results)
@@ -120,16 +132,175 @@ async def test_offsets_are_asked_of_the_leader_until_they_are_known(
             await admin.list_offsets([("t", 2)])
 
 
-async def test_a_creation_whose_answer_is_lost_is_not_repeated(
-    start_broker: Any, seams: Any, autojump_clock: Any
+class Two:
+    """Two brokers, 1 on host "a" and 2 on host "b"; `controller` is who says to be it.
+
+    Who is not answers NOT_CONTROLLER; who is does what `react` says, or refuses with `errors`.
+    """
+
+    def __init__(self, brokers: list[Any]) -> None:
+        self.brokers = dict(enumerate(brokers, 1))
+        self.alive = [1, 2]
+        self.controller = 2
+        self.believed = 2  # by the metadata
+        self.topics: tuple[TopicMetadata, ...] = ()
+        self.errors: dict[str, ErrorCode] = {}
+        self.react: Any = None
+        for node_id, broker in self.brokers.items():
+            broker.answers[ApiKey.METADATA] = self.metadata
+            for key, response in (
+                (ApiKey.CREATE_TOPICS, CreateTopicsResponse),
+                (ApiKey.DELETE_TOPICS, DeleteTopicsResponse),
+                (ApiKey.ALTER_CONFIGS, AlterConfigsResponse),
+            ):
+                broker.answers[key] = partial(self.answer, node_id, response)
+
+    def metadata(self, _: object) -> MetadataResponse:
+        brokers = tuple(BrokerMetadata(node, " ab"[node], 9092) for node in self.alive)
+        return MetadataResponse(brokers, "c", self.believed, self.topics)
+
+    async def answer(self, node_id: int, response: Any, request: Any) -> Any:
+        names = [getattr(topic, "name", topic) for topic in request.topics]
+        if node_id != self.controller:
+            self.believed = self.controller
+            return response(tuple(TopicResult(n, ErrorCode.NOT_CONTROLLER) for n in names))
+        if self.react is not None:
+            react, self.react = self.react, None
+            if (answer := await react(request)) is not None or node_id != self.controller:
+                return answer
+        return response(tuple(TopicResult(n, self.errors.get(n, ErrorCode.NONE)) for n in names))
+
+    async def fall_over(self, _: object) -> None:
+        """The controller is lost with a request that it may have done."""
+        self.controller = self.believed = 1
+        self.alive = [1]
+        self.brokers[2].connections[-1].close()
+
+    async def hang(self, _: object) -> None:
+        """The controller's process is stopped, and its lease ends a second later."""
+        await trio.sleep(1)
+        self.controller = self.believed = 1
+        self.alive = [1]
+        await trio.sleep_forever()
+
+
+@pytest.fixture
+async def two(start_broker: Any) -> Two:
+    """Both, with 2 as controller."""
+    return Two([await start_broker("a"), await start_broker("b")])
+
+
+async def test_changes_are_asked_of_the_controller(
+    two: Two, seams: Any, autojump_clock: Any
 ) -> None:
-    """Nobody knows whether it was done: asking again would report a topic that is there already."""
-    broker = await start_broker("a")
-    broker.answers[ApiKey.CREATE_TOPICS] = lambda _: broker.connections[-1].close()
+    """Creation, deletion and settings go to METADATA's controller, whoever was named to start."""
     async with Admin("a:9092", seams=seams) as admin:
-        with pytest.raises(ClientError, match="CREATE_TOPICS: whether it was done"):
+        await admin.create_topics("t")
+        await admin.delete_topics("t")
+        await admin.alter_configs({"t": {}})
+    for kind in (CreateTopicsRequest, DeleteTopicsRequest, AlterConfigsRequest):
+        assert [len(two.brokers[node].asked(kind)) for node in (1, 2)] == [0, 1]
+
+
+async def test_who_is_no_controller_any_more_is_left_for_who_is(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """NOT_CONTROLLER: only the topics that were refused for it are asked again, of the next one."""
+
+    async def step_down(_: object) -> CreateTopicsResponse:
+        two.controller = two.believed = 1
+        refused = TopicResult("u", ErrorCode.NOT_CONTROLLER)
+        return CreateTopicsResponse((TopicResult("t"), refused))
+
+    two.react = step_down
+    async with Admin("a:9092", seams=seams) as admin:
+        began = trio.current_time()
+        await admin.create_topics("t", "u")
+        assert trio.current_time() - began < 0.1
+    (again,) = two.brokers[1].asked(CreateTopicsRequest)
+    assert [topic.name for topic in again.topics] == ["u"]
+
+
+@pytest.mark.parametrize("fault", ["fall_over", "hang"])
+async def test_a_creation_whose_answer_is_lost_is_done_if_the_topic_is_as_asked(
+    two: Two, seams: Any, autojump_clock: Any, fault: str
+) -> None:
+    """The controller may have made it before it was lost: the next one's TOPIC_ALREADY_EXISTS is
+    success then, also where the controller hangs until the cluster no longer counts it."""
+    partition = PartitionMetadata(0, leader_id=1, leader_epoch=0, replicas=(1, 2))
+    two.topics = (TopicMetadata("t", partitions=(partition,)),)
+    two.errors = {"t": ErrorCode.TOPIC_ALREADY_EXISTS}
+    async with Admin("a:9092", seams=seams) as admin:
+        two.react = getattr(two, fault)
+        await admin.create_topics(NewTopic("t", 1, 2))
+        assert trio.current_time() < 2.5
+        assert len(two.brokers[1].asked(CreateTopicsRequest)) == 1
+
+
+async def test_a_topic_that_is_not_as_asked_exists_already(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """With other counts it is another's topic; and where no answer was lost, in any case."""
+    two.topics = (TopicMetadata("t", partitions=PARTITIONS),)
+    two.errors = {"t": ErrorCode.TOPIC_ALREADY_EXISTS}
+    async with Admin("a:9092", seams=seams) as admin:
+        with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS: topic 't'"):
+            await admin.create_topics(NewTopic("t", 2))
+        two.react = two.fall_over
+        with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS: topic 't'"):
+            await admin.create_topics(NewTopic("t", 3))
+
+
+async def test_a_deletion_whose_answer_is_lost_is_done_if_the_topic_is_gone(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """The next controller does not know the topic: then it was deleted, or never was there."""
+    two.errors = {"t": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    async with Admin("a:9092", seams=seams) as admin:
+        with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION: topic 't'"):
+            await admin.delete_topics("t")
+        two.react = two.fall_over
+        await admin.delete_topics("t")
+
+
+async def test_without_a_controller_a_change_times_out(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """The error says so, and whether the change may have been made; the brokers are not stormed."""
+    async with Admin("a:9092", seams=seams, default_api_timeout_ms=5000) as admin:
+        two.believed = two.controller = -1
+        with pytest.raises(ClientTimeout, match="CREATE_TOPICS: no answer"):
             await admin.create_topics("t")
-        assert len(broker.requests) == 2
+        assert trio.current_time() == pytest.approx(5, abs=0.1)
+        assert sum(len(broker.requests) for broker in two.brokers.values()) < 80
+        two.believed = two.controller = 2
+
+        async def vanish(request: object) -> None:
+            await two.fall_over(request)
+            two.controller = two.believed = -1
+
+        two.react = vanish
+        with pytest.raises(ClientTimeout, match="whether it was done is not known"):
+            await admin.create_topics("t")
+
+
+async def test_every_broker_describes_its_replicas(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """What each says of itself is returned; who holds replicas and says nothing is named."""
+    two.topics = (
+        TopicMetadata("t", partitions=(PartitionMetadata(0, leader_id=1, replicas=(1, 2, 3)),)),
+    )
+    answer = DescribeReplicasResponse(1, 7, (ReplicaDescription("t", 0, bytes(16), "leader"),))
+    two.brokers[1].answers[ApiKey.DESCRIBE_REPLICAS] = lambda _: answer
+    two.brokers[2].answers[ApiKey.DESCRIBE_REPLICAS] = lambda _: None
+    async with Admin("a:9092", seams=seams) as admin:
+        report = await admin.describe_replicas()
+        assert report.answers == {1: answer}
+        assert report.silent == {2: "no answer within 3 s", 3: "not alive"}
+        await admin.describe_replicas("t")
+    asked = two.brokers[1].asked(DescribeReplicasRequest)
+    assert [request.topics for request in asked] == [None, ("t",)]
 
 
 async def test_a_closed_admin_client_says_so(seams: Any) -> None:

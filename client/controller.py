@@ -1,0 +1,74 @@
+"""Requests that only the controller serves: found by the metadata, followed when it changes.
+
+A broker that is not the controller (any more) refuses a topic with NOT_CONTROLLER and has done
+nothing for it; a connection that is lost before the answer leaves open what was done. In both cases
+the metadata are asked for again, at the cluster's pauses, and the topics that have no answer go to
+whoever is controller then, until the client's patience ends. Whoever asked is told for which
+topics an answer was lost, for only the kind of request says what a refusal means then.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+import trio
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import ClientTimeout
+from minibroker.protocol.constants import ApiKey, ErrorCode
+
+T = TypeVar("T")
+
+
+class Result(Protocol):
+    """What all answers about a topic have."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def error(self) -> int: ...
+    @property
+    def error_message(self) -> str | None: ...
+
+
+class Outcome(NamedTuple):
+    """The answer for one topic; `is_repeated`: an earlier one was lost, and may have been yes."""
+
+    result: Result
+    is_repeated: bool
+
+
+async def ask_controller(
+    cluster: Cluster,
+    api_key: ApiKey,
+    topics: tuple[T, ...],
+    make_request: Callable[[tuple[T, ...]], object],
+) -> list[Outcome]:
+    """Ask about these topics; an outcome for each, in order.
+
+    Raises `ClientTimeout`: then those without an answer may have been done or not. Raises
+    `BrokerError` where the controller does not serve such requests.
+    """
+    outcomes: dict[int, Outcome] = {}
+    lost: set[int] = set()
+    last: Exception | None = None
+    with trio.move_on_after(cluster.options.patience_ms / 1000):
+        while len(outcomes) < len(topics):
+            left = [index for index in range(len(topics)) if index not in outcomes]
+            is_sent = False
+            try:
+                channel = await cluster.channel(cluster.controller_id)
+                reply = channel.start(api_key, make_request(tuple(topics[i] for i in left)))
+                is_sent = True
+                response = await reply.wait()
+            except OSError as error:
+                last = error
+                lost |= set(left) if is_sent else set()
+            else:
+                for index, result in zip(left, response.topics, strict=False):
+                    if result.error != ErrorCode.NOT_CONTROLLER:
+                        outcomes[index] = Outcome(result, index in lost)
+            if len(outcomes) < len(topics):
+                await cluster.refreshed()
+        return [outcomes[index] for index in range(len(topics))]
+    doubt = ", and whether it was done is not known" if lost else ""
+    raise ClientTimeout(f"{api_key.name}{doubt}: {cluster.timeout(last)}")
