@@ -76,6 +76,7 @@ class System:
     boot_id: str
     rng: Random
     in_worker: InWorker
+    replicas_type: type[Replicas] = Replicas
 
 
 class Started(NamedTuple):

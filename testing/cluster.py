@@ -8,15 +8,22 @@
         await broker.power_off()      # the machine dies: what was not synced may go
         await broker.start()
 
+    async with open_cluster(world, {"min.insync.replicas": "2"}, 3) as cluster:
+        cluster.brokers[0].pause()    # SIGSTOP; then `resume`
+        cluster.brokers[1].link.cut() # the store is out of its reach
+
+All brokers share the metadata store of the world, each over a link of its own.
+
 `simulate(main, seed)` runs a program so that the same seed gives the same run, event by event. It
 rests on two private names of trio; `tests/sim/test_determinism.py` guards that they exist.
 """
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import PurePath
-from typing import TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 import trio.testing
@@ -24,9 +31,12 @@ import trio.testing
 from minibroker.broker.app import System, serve
 from minibroker.broker.config import load
 from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.replication.replicas import Replicas
 from minibroker.client.options import Seams
 from minibroker.testing.disk import SimulatedFiles
 from minibroker.testing.network import DEFAULT_OPTIONS, NetworkOptions, SimulatedNetwork
+from minibroker.testing.pause import PROCESS, Pauses
+from minibroker.testing.store import StoreLink
 
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
@@ -43,6 +53,7 @@ class World:
         self.seed = seed
         self.network = SimulatedNetwork(self.rng("network"), options)
         self.store = MemoryStore()
+        self.pauses = Pauses()
 
     def rng(self, purpose: str) -> random.Random:
         """A generator of its own for each purpose, so that one's draws do not move another's."""
@@ -58,17 +69,32 @@ class World:
 
 
 class SimulatedBroker:
-    """One broker and its machine. Not running until `start`."""
+    """One broker and its machine. Not running until `start`.
+
+    `life` counts the processes it was; `replicas` are those of the last one.
+    """
 
     def __init__(
-        self, world: World, nursery: trio.Nursery, settings: Mapping[str, str], node_id: int = 1
+        self,
+        world: World,
+        nursery: trio.Nursery,
+        settings: Mapping[str, str],
+        node_id: int = 1,
+        replicas_type: type[Replicas] = Replicas,
     ) -> None:
+        self.node_id = node_id
         self.name = f"broker-{node_id}"
         self.address = f"{self.name}:{PORT}"
         self.files = SimulatedFiles(world.rng(f"{self.name}/disk"))
+        self.link = StoreLink(world.store, world.rng(f"{self.name}/store"))
+        self.wall_shift_ms = 0  # how wrong its wall clock is
         self.is_running = False
+        self.is_serving = False
+        self.life = 0
+        self.replicas: Replicas | None = None
         self._world = world
         self._nursery = nursery
+        self._replicas_type = _telling(replicas_type, self._note_replicas)
         self._rng = world.rng(self.name)
         self._boot = 0
         self._scope = trio.CancelScope()
@@ -79,60 +105,148 @@ class SimulatedBroker:
                 "node.id": str(node_id),
                 "listeners": f"PLAINTEXT://{self.name}:{PORT}",
                 "log.dirs": str(DATA_DIRECTORY),
+                "replica.fetcher": "task",
                 **settings,
             }
         ).config
 
     async def start(self) -> None:
-        """Start the process, and wait until it answers. What it raises while it runs is raised
-        out of the nursery, unless it was killed."""
+        """Start the process, and wait until it answers or was killed. What it raises while it runs
+        is raised out of the nursery, unless it was killed."""
         assert not self.is_running
         self._scope, self._shutdown, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
         self.is_running = True
+        self.life += 1
         await self._nursery.start(self._run)
 
     async def _run(self, task_status: trio.TaskStatus[object]) -> None:
+        PROCESS.set(self.name)
         system = System(
             network=self._world.network.host(self.name),
             files=self.files,
-            store=self._world.store,
-            wall_ms=self._world.wall_ms,
+            store=self.link,
+            wall_ms=self._wall_ms,
             boot_id=f"boot-{self._boot}",
             rng=self._rng,
             in_worker=in_worker,
+            replicas_type=self._replicas_type,
         )
+        answer = _Answer(self, task_status)
         try:
             with self._scope:
-                await serve(self._config, system, self._shutdown, task_status)
+                await serve(self._config, system, self._shutdown, answer)
         except Exception:
             # Tasks of a dead process may still stumble over its dead files until they are gone.
             if not self._scope.cancel_called:
                 raise
         finally:
-            self.is_running = False
+            if self._scope.cancel_called and not self.is_serving:
+                task_status.started()
+            self.is_running = self.is_serving = False
             self._ended.set()
+
+    def _note_replicas(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+
+    def _wall_ms(self) -> int:
+        return self._world.wall_ms() + self.wall_shift_ms
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is stopped by `pause`."""
+        return self._world.pauses.is_paused(self.name)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self._world.pauses.pause(self.name)
+
+    def resume(self) -> None:
+        """SIGCONT; nothing if it is not paused."""
+        self._world.pauses.resume(self.name)
 
     async def stop(self) -> None:
         """SIGTERM, and wait for the end."""
         self._shutdown.set()
         await self._ended.wait()
 
-    async def kill(self) -> None:
-        """`kill -9`."""
+    def crash(self) -> None:
+        """The process is dead at once: nothing that it does from now on has an effect."""
         self.files.kill()
-        await self._end()
+        self._die()
+
+    async def kill(self) -> None:
+        """`kill -9`, and wait until its tasks are gone."""
+        self.crash()
+        await self.wait_ended()
 
     async def power_off(self) -> None:
         """The machine stops, and comes back with another boot id."""
         self.files.power_off()
         self._boot += 1
-        await self._end()
+        self._die()
+        await self.wait_ended()
 
-    async def _end(self) -> None:
+    def _die(self) -> None:
         self._world.network.stop_host(self.name)
         self._scope.cancel()
+        self.resume()
+
+    async def wait_ended(self) -> None:
+        """Until there is nothing left of the process."""
         if self.is_running:
             await self._ended.wait()
+
+
+class _Answer(trio.TaskStatus[object]):
+    """Notes that a broker serves, and passes it on."""
+
+    def __init__(self, broker: SimulatedBroker, task_status: trio.TaskStatus[object]) -> None:
+        self._broker = broker
+        self._task_status = task_status
+
+    def started(self, value: object = None) -> None:
+        self._broker.is_serving = True
+        self._task_status.started(value)
+
+
+def _telling(base: type[Replicas], note: Callable[[Replicas], None]) -> type[Replicas]:
+    """A type that is `base`, and tells of each object that is made of it."""
+
+    def init(self: Replicas, *arguments: Any) -> None:
+        base.__init__(self, *arguments)
+        note(self)
+
+    return type(base.__name__, (base,), {"__init__": init})
+
+
+class SimulatedCluster:
+    """Brokers 1 to `count`, which share the metadata store of their world."""
+
+    def __init__(self, brokers: Sequence[SimulatedBroker]) -> None:
+        self.brokers = tuple(brokers)
+
+    @property
+    def address(self) -> str:
+        """Bootstrap servers: all of them."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    def broker(self, node_id: int) -> SimulatedBroker:
+        """The one of this number."""
+        return self.brokers[node_id - 1]
+
+    async def start(self) -> None:
+        """Start those that do not run, at once, and wait until all answer."""
+        async with trio.open_nursery() as nursery:
+            for broker in self.brokers:
+                if not broker.is_running:
+                    nursery.start_soon(broker.start)
+
+    async def kill(self) -> None:
+        """`kill -9` for all of them."""
+        for broker in self.brokers:
+            broker.crash()
+        for broker in self.brokers:
+            await broker.wait_ended()
 
 
 async def in_worker(function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
@@ -151,6 +265,22 @@ async def open_broker(
         await broker.start()
         yield broker
         await broker.kill()
+
+
+@asynccontextmanager
+async def open_cluster(
+    world: World,
+    settings: Mapping[str, str],
+    count: int,
+    replicas_type: type[Replicas] = Replicas,
+) -> AsyncIterator[SimulatedCluster]:
+    """Brokers that run, with these settings each; they are killed at the end of the block."""
+    async with trio.open_nursery() as nursery:
+        make = partial(SimulatedBroker, world, nursery, settings, replicas_type=replicas_type)
+        cluster = SimulatedCluster([make(node_id=number + 1) for number in range(count)])
+        await cluster.start()
+        yield cluster
+        await cluster.kill()
 
 
 def simulate(main: Callable[[], Awaitable[T]], seed: int) -> T:
