@@ -305,11 +305,10 @@ def agreed_versions(answer: ApiVersionsResponse) -> dict[int, int]:
     if answer.error:
         raise ProtocolError(f"it answers API_VERSIONS with error {answer.error}")
     agreed = {}
-    for api_key, api in APIS.items():
-        for served in answer.apis:
-            if served.api_key == api_key and api.version_min <= served.version_max:
-                if served.version_min <= api.version_max:
-                    agreed[int(api_key)] = min(api.version_max, served.version_max)
+    for served in answer.apis:
+        api = APIS.get(ApiKey(served.api_key)) if served.api_key in APIS else None
+        if api and max(api.version_min, served.version_min) <= served.version_max:
+            agreed[served.api_key] = min(api.version_max, served.version_max)
     return agreed
 
 

@@ -1,0 +1,202 @@
+"""The form of a fetcher's connection that is an OS thread with a blocking socket.
+
+The loop connects and then gives the socket to the thread, which sends a request, receives the
+answer, decodes it, checks the batches and hands the result over: all that takes time and touches
+no log. A task of the loop waits for the result, applies it and puts the next request into the
+queue. So at every moment either the thread works or the loop has what the thread made.
+
+The result comes by `run_sync_soon`, with a callback that cannot raise (an exception there would end
+the loop). `trio.from_thread.run_sync` would starve: a loop that is busy gives the interpreter lock
+up and takes it back faster than a thread wakes that waits for it.
+
+Leaving the block shuts the socket down, which ends whatever the thread waits for, and joins it.
+"""
+
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import trio
+
+from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched, check
+from minibroker.client.channel import (
+    RECEIVE_BUFFER_BYTES,
+    ChannelOptions,
+    ConnectionLost,
+    RequestTimedOut,
+    agreed_versions,
+)
+from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from minibroker.protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
+from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.types import Endpoint
+
+
+class _Exchange:
+    """Requests and answers on a blocking socket, one at a time; used by the thread alone."""
+
+    def __init__(self, connection: socket.socket, options: ChannelOptions) -> None:
+        self._socket = connection
+        self._client_id = options.client_id
+        self._frames = FrameReader(options.frame_bytes_max)
+        self._memory = bytearray(RECEIVE_BUFFER_BYTES)
+        self._correlation_id = 0
+        self._versions: dict[int, int] = {
+            ApiKey.API_VERSIONS: APIS[ApiKey.API_VERSIONS].version_max
+        }
+
+    def negotiate(self) -> None:
+        """Ask what the broker serves; the first thing on a connection."""
+        self._socket.sendall(PREFACE)
+        answer = self.call(ApiKey.API_VERSIONS, ApiVersionsRequest("minibroker"))
+        self._versions |= agreed_versions(answer)
+
+    def fetch(self, request: FetchRequest) -> Fetched:
+        """FETCH, and check what came."""
+        response: FetchResponse = self.call(ApiKey.FETCH, request)
+        return check(response)
+
+    def call(self, api_key: ApiKey, message: object) -> Any:
+        """Ask and receive the answer. Raises `OSError` or `ProtocolError`."""
+        version = self._versions.get(api_key)
+        if version is None:
+            raise ProtocolError(f"it serves no version of {api_key.name} that is known here")
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        envelope = RequestEnvelope(api_key, version, self._correlation_id, self._client_id, message)
+        self._socket.sendall(b"".join(encode_request(envelope)))
+        correlation_id, answer = decode_response(self._receive(), api_key, version)
+        if correlation_id != self._correlation_id:
+            raise ProtocolError(f"an answer to request {correlation_id}")
+        return answer
+
+    def _receive(self) -> memoryview:
+        """One frame; it is valid until the next."""
+        shared = memoryview(self._memory)
+        frames: list[memoryview] = []
+        while not frames:
+            self._frames.park()
+            count = self._socket.recv_into(self._frames.space(shared))
+            if count == 0:
+                raise ConnectionLost("the leader closed the connection")
+            frames += self._frames.received(count, shared)
+        if len(frames) > 1 or self._frames.unfinished_size:
+            raise ProtocolError("an answer that nobody asked for")
+        return frames[0]
+
+
+class _Outcome(NamedTuple):
+    """What one call in the thread came to."""
+
+    result: Any
+    error: Exception | None
+
+
+class ThreadConnection:
+    """`FetchConnection` whose work is done in a thread; see the head of this module."""
+
+    def __init__(
+        self, connection: socket.socket, endpoint: Endpoint, options: ChannelOptions
+    ) -> None:
+        self._socket = connection
+        self._endpoint = endpoint
+        self._exchange = _Exchange(connection, options)
+        self._token = trio.lowlevel.current_trio_token()
+        self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
+        self._outcome: _Outcome | None = None
+        self._arrived = trio.Event()
+        self._thread = threading.Thread(
+            target=self._work, name=f"fetcher of {endpoint}", daemon=True
+        )
+        self._thread.start()
+
+    async def negotiate(self) -> None:
+        """The first call on a connection."""
+        await self._run(self._exchange.negotiate)
+
+    async def fetch(self, request: FetchRequest) -> Fetched:
+        """FETCH."""
+        fetched: Fetched = await self._run(lambda: self._exchange.fetch(request))
+        return fetched
+
+    async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        """LIST_OFFSETS."""
+        response: ListOffsetsResponse = await self._run(
+            lambda: self._exchange.call(ApiKey.LIST_OFFSETS, request)
+        )
+        return response
+
+    def close(self) -> None:
+        """End what the thread waits for, and wait for the thread, which then has nothing to do."""
+        with suppress(OSError):  # the peer was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._calls.put(None)
+        self._thread.join()
+        self._socket.close()
+
+    async def _run(self, call: Callable[[], Any]) -> Any:
+        """The result of a call in the thread."""
+        self._arrived = trio.Event()
+        self._calls.put(call)
+        await self._arrived.wait()
+        assert self._outcome is not None
+        result, error = self._outcome
+        self._outcome = None
+        if isinstance(error, TimeoutError):
+            raise RequestTimedOut(f"{self._endpoint} did not answer in time") from error
+        if isinstance(error, OSError | ProtocolError):
+            raise ConnectionLost(f"{self._endpoint}: {error}") from error
+        if error is not None:
+            raise error
+        return result
+
+    def _work(self) -> None:
+        """The thread: one call after another, until there is none to come."""
+        while (call := self._calls.get()) is not None:
+            try:
+                outcome = _Outcome(call(), None)
+            except Exception as error:  # whatever it is, it is raised in the task that waits
+                outcome = _Outcome(None, error)
+            with suppress(trio.RunFinishedError):  # then nobody waits for it any more
+                self._token.run_sync_soon(self._hand_over, outcome)
+
+    def _hand_over(self, outcome: _Outcome) -> None:
+        """Runs in the loop; must not raise."""
+        self._outcome = outcome
+        self._arrived.set()
+
+
+def connect_by_thread(options: ChannelOptions) -> Connect:
+    """How fetchers connect that are threads."""
+
+    @asynccontextmanager
+    async def connect(endpoint: Endpoint) -> AsyncIterator[FetchConnection]:
+        try:
+            connection = await _connected_socket(endpoint, options)
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {endpoint}: {error}") from error
+        thread = ThreadConnection(connection, endpoint, options)
+        try:
+            await thread.negotiate()
+            yield thread
+        finally:
+            thread.close()
+
+    return connect
+
+
+async def _connected_socket(endpoint: Endpoint, options: ChannelOptions) -> socket.socket:
+    """A blocking socket; connecting is left to the loop, where it can be cancelled."""
+    with trio.move_on_after(options.connect_timeout_s):
+        stream = await trio.open_tcp_stream(*endpoint)
+        connection = socket.socket(fileno=stream.socket.detach())
+        connection.settimeout(options.request_timeout_s)
+        return connection
+    raise RequestTimedOut(f"no answer within {options.connect_timeout_s:g} s")
