@@ -294,6 +294,10 @@ class Leader:
         """Whether acks=all may be promised. More than there are replicas cannot be asked for."""
         return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
 
+    def is_acknowledgeable(self, min_insync_replicas: int) -> bool:
+        """Whether acks=all may be acknowledged: by then a replica that joins counts too (A16)."""
+        return len(self.maximal_isr) >= min(min_insync_replicas, len(self.replicas))
+
     def is_committed(self, end: int) -> bool:
         """Whether everything below `end` may be acknowledged to who asked for acks=all."""
         return self.high_watermark >= end

@@ -113,6 +113,13 @@ class FetchContext:
         """For the answer; 0 where there is no session."""
         return SESSION_NONE if self.session is None else self.session.session_id
 
+    def told_high_watermark(self, asked: PartitionFetch) -> int | None:
+        """What the session told last, -1 for a partition that is to be told anew; None where
+        there is no session."""
+        if self.session is None:
+            return None
+        return self.session.wanted[TopicPartition(asked.topic, asked.partition)].high_watermark
+
     def answers(self, fetched: Sequence[PartitionFetched]) -> tuple[PartitionFetched, ...]:
         """Those that travel: all, or in a running session the ones with something to say."""
         if self.session is None:

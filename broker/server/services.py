@@ -1,13 +1,13 @@
 """What handlers work on: one object per broker, made by `broker.app`, passed to each of them.
 
-It owns nothing. `image` is replaced by whoever publishes the newest one; everything else stays.
+It owns nothing.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller.controller import Controller
+from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.replication.partition import Partition
@@ -29,10 +29,14 @@ class Services:
     config: Config
     replicas: Replicas
     purgatory: Purgatory
-    controller: Controller
+    controller: ControllerNode
     fetch_sessions: FetchSessions
     wall_ms: Callable[[], int]
-    image: ClusterImage
+
+    @property
+    def image(self) -> ClusterImage:
+        """The cluster as last told."""
+        return self.replicas.image
 
     def partition(self, name: TopicPartition) -> Partition:
         """The replica that is here. Raises `Refused`: KAFKA_STORAGE_ERROR if there is no room for

@@ -9,19 +9,25 @@ A consumer reads up to the high watermark, a follower up to the log end. An offs
 watermark and log end is no error: a new leader may not know yet that it is committed, so there is
 nothing to read for now. Beyond the log end it is OFFSET_OUT_OF_RANGE, at once.
 
+A follower's fetch is also its word that it has everything below the offsets it asks for, and that
+it lives: each read that is granted is noted before the answer is made, so that the answer carries
+the high watermark that this very fetch has raised. Its waiting fetch ends, too, when the high
+watermark is another than it was told, so that all replicas know within a round trip what is
+committed. A fetch from an earlier life of a broker is refused.
+
 Limits: partitions are filled in the request's order. The first batch of the answer comes whole
 however long it is, so that a reader always gets on; everything else obeys both limits.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.roles import FollowerFetch
 from minibroker.broker.server.fetch_sessions import FetchContext
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -35,12 +41,26 @@ from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition
 class _Fetch:
     """One request in its session."""
 
-    __slots__ = ("_bytes_max", "_bytes_min", "_context", "_replica_id", "_services")
+    __slots__ = (
+        "_broker_epoch",
+        "_bytes_max",
+        "_bytes_min",
+        "_context",
+        "_is_outlived",
+        "_replica_id",
+        "_services",
+        "_told",
+    )
 
     def __init__(self, services: Services, request: FetchRequest, context: FetchContext) -> None:
         self._services = services
         self._context = context
         self._replica_id = request.replica_id
+        self._broker_epoch = request.broker_epoch
+        # The high watermarks that a follower knows, in the order of its partitions.
+        self._told: list[int] = []
+        live = services.image.brokers.get(request.replica_id)
+        self._is_outlived = live is not None and NO_EPOCH < request.broker_epoch < live.epoch
         self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
 
@@ -49,23 +69,29 @@ class _Fetch:
         """What the answer depends on."""
         return tuple(TopicPartition(p.topic, p.partition) for p in self._context.partitions)
 
-    def note_progress(self) -> None:
-        """A follower's fetch is its word that it has everything below the offsets it asks for."""
+    def note_progress(self, now: float) -> None:
+        """Note a follower's reads, but for those that are refused or diverge (FET-09)."""
+        replicas = self._services.replicas
         for asked in self._context.partitions:
-            name = TopicPartition(asked.topic, asked.partition)
-            with suppress(Refused):  # the answer will say so; a refused read is no progress
+            told = self._context.told_high_watermark(asked)
+            try:
                 partition, _, parted = self._look(asked)
-                if parted is None:
-                    rose = partition.note_fetch(self._replica_id, asked.fetch_offset)
-                    if rose:
-                        self._services.purgatory.notify(name)
+            except Refused:  # the answer will say so
+                self._told.append(NO_OFFSET)
+                continue
+            self._told.append(partition.high_watermark if told is None else told)
+            if parted is None:
+                fetch = FollowerFetch(
+                    self._replica_id, asked.fetch_offset, asked.log_start, self._broker_epoch
+                )
+                replicas.note_fetch(partition, fetch, now)
 
     def attempt(self, now: float) -> FetchResponse | None:
         """The answer, if it is due before the deadline."""
         readable = 0
-        for asked in self._context.partitions:
+        for place, asked in enumerate(self._context.partitions):
             try:
-                readable += self._readable_bytes(asked)
+                readable += self._readable_bytes(asked, place)
             except Refused:
                 return self.answer()
             if readable >= self._bytes_min:
@@ -93,16 +119,21 @@ class _Fetch:
         """
         partition = self._services.partition(TopicPartition(asked.topic, asked.partition))
         end = partition.readable_end(self._replica_id, asked.leader_epoch)
+        if self._is_outlived:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")
         parted = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
         log_end = partition.log.log_end
         if parted is None and asked.fetch_offset > log_end:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
         return partition, end, parted
 
-    def _readable_bytes(self, asked: PartitionFetch) -> int:
-        """How much this partition has to say; a divergence is enough. Raises `Refused`."""
+    def _readable_bytes(self, asked: PartitionFetch, place: int) -> int:
+        """How much this partition has to say; a divergence is enough, and for a follower another
+        high watermark than it knows. Raises `Refused`."""
         partition, end, parted = self._look(asked)
         if parted is not None:
+            return self._bytes_min
+        if self._told and self._told[place] != partition.high_watermark:
             return self._bytes_min
         offset = asked.fetch_offset
         if offset >= end:
@@ -147,7 +178,7 @@ def handle(
         return FetchResponse(refused.code)
     fetch = _Fetch(services, request, context)
     if request.replica_id >= 0:
-        fetch.note_progress()
+        fetch.note_progress(now)
     if request.wait_ms_max <= 0 or not context.partitions:
         return fetch.answer()
     answer = fetch.attempt(now)

@@ -5,6 +5,11 @@ has one entry for each in the request's order. An answer waits only for what was
 acks=all until the high watermark has passed it, with acks=1 on a `flush=always` topic until it is
 durable here. A duplicate waits like the original, since that may not be committed either.
 
+The in-sync set must be large enough at the append, and again before acks=all is acknowledged: it
+may have shrunk meanwhile. A broker whose session may have ended refuses acks 0 and 1, for somebody
+else may lead already; acks=all it goes on taking, since no in-sync set confirms those but the
+newest leader's.
+
 What waits holds offsets and epochs, never the request: its records are views of the receive buffer.
 No failure on this path is UNKNOWN_SERVER_ERROR: clients have doubled records over that.
 """
@@ -53,24 +58,26 @@ class _Produce:
         name = TopicPartition(asked.topic, asked.partition)
         partition = None
         try:
-            if self._acks not in ACKS:
-                raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks} does not exist")
+            self._check_acks(now)
             partition = self._services.partition(name)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)
-            appended = partition.append_as_leader(batch, self._acks, now_ms)
+            appended = partition.append_as_leader(batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
             if partition is not None:  # a forgotten producer goes on only if it is told this
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return
-        self._services.replicas.note_append(partition, now)
-        end = appended.last_offset + 1
-        if self._counted_end(partition) < end:
-            self._waiting.append(
-                _Waiting(len(self._answers), partition, partition.leader_epoch, end)
-            )
+        replicas = self._services.replicas
+        replicas.note_append(partition, now)
+        if self._acks != ACKS_ALL:
+            replicas.note_weak_acks(partition, self._acks, now)
+        item = _Waiting(
+            len(self._answers), partition, partition.leader_epoch, appended.last_offset + 1
+        )
+        if not self._counts(item):
+            self._waiting.append(item)
         self._answers.append(
             PartitionProduced(
                 name.topic,
@@ -107,9 +114,18 @@ class _Produce:
             )
         return ProduceResponse(tuple(self._answers))
 
-    def _counted_end(self, partition: Partition) -> int:
-        """Everything below it counts as `acks` demands."""
-        return partition.high_watermark if self._acks == ACKS_ALL else partition.own_end
+    def _check_acks(self, now: float) -> None:
+        if self._acks not in ACKS:
+            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks} does not exist")
+        if self._acks != ACKS_ALL and not self._services.controller.is_lease_current(now):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session may have ended")
+
+    def _counts(self, item: _Waiting) -> bool:
+        """Whether the batch is as safe as `acks` demands, in whichever role it is here."""
+        role = item.partition.role
+        if self._acks != ACKS_ALL:
+            return item.partition.own_end >= item.end
+        return isinstance(role, Leader) and role.is_committed(item.end)
 
     def _is_final(self, item: _Waiting) -> bool:
         """Whether the batch counts, or never will in this term."""
@@ -122,10 +138,11 @@ class _Produce:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._answers[item.place] = self._failure(name, code, "its leader changed")
             return True
-        if self._counted_end(partition) < item.end:
+        if not self._counts(item):
             return False
-        enough = partition.settings.min_insync_replicas
-        if self._acks == ACKS_ALL and not role.is_isr_large_enough(enough):
+        if self._acks == ACKS_ALL and not role.is_acknowledgeable(
+            partition.settings.min_insync_replicas
+        ):
             self._answers[item.place] = self._failure(
                 name, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "the in-sync set shrank"
             )

@@ -1,0 +1,252 @@
+"""The partitions that are on this broker: made, given their roles, given up.
+
+This is where a word of the controller about one partition becomes a role. Its order is by (leader
+epoch, partition epoch), so what arrives late or twice cannot undo what is newer. A topic id that
+differs from the local one means another topic of the same name: nothing is done to the one that is
+here.
+
+Before a replica changes its term its fetcher lets go of it, at once: no copied record can land
+behind the point where a new leader's term begins (RM-05).
+
+A log that cannot be made because the disk has no room (or the process no file left) leaves that one
+partition without a replica: its requests get KAFKA_STORAGE_ERROR, the order is kept, and `retry`
+obeys it when there is room. The other partitions go on. A log that lost records (`damage`) never
+leads. It follows, from where the loss begins, once the controller has taken it out of the in-sync
+set and somebody else leads; else it is offline until an operator accepts the loss.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from minibroker.broker.config import TopicConfig
+from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.replication.descriptions import damage_text, proposal_text, role_text
+from minibroker.broker.replication.flusher import Flusher
+from minibroker.broker.replication.isr import IsrChanges
+from minibroker.broker.replication.partition import NO_CHANGE, Change, Partition
+from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.roles import Host, Leader
+from minibroker.protocol.constants import EPOCH_DURING_DELETE, NO_NODE, ErrorCode
+from minibroker.protocol.messages.control import (
+    PartitionObeyed,
+    PartitionState,
+    StoppedPartition,
+)
+from minibroker.protocol.types import Endpoint, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Copier(Protocol):
+    """Who copies from other brokers. Nothing here waits."""
+
+    def assign(self, partition: Partition) -> None:
+        """Copy from the leader that its `Follower` role names, as soon as its endpoint is known."""
+
+    def unassign(self, name: TopicPartition) -> None:
+        """Copy it no more. When this returns nothing copied can reach its log any more."""
+
+    def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
+        """Where these brokers are; of others what was known still holds."""
+
+    def note_flushed(self, partition: Partition) -> None:
+        """A partition's log is durable further than before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What replicas work with.
+
+    `wall_ms` is the wall clock in milliseconds; `broker_epoch` that of the present registration,
+    -1 before the first.
+    """
+
+    manager: LogManager
+    purgatory: Purgatory
+    flusher: Flusher
+    copier: Copier
+    isr_changes: IsrChanges
+    wall_ms: Callable[[], int]
+    broker_epoch: Callable[[], int]
+
+
+class Hosted:
+    """See the head of this module. `settings_of` knows what holds for a topic.
+
+    `partitions` is the table of what is here, whatever its role; others only read it.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        host: Host,
+        partition_type: type[Partition],
+        settings_of: Callable[[str], TopicConfig],
+    ) -> None:
+        self._parts = parts
+        self._host = host
+        self._partition_type = partition_type
+        self._settings_of = settings_of
+        self.partitions: dict[TopicPartition, Partition] = {}
+        # Orders that could not be obeyed for want of room; never of a name in `partitions`.
+        self._unmade: dict[TopicPartition, PartitionState] = {}
+
+    def is_unmade(self, name: TopicPartition) -> bool:
+        """Whether it belongs here, but there was no room for its log yet."""
+        return name in self._unmade
+
+    @property
+    def unmade_count(self) -> int:
+        """How many there was no room for."""
+        return len(self._unmade)
+
+    def obey(self, state: PartitionState, now: float) -> PartitionObeyed:
+        """Give a partition the role that the controller wants (A18)."""
+        name = TopicPartition(state.topic, state.partition)
+        try:
+            error = self._take_role(name, state, now)
+        except Refused as refused:  # for want of room
+            error = refused.code
+        partition = self.partitions.get(name)
+        if partition is None:
+            return PartitionObeyed(*name, error)
+        return PartitionObeyed(*name, error, *partition.version)
+
+    def _take_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
+        if self._host.broker_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        log = self._parts.manager.get(name)
+        if log is not None and log.topic_id != state.topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        partition = self.partitions.get(name) or self._open(name, state)
+        if (state.leader_epoch, state.partition_epoch) < partition.version:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if partition.is_news(state):
+            change = self._change_role(partition, state, now)
+            self._parts.flusher.reschedule(partition, now)
+            self.see_to(partition, change, now)
+            self._parts.purgatory.notify(name)
+            if len(state.replicas) > 1:
+                self.log(partition, role_text(partition))
+        return ErrorCode.NONE
+
+    def _open(self, name: TopicPartition, state: PartitionState) -> Partition:
+        """The log that was found at start, or a new one. Raises `Refused` if there is no room."""
+        settings = self._settings_of(name.topic)
+        manager = self._parts.manager
+        log = manager.get(name)
+        if log is None:
+            try:
+                log = manager.create(name, state.topic_id, settings.limits(), self._parts.wall_ms())
+            except Refused as refused:
+                if name not in self._unmade:
+                    logger.error("%s is offline until its log can be made: %s", name, refused)
+                self._unmade[name] = state
+                raise
+        else:
+            log.limits = settings.limits()
+        self._unmade.pop(name, None)
+        partition = self.partitions[name] = self._partition_type(self._host, log, settings)
+        return partition
+
+    def _change_role(self, partition: Partition, state: PartitionState, now: float) -> Change:
+        if partition.follows(state):
+            partition.become_follower(state)
+            return NO_CHANGE
+        self._parts.copier.unassign(partition.topic_partition)
+        if state.leader == NO_NODE and partition.log.damage is None:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            partition.become_offline(state, error, "nobody leads it")
+        elif not self._is_sound(partition, state):
+            error = ErrorCode.KAFKA_STORAGE_ERROR
+            partition.become_offline(state, error, damage_text(partition.log))
+        elif state.leader == self._host.broker_id:
+            return partition.become_leader(state, now)
+        else:
+            partition.become_follower(state)
+            self._parts.copier.assign(partition)
+        return NO_CHANGE
+
+    def _is_sound(self, partition: Partition, state: PartitionState) -> bool:
+        """Whether the log can take the role: not damaged, or cut where it is and copied anew.
+
+        That loses nothing if the others hold it all: the controller has taken this replica out of
+        the in-sync set, and another one leads. Raises `Refused` if the disk is full.
+        """
+        log = partition.log
+        if log.damage is None:
+            return True
+        if state.leader in (self._host.broker_id, NO_NODE) or self._host.broker_id in state.isr:
+            return False
+        logger.warning(
+            "%s: cut at offset %d, where records were lost (%s), to be copied from broker %d",
+            *(log.topic_partition, log.damage.offset, log.damage.reason, state.leader),
+        )
+        # The cut first: until it is done the log must go on saying that it is damaged.
+        log.truncate_to(log.damage.offset, self._parts.wall_ms())
+        log.accept_damage()
+        return True
+
+    def give_up(self, stopped: StoppedPartition) -> PartitionObeyed:
+        """Serve a partition no more; what is not here was given up before."""
+        name = TopicPartition(stopped.topic, stopped.partition)
+        manager = self._parts.manager
+        partition = self.partitions.get(name)
+        if partition is None:
+            unmade = self._unmade.get(name)
+            if unmade is not None and unmade.topic_id == stopped.topic_id:
+                del self._unmade[name]
+            log = manager.get(name)
+            if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
+                manager.delete(name, self._parts.wall_ms())
+            return PartitionObeyed(*name)
+        if partition.topic_id != stopped.topic_id:
+            return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
+        if EPOCH_DURING_DELETE != stopped.leader_epoch < partition.leader_epoch:
+            return PartitionObeyed(*name, ErrorCode.FENCED_LEADER_EPOCH, *partition.version)
+        self._parts.copier.unassign(partition.topic_partition)
+        partition.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was stopped")
+        if stopped.delete:
+            self._parts.flusher.forget(partition)
+            del self.partitions[name]
+            manager.delete(name, self._parts.wall_ms())
+        self._parts.purgatory.notify(name)
+        return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
+
+    def retry(self, now: float) -> None:
+        """Make the logs for which there was no room before; called now and then."""
+        for name, state in list(self._unmade.items()):
+            if not self.obey(state, now).error:
+                logger.info("%s is made", name)
+
+    def set_strays_aside(self, states: Iterable[PartitionState]) -> None:
+        """A log that the metadata does not know is kept, but in nobody's way."""
+        manager = self._parts.manager
+        known = {TopicPartition(s.topic, s.partition): s.topic_id for s in states}
+        for name, log in manager.logs.items():
+            if name in self.partitions or known.get(name) == log.topic_id:
+                continue
+            if name in known and not log.topic_id and log.log_start == log.log_end:
+                manager.claim(name, known[name])
+            else:
+                manager.set_aside(name)
+
+    def see_to(self, partition: Partition, change: Change, now: float) -> None:
+        """Tell others what became different."""
+        if change.high_watermark_rose:
+            self._parts.purgatory.notify(partition.topic_partition)
+        role = partition.role
+        if change.proposal is not None and isinstance(role, Leader):
+            pending = change.proposal.pending
+            now_ms = self._parts.wall_ms()
+            self.log(partition, proposal_text(partition, role, pending, now, now_ms))
+            self._parts.isr_changes.put(change.proposal)
+
+    def log(self, partition: Partition, text: str) -> None:
+        """What happened to a partition, for the operator."""
+        logger.info(
+            "[Partition %s broker=%d] %s", partition.topic_partition, self._host.broker_id, text
+        )
