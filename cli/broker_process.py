@@ -24,6 +24,7 @@ from minibroker.cli.cluster_layout import META, Layout
 from minibroker.cli.terminal import Failure
 
 POLL_S: Final = 0.02
+SEEN_S_MAX: Final = 5.0
 CLEAN_SHUTDOWN: Final = "clean-shutdown"  # in the data directory, after a stop in order
 ERROR_PREFIX: Final = "% ERROR: "
 
@@ -102,6 +103,8 @@ class Broker:
                 start_new_session=True,
             )
         self._pid_file.write_text(f"{process.pid}\n", encoding="utf-8")
+        # For a moment a new process has no command line, and would not be known by it.
+        wait_for(lambda: self.state.is_alive or process.poll() is not None, SEEN_S_MAX)
         return Launch(self, process, begin)
 
     def send(self, number: signal.Signals) -> bool:

@@ -35,20 +35,13 @@ def processes() -> Iterator[list[subprocess.Popen]]:
         process.wait()
 
 
-def posing(layout: Layout, node_id: int, pid_of: int | None = None) -> subprocess.Popen:
+def posing(layout: Layout, node_id: int) -> subprocess.Popen:
     """An idle process that looks like a broker; its number stands in a pid file."""
-    seems = [
-        "-m",
-        "minibroker.cli",
-        "start",
-        "--data-dir",
-        str(layout.data_dir(node_id)),
-        "--set",
-        "a",
-    ]
-    # What stands behind `-c TEXT` is the command's own arguments, and seen in its command line.
-    process = subprocess.Popen([sys.executable, "-c", IDLE, *seems])
-    layout.pid_file(pid_of or node_id).write_text(f"{process.pid}\n")
+    # What stands behind `-c TEXT` are its arguments, and seen in the command line.
+    seems = ["-m", "minibroker.cli", "start", "--data-dir", str(layout.data_dir(node_id))]
+    process = subprocess.Popen([sys.executable, "-c", IDLE, *seems, "--set", "a=b"])
+    layout.pid_file(node_id).write_text(f"{process.pid}\n")
+    assert wait_for(lambda: Broker(layout, node_id).state is State.RUNNING, 5)
     return process
 
 
@@ -59,7 +52,8 @@ def test_a_process_is_known_by_its_command_line(
     of another program, of another broker, of nobody, and not nonsense."""
     processes.append(posing(layout, 1))
     assert Broker(layout, 1).look() == (processes[0].pid, State.RUNNING)
-    processes.append(posing(layout, 10, pid_of=1))
+    processes.append(posing(layout, 10))
+    layout.pid_file(1).write_text(f"{processes[1].pid}\n")
     assert Broker(layout, 1).look() == (None, State.NEW)
     for text in (f"{os.getpid()}\n", "0\n", "-1\n", "x", ""):
         layout.pid_file(1).write_text(text)
@@ -114,7 +108,7 @@ def launched(layout: Layout, code: str) -> Launch:
 
 def test_ready_is_what_this_run_has_said(layout: Layout) -> None:
     """The line of an earlier run in the same log does not count; that of this run does."""
-    launch = launched(layout, "input()" if not sys.stdin else "import time; time.sleep(60)")
+    launch = launched(layout, IDLE)
     assert not launch.is_ready()
     with launch.broker.log_file.open("a") as log:
         log.write("[KafkaServer id=2] star")

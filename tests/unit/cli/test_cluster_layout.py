@@ -81,7 +81,7 @@ def test_another_number_or_port_is_refused(
 def test_what_no_cluster_can_be_is_refused(
     tmp_path: Path, count: int, port: int, settings: dict[str, str]
 ) -> None:
-    """Numbers that do not fit and settings that no broker takes: refused, and nothing is written."""
+    """Numbers that do not fit and settings that no broker takes: refused, and nothing written."""
     with pytest.raises((Failure, ConfigError)):
         chosen(tmp_path / "new", count, port, settings)
     assert not (tmp_path / "new").exists()
