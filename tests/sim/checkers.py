@@ -1,0 +1,312 @@
+"""What must always be true of a cluster, as objects that look at it again and again.
+
+A `Sight` is the cluster at one moment: the replicas that its running brokers hold, and what the
+metadata store says. Each checker is shown every sight, remembers what it needs, and raises
+`Violation` as soon as a promise is broken. None of them asks a broker what it believes of others,
+so a broker's mistake cannot hide itself; and all of them work on hand-made sights too.
+
+`Committed` is the heart: the bytes that any replica ever called committed, per partition. They
+never change, every replica has them below its high watermark, every new leader has all of them,
+and so has every member of the in-sync set that the store knows.
+
+A broker whose machine lost power may have lost its tail. Until the controller has admitted it
+again (`Sight.lost_tails`) nothing is asked of its logs.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from minibroker.protocol.types import TopicPartition
+
+Key = tuple[str, int]  # topic id (hex) and partition
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Replica(NamedTuple):
+    """One replica in one process of a broker. `read(start, end)`: its batches as bytes."""
+
+    broker: int
+    life: int
+    key: Key
+    name: TopicPartition
+    is_leader: bool
+    leader_epoch: int
+    high_watermark: int
+    log_start: int
+    log_end: int
+    generation: int  # grows with every cut
+    read: Callable[[int, int], bytes]
+
+    def __str__(self) -> str:
+        role = "leader" if self.is_leader else "replica"
+        return f"{role} {self.name} of broker {self.broker} (epoch {self.leader_epoch})"
+
+
+class Agreed(NamedTuple):
+    """What the store says of one partition."""
+
+    name: TopicPartition
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    unsafe: tuple[int, ...] = ()
+
+
+class Sight(NamedTuple):
+    """The cluster at one moment."""
+
+    replicas: tuple[Replica, ...]
+    agreed: Mapping[Key, Agreed]
+    lost_tails: frozenset[int] = frozenset()
+
+    @property
+    def sound(self) -> list[Replica]:
+        """The replicas of which something is asked."""
+        return [each for each in self.replicas if each.broker not in self.lost_tails]
+
+
+class Checker(Protocol):
+    """See the head of this module."""
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+
+
+class OneLeader:
+    """In one leader epoch one process leads. A later life of the same broker is another one: it
+    may have lost what the first one told its followers."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[tuple[Key, int], tuple[int, int]] = {}
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for each in sight.replicas:
+            if each.is_leader:
+                who = (each.broker, each.life)
+                first = self.leaders.setdefault((each.key, each.leader_epoch), who)
+                if first != who:
+                    raise Violation(
+                        f"{each} in its life {each.life}: broker {first[0]} in life {first[1]}"
+                        " led in this epoch"
+                    )
+
+    @property
+    def terms(self) -> int:
+        """How many terms began after the first of each partition."""
+        return len(self.leaders) - len({key for key, _ in self.leaders})
+
+
+class RisingHighWatermark:
+    """A leader's high watermark never falls within its term, and nobody's is above its log."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[Key, int, int, int], int] = {}
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for each in sight.replicas:
+            if not each.log_start <= each.high_watermark <= each.log_end:
+                raise Violation(
+                    f"{each}: high watermark {each.high_watermark} outside of the log,"
+                    f" {each.log_start} to {each.log_end}"
+                )
+            if each.is_leader:
+                term = (each.key, each.broker, each.life, each.leader_epoch)
+                if each.high_watermark < self._last.get(term, 0):
+                    raise Violation(
+                        f"{each}: high watermark fell from {self._last[term]}"
+                        f" to {each.high_watermark}"
+                    )
+                self._last[term] = each.high_watermark
+
+
+@dataclass
+class History:
+    """What is committed of one partition, and in which leader epoch it was first seen to be."""
+
+    name: TopicPartition
+    data: bytearray = field(default_factory=bytearray)
+    end: int = 0
+    ends: dict[int, int] = field(default_factory=dict)  # leader epoch -> the end seen in it
+
+    def end_before(self, leader_epoch: int) -> int:
+        """What was committed when this epoch began."""
+        return max((end for epoch, end in self.ends.items() if epoch < leader_epoch), default=0)
+
+
+class Compared(NamedTuple):
+    """Up to where a replica was found equal, at a boundary of batches."""
+
+    generation: int = -1
+    offset: int = 0
+    position: int = 0
+
+
+class Committed:
+    """See the head of this module."""
+
+    def __init__(self) -> None:
+        self.histories: dict[Key, History] = {}
+        self._compared: dict[tuple[int, int, Key], Compared] = {}
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for each in sight.sound:
+            if each.log_start > 0:
+                raise Violation(f"{each}: the log starts at {each.log_start}, nobody removed any")
+            self._compare(each, each.high_watermark)
+        by_place = {(each.broker, each.key): each for each in sight.sound}
+        for each in sight.sound:
+            if each.is_leader:
+                needed = self.histories[each.key].end_before(each.leader_epoch)
+                self._demand(each, needed, "a leader")
+        for key, agreed in sight.agreed.items():
+            history = self.histories.get(key)
+            for member in agreed.isr:
+                replica = by_place.get((member, key))
+                if history is not None and replica is not None and member not in agreed.unsafe:
+                    self._demand(replica, history.end, "a member of the in-sync set")
+
+    def _demand(self, replica: Replica, end: int, what: str) -> None:
+        if replica.log_end < end:
+            raise Violation(
+                f"{replica} is {what} and ends at {replica.log_end}:"
+                f" {end} records were committed before"
+            )
+        self._compare(replica, end)
+
+    def _compare(self, replica: Replica, end: int) -> None:
+        """Below `end` the replica must hold what is committed; more is committed from now on."""
+        history = self.histories.setdefault(replica.key, History(replica.name))
+        place = (replica.broker, replica.life, replica.key)
+        done = self._compared.get(place, Compared())
+        if done.generation != replica.generation:
+            done = Compared(replica.generation)
+        if end > done.offset:
+            data = replica.read(done.offset, end)
+            position = done.position + len(data)
+            known = history.data[done.position : position]
+            if known != data[: len(known)] or (end <= history.end and len(known) < len(data)):
+                raise Violation(
+                    f"{replica}: records from {done.offset} to {end} differ from the committed ones"
+                )
+            history.data += data[len(known) :]
+            done = Compared(replica.generation, end, position)
+        self._compared[place] = done
+        if end > history.end:
+            history.end = end
+            history.ends[replica.leader_epoch] = end
+
+
+class SoundIsr:
+    """What the store says is possible: leader in ISR in replicas, epochs that never fall."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[Key, int] = {}
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for key, agreed in sight.agreed.items():
+            is_led_from_within = agreed.leader < 0 or agreed.leader in agreed.isr
+            is_possible = agreed.isr and set(agreed.isr) <= set(agreed.replicas)
+            if not (is_possible and is_led_from_within):
+                raise Violation(f"the store says of {agreed.name}: {agreed}")
+            if agreed.leader_epoch < self._epochs.get(key, 0):
+                raise Violation(f"the leader epoch of {agreed.name} fell: {agreed}")
+            self._epochs[key] = agreed.leader_epoch
+
+
+class Shown:
+    """What consumers were shown: one value for one offset, whoever asks and whenever, and each
+    consumer gets one after the other."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[TopicPartition, int], bytes] = {}
+        self.next: dict[tuple[str, TopicPartition], int] = {}
+
+    def note(self, consumer: str, name: TopicPartition, offset: int, value: bytes) -> None:
+        """A consumer was shown a record. Raises `Violation`."""
+        wanted = self.next.get((consumer, name), 0)
+        if offset != wanted:
+            raise Violation(f"{consumer} was shown {name} {offset} instead of {wanted}")
+        self.next[consumer, name] = offset + 1
+        first = self.values.setdefault((name, offset), value)
+        if first != value:
+            raise Violation(f"{name} {offset} was shown as {first!r}, now it is {value!r}")
+
+
+Records = Mapping[TopicPartition, list[tuple[int, bytes]]]
+
+
+@dataclass
+class Ledger:
+    """What the producers sent and were told. Values are `PRODUCER:NUMBER`, numbers only grow."""
+
+    sent: dict[str, set[bytes]] = field(default_factory=dict)  # by topic
+    acked: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
+
+    def note_sent(self, topic: str, value: bytes) -> None:
+        """It was given to a producer."""
+        self.sent.setdefault(topic, set()).add(value)
+
+    def note_acked(self, name: TopicPartition, offset: int, value: bytes) -> None:
+        """A producer was told that the record has this offset (-1: not told). Raises `Violation`.
+
+        An offset that is not known is no promise of a place, but the record must be there.
+        """
+        before = self.acked.setdefault(name, {}).setdefault(offset, value) if offset >= 0 else value
+        if before != value:
+            raise Violation(f"{name} {offset} was acknowledged for {before!r} and for {value!r}")
+
+    def forget(self, topic: str) -> None:
+        """The topic is being deleted."""
+        self.sent.pop(topic, None)
+        for name in [name for name in self.acked if name.topic == topic]:
+            del self.acked[name]
+
+    def judge(self, stored: Records) -> None:
+        """Compare what was told with what is stored at the end. Raises `Violation`.
+
+        Every record is there exactly once, since all were delivered in the end; the acknowledged
+        ones at their offsets; each producer's are in order within a partition.
+        """
+        for name, records in stored.items():
+            self._judge_order(name, records)
+        for name, acked in self.acked.items():
+            there = dict(stored.get(name, []))
+            for offset, value in acked.items():
+                if there.get(offset) != value:
+                    raise Violation(
+                        f"{name} {offset}: {value!r} was acknowledged,"
+                        f" {there.get(offset)!r} is there"
+                    )
+        for topic, sent in self.sent.items():
+            found = [value for name in stored if name.topic == topic for _, value in stored[name]]
+            if len(found) != len(set(found)):
+                raise Violation(f"{topic} holds records twice: {doubles(found)}")
+            if set(found) != sent:
+                raise Violation(
+                    f"{topic}: missing {sorted(sent - set(found))[:5]},"
+                    f" never sent {sorted(set(found) - sent)[:5]}"
+                )
+
+    def _judge_order(self, name: TopicPartition, records: list[tuple[int, bytes]]) -> None:
+        last_of: dict[bytes, int] = {}
+        for place, (offset, value) in enumerate(records):
+            if offset != place:
+                raise Violation(f"{name} has {offset} in the place of {place}")
+            producer, _, number = value.partition(b":")
+            if last_of.get(producer, -1) >= int(number):
+                raise Violation(f"{name} {offset}: {value!r} comes behind {last_of[producer]}")
+            last_of[producer] = int(number)
+
+
+def doubles(values: list[bytes]) -> list[bytes]:
+    """Some values that are there more than once."""
+    return sorted(value for value in set(values) if values.count(value) > 1)[:5]
