@@ -53,8 +53,8 @@ MAY_IMPORT = {
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net client.channel broker.config broker.log"
     " broker.metadata.model broker.metadata.cache broker.replication",
-    "broker.controller": "protocol client.net broker.config broker.log broker.metadata"
-    " broker.replication broker.controller",
+    "broker.controller": "protocol client.net client.channel broker.config broker.log"
+    " broker.metadata broker.controller",
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
     " broker.groups",
     "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"
@@ -72,7 +72,10 @@ PURE = [
     *("broker/metadata/cache.py", "broker/replication/descriptions.py"),
     *("broker/replication/roles.py", "broker/replication/partition.py"),
     *("broker/replication/follower.py", "broker/replication/fetch_plan.py"),
-    *("broker/controller/placement.py", "broker/controller/decisions.py"),
+    *("broker/controller/elections.py", "broker/controller/entries.py"),
+    *("broker/controller/isr.py", "broker/controller/liveness.py", "broker/controller/placement.py"),
+    *("broker/controller/plans.py", "broker/controller/pushes.py", "broker/controller/requests.py"),
+    *("broker/controller/state.py", "broker/controller/topics.py"),
     *("client/accumulator.py", "client/batches.py", "client/numbering.py"),
     *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),
     *("client/chunks.py", "client/fetch_session.py"),

@@ -1,337 +1,365 @@
-"""The controller: alone in deciding which topics there are and who leads each partition.
+"""The elected controller: what it does while it is in office.
 
-It elects itself when it starts, by writing the controller key with the next epoch. In the same
-transaction every partition gets a new leader epoch: whatever an earlier run of this broker, or an
-earlier controller, still has under way is of an older epoch from then on. Every later write
-compares the controller key's revision, so a controller that was replaced cannot write; it stops
-the broker (`ControllerFenced`).
+It reads the store once and then is the only writer of what it read: every transaction compares the
+controller key, so state and store stay equal, and one that lost the office writes nothing more
+(`ControllerLost`). One task decides, one thing at a time:
 
-Requests of clients become jobs, done one after another: plan (pure, `decisions`), transaction,
-orders to the replicas, the new image, the answer. Only then is the job's waiter woken, so a topic
-that was answered for can be used at once, and it survives a crash of the machine.
+1. Review: brokers came or went. One transaction for all partitions concerned.
+2. Tombstones of which no broker holds anything any more are removed.
+3. Jobs, in their order. Requests for other ISRs that stand behind each other are done together.
 
-    submit -> plan -> store.transact -> reconfigure, apply, publish, stop -> result, notify
+    note_brokers, submit -> plan (pure) -> store.transact -> the difference is told -> answer
 
-Orders are level-triggered. At each start all roles are pushed once more, and before them the
-deletions of all topics whose tombstones still stand; a broker that died between a transaction and
-its orders catches up there. Tombstones go once that push was carried out.
+Nothing is fired once. What brokers must be told follows from the state and from what they have
+acknowledged, what must be decided from the state and the registrations; so a controller that stops
+between any two steps leaves nothing behind that the next one does not find (lessons Q2).
 
-A store that does not answer delays jobs (a request's own deadline answers its client); a store
-that is damaged stops the broker.
+Who asked for topics is answered once every live broker was told, so that what was answered for can
+be used at once, anywhere; a broker that does not hear is not waited for for ever. Who leaves is
+answered then too: it serves until others lead. A new ISR is answered at once.
+
+Partitions that lost their end with every member of their ISR are seen to by a task of its own,
+which asks the brokers for the ends of their logs and makes the comparison a job.
 """
 
 import logging
-from base64 import urlsafe_b64encode
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from random import Random
-from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.broker.config import Config
-from minibroker.broker.controller import decisions, entries
-from minibroker.broker.controller.decisions import Plan, TopicsRequest, TopicsResponse
-from minibroker.broker.controller.entries import Tombstone
-from minibroker.broker.controller.producer_ids import ProducerIds, next_block
-from minibroker.broker.metadata.model import (
-    EPOCH_DURING_DELETE,
-    BrokerImage,
-    ClusterImage,
-    LeaderAndIsr,
-    PartitionState,
-    StoppedPartition,
-    StopReplica,
-    TopicImage,
-)
-from minibroker.broker.metadata.store import (
-    ABSENT,
-    Compare,
-    Delete,
-    MetadataStore,
-    Put,
-    StoreUnavailable,
-)
-from minibroker.broker.replication.replicas import Obeyed
+from minibroker.broker.controller import elections, entries, isr, topics
+from minibroker.broker.controller.channels import Channel
+from minibroker.broker.controller.elections import LogTail
+from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.plans import Plan
+from minibroker.broker.controller.ports import Job, Surroundings
+from minibroker.broker.controller.pushes import Change, Pushes, Told, difference
+from minibroker.broker.controller.requests import Request, refuse
+from minibroker.broker.controller.state import Registered, State
+from minibroker.broker.metadata.store import Compare, Delete, Put, StoreUnavailable
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.messages.configs import AlterConfigsRequest, AlterConfigsResponse
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.configs import AlterConfigsRequest
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+)
 from minibroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
 )
-from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.protocol.types import TopicPartition
 
 JOBS_MAX: Final = 1_000  # waiting; one more is refused with REQUEST_TIMED_OUT
-ORDER_PARTITIONS_MAX: Final = 64  # in one order while clients are served: opening logs takes time
+TELLING_S_MAX: Final = 5.0  # that an answer waits for all brokers to be told
+RECOVERY_AGAIN_S: Final = 0.2  # between two comparisons of log ends
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
 
+# Answered once the brokers were told.
+WAITED_FOR: Final = (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    AlterConfigsRequest,
+    ControlledShutdownRequest,
+)
+
 log = logging.getLogger(__name__)
-Result = TypeVar("Result")
 
 
-class ControllerFenced(Exception):
-    """Another broker took the controller key; this one must not go on."""
-
-
-class NextProducerIdBlock(NamedTuple):
-    """The request to claim one more block of producer ids."""
-
-
-class Job(Generic[Result]):
-    """A request on its way through the controller; it is its own key in the purgatory.
-
-    `result` is None until the job is done.
-    """
-
-    __slots__ = ("request", "result")
-
-    def __init__(self, request: TopicsRequest | NextProducerIdBlock) -> None:
-        self.request = request
-        self.result: Result | None = None
+class ControllerLost(Exception):
+    """Another broker has the office, or may have it: this one must not go on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
-    """How the controller's decisions reach the rest of this broker. None of them waits.
+class Tails:
+    """A job of the controller's own: the ends of logs on some brokers."""
 
-    `reconfigure(topic, overrides)` comes before the roles of a topic and at each change of its
-    settings; `apply` and `stop` are the replicas'; `publish` hands out the newest image;
-    `notify(job)` wakes who waits for the job.
-    """
-
-    reconfigure: Callable[[str, Mapping[str, str]], None]
-    apply: Callable[[LeaderAndIsr], Sequence[Obeyed]]
-    stop: Callable[[StopReplica], object]
-    publish: Callable[[ClusterImage], None]
-    notify: Callable[[Hashable], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What a broker says of itself when it starts: its address, and the logs it found damaged."""
-
-    endpoint: Endpoint
-    damaged: Collection[TopicPartition] = ()
+    tails: Mapping[int, Mapping[TopicPartition, LogTail]]
 
 
 class Statistics(NamedTuple):
-    """Counts since the start; `waiting` is now."""
+    """Counts since the election; `waiting` and `brokers` are now."""
 
     waiting: int
     done: int
     retries: int
+    brokers: int
 
 
 class Controller:
-    """See the head of this module. `run` is the one task; `submit` may be called at any time."""
+    """See the head of this module. `run` is the one task; all else may be called at any time."""
 
-    def __init__(self, config: Config, store: MetadataStore, ports: Ports, rng: Random) -> None:
-        self._config = config
-        self._store = store
-        self._ports = ports
-        self._rng = rng
-        self._image = ClusterImage()
-        self._revision = 0  # of the controller key, as this controller wrote it
-        self._jobs: deque[Job[object]] = deque()
-        self._arrived = trio.Event()
-        self._producer_ids = ProducerIds()
+    def __init__(self, around: Surroundings, office: Office, epoch: int) -> None:
+        self._around = around
+        self._config = around.config
+        self._office = office
+        self._epoch = epoch
+        self._name = f"[Controller id={office.node_id} epoch={epoch}]"
+        self._state = State()
+        self._registered: Mapping[int, Registered] = {}
+        self._revision = 0  # of the registrations
+        self._is_review_due = True
+        self._channels: dict[int, Channel] = {}
+        self._stopped: dict[bytes, set[int]] = {}  # by topic id: brokers that hold nothing more
+        self._jobs: deque[Job[Any]] = deque()
+        self._work = trio.Event()  # there is something to do
+        self._progress = trio.Event()  # the state or what brokers were told has changed
         self._done = 0
         self._retries = 0
 
-    @overload
-    def submit(self, request: CreateTopicsRequest) -> Job[CreateTopicsResponse]: ...
-    @overload
-    def submit(self, request: DeleteTopicsRequest) -> Job[DeleteTopicsResponse]: ...
-    @overload
-    def submit(self, request: AlterConfigsRequest) -> Job[AlterConfigsResponse]: ...
-    def submit(self, request: TopicsRequest) -> Job[Any]:
+    def submit(self, request: Request | Tails) -> Job[Any]:
         """Queue a request; its answer becomes the job's result. Full queues answer at once."""
-        job = Job[object](request)
-        if len(self._jobs) < JOBS_MAX:
-            self._enqueue(job)
+        job = Job[Any](request)
+        if isinstance(request, Tails) or len(self._jobs) < JOBS_MAX:
+            self._jobs.append(job)
+            self._work.set()
         else:
             what = "the controller has too many requests waiting"
-            job.result = decisions.refuse(request, ErrorCode.REQUEST_TIMED_OUT, what)
+            job.finish(refuse(request, ErrorCode.REQUEST_TIMED_OUT, what))
         return job
 
-    def next_producer_id(self) -> int | None:
-        """A producer id that nobody had, or None while the next block is on its way."""
-        producer_id = self._producer_ids.take()
-        if self._producer_ids.ask():
-            self._enqueue(Job(NextProducerIdBlock()))
-        return producer_id
+    def note_brokers(self, revision: int, registered: Mapping[int, Registered]) -> None:
+        """The registrations as the store had them at a revision."""
+        if revision > self._revision:
+            self._revision, self._registered = revision, registered
+            self._is_review_due = True
+            self._work.set()
+
+    def dismiss(self) -> None:
+        """It is over: who still waits is told so."""
+        while self._jobs:
+            job = self._jobs.popleft()
+            if not isinstance(job.request, Tails):
+                what = "this broker is not the controller any more"
+                self._finish(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
 
     def statistics(self) -> Statistics:
-        """Counts since the start."""
-        return Statistics(len(self._jobs), self._done, self._retries)
+        """Counts since the election."""
+        return Statistics(len(self._jobs), self._done, self._retries, len(self._state.brokers))
 
-    async def run(
-        self,
-        registration: Registration,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        """Become controller, give out all roles (then started), and do the jobs as they come.
+    async def run(self) -> None:
+        """Be controller until cancelled. Raises `ControllerLost`, and `StoreError`."""
+        await self._take_office()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._compare_tails)
+            while True:
+                if self._is_review_due:
+                    self._is_review_due = False
+                    plan = elections.review(self._state, self._registered, self._config)
+                    await self._carry_out(plan, nursery)
+                elif forgotten := self._forgotten():
+                    await self._carry_out(topics.plan_forgetting(self._state, forgotten), nursery)
+                elif self._jobs:
+                    await self._do_jobs(nursery)
+                else:
+                    self._work = trio.Event()
+                    await self._work.wait()
 
-        Raises `StoreError` if the store cannot be used, `ControllerFenced` if it was replaced.
-        """
-        tombstones = await self._take_office(registration)
-        self._push_everything(tombstones)
-        if tombstones:
-            await self._commit([entries.tombstone_removal(one) for one in tombstones])
-        await self._claim_producer_ids()
-        task_status.started()
-        while True:
-            while not self._jobs:
-                self._arrived = trio.Event()
-                await self._arrived.wait()
-            job = self._jobs[0]
-            job.result = await self._perform_patiently(job.request)
-            self._jobs.popleft()
-            self._done += 1
-            self._ports.notify(job)
-
-    def _enqueue(self, job: Job[object]) -> None:
-        self._jobs.append(job)
-        self._arrived.set()
-
-    async def _take_office(self, registration: Registration) -> tuple[Tombstone, ...]:
-        """Write the controller key and new leader epochs; the deletions that may be unfinished."""
-        node_id = self._config.node_id
-        while True:
-            stored = entries.read_all(await self._store.get(""))
-            epoch = stored.image.controller_epoch + 1
-            image = decisions.elect_all(stored.image, self._config, node_id, registration.damaged)
-            writes = [
-                entries.controller_put(node_id, epoch),
-                entries.broker_put(node_id, registration.endpoint),
-            ]
-            for topic in image.topics.values():
-                writes += entries.partition_puts(topic)
-            compare = [Compare(entries.CONTROLLER, stored.controller_revision)]
-            outcome = await self._store.transact(compare, writes)
-            if outcome.succeeded:
-                break
-        self._revision = outcome.revision
-        self._image = replace(
-            image,
-            controller_id=node_id,
-            controller_epoch=epoch,
-            brokers={node_id: BrokerImage(node_id, registration.endpoint, outcome.revision)},
-        )
-        name = f"[Controller id={node_id} epoch={epoch}]"
-        log.info("%s Elected, with %d topics", name, len(image.topics))
-        for partition in sorted(registration.damaged):
-            if self._image.partition(partition) is not None:
-                log.error("%s Partition %s is offline: its log is damaged", name, partition)
-        return stored.tombstones
-
-    def _push_everything(self, tombstones: Sequence[Tombstone]) -> None:
-        self._stop(
-            StoppedPartition(tombstone.name, tombstone.id, partition, EPOCH_DURING_DELETE)
-            for tombstone in tombstones
-            for partition in range(tombstone.partition_count)
-        )
-        topics = self._image.topics.values()
-        self._reconfigure(topics)
-        self._apply(decisions.states_of(topics), is_full=True)
-        self._ports.publish(self._image)
-
-    async def _perform_patiently(self, request: TopicsRequest | NextProducerIdBlock) -> object:
-        """Do a job, again and again while the store does not answer."""
+    async def _take_office(self) -> None:
         backoff_s = BACKOFF_S
         while True:
             try:
-                return await self._perform(request)
+                snapshot = await self._around.store.get("")
+                break
+            except StoreUnavailable as error:
+                log.warning("%s %s; trying again", self._name, error)
+            await trio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+        if entries.read_office(snapshot.entries) != self._office:
+            raise ControllerLost
+        self._state = entries.read_state(snapshot.entries)
+        self.note_brokers(snapshot.revision, entries.read_brokers(snapshot.entries))
+        log.info("%s Elected, with %d topics", self._name, len(self._state.topics))
+
+    # -- jobs
+
+    async def _do_jobs(self, nursery: trio.Nursery) -> None:
+        """The first job, or all requests for ISRs at the head of the queue."""
+        jobs = self._next_jobs()
+        answers, plan = self._plan([job.request for job in jobs])
+        await self._carry_out(plan, nursery)
+        self._done += len(jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            assert self._jobs[0] is job
+            self._jobs.popleft()
+            if plan.writes and isinstance(job.request, WAITED_FOR):
+                nursery.start_soon(self._finish_when_told, job, answer)
+            else:
+                self._finish(job, answer)
+
+    def _next_jobs(self) -> list[Job[Any]]:
+        is_alteration = [isinstance(job.request, AlterPartitionRequest) for job in self._jobs]
+        count = (*is_alteration, False).index(False)
+        return [self._jobs[number] for number in range(max(count, 1))]
+
+    def _plan(self, requests: Sequence[Any]) -> tuple[Sequence[Any], Plan[Any]]:
+        """An answer to each of the requests, and what to do."""
+        plan: Plan[Any]
+        match requests[0]:
+            case AlterPartitionRequest():
+                plan = isr.plan_alterations(self._state, requests)
+                return plan.answer, plan
+            case CreateTopicsRequest() as request:
+                plan = topics.plan_create(self._state, self._config, request, self._around.rng)
+            case DeleteTopicsRequest() as request:
+                plan = topics.plan_delete(self._state, request)
+            case AlterConfigsRequest() as request:
+                plan = topics.plan_alter(self._state, self._config, request)
+                self._is_review_due = True  # unclean election may be allowed now
+            case ControlledShutdownRequest() as request:
+                plan = elections.plan_shutdown(self._state, self._config, request)
+            case Tails(tails):
+                plan = elections.recover(self._state, tails)
+                return [plan], plan
+        return [plan.answer], plan
+
+    def _finish(self, job: Job[Any], answer: Any) -> None:
+        job.finish(answer)
+        self._around.ports.notify(job)
+
+    async def _finish_when_told(self, job: Job[Any], answer: Any) -> None:
+        """What was written is answered for in any case, even if the office is lost meanwhile."""
+        try:
+            await self._until_told()
+        finally:
+            if isinstance(answer, CreateTopicsResponse):
+                answer = topics.admit(answer, self._unmade())
+            self._finish(job, answer)
+
+    # -- carrying out
+
+    async def _carry_out(self, plan: Plan[Any], nursery: trio.Nursery) -> None:
+        """Write, take over what was written, and have it told. Raises `ControllerLost`."""
+        if plan.writes:
+            await self._commit(plan.writes)
+        old, self._state = self._state, plan.state
+        self._set_channels(nursery)
+        change = difference(old, self._state)
+        tombstones = [
+            one for key, one in self._state.tombstones.items() if key not in old.tombstones
+        ]
+        for channel in self._channels.values():
+            if change != Change():
+                channel.pushes.note(change)
+            channel.pushes.stop(tombstones)
+            channel.wake()
+        for report in plan.reports:
+            log.log(report.level, "%s %s", self._name, report.text)
+        self._note_progress()
+
+    async def _commit(self, writes: Sequence[Put | Delete]) -> None:
+        """Write, as long as this is still the controller; again while the store is away."""
+        compare = [Compare(entries.CONTROLLER, self._office.revision)]
+        backoff_s = BACKOFF_S
+        while True:
+            try:
+                outcome = await self._around.store.transact(compare, writes)
             except StoreUnavailable as error:
                 self._retries += 1
                 log.warning("%s; trying again in %d ms", error, backoff_s * 1000)
+            else:
+                if not outcome.succeeded:
+                    raise ControllerLost
+                return
             await trio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
-    async def _perform(self, request: TopicsRequest | NextProducerIdBlock) -> object:
-        plan: Plan[TopicsResponse]
-        match request:
-            case NextProducerIdBlock():
-                return await self._claim_producer_ids()
-            case CreateTopicsRequest():
-                plan = decisions.plan_create(self._image, self._config, request, self._rng)
-            case DeleteTopicsRequest():
-                plan = decisions.plan_delete(self._image, request)
-            case AlterConfigsRequest():
-                plan = decisions.plan_alter(self._image, self._config, request)
-        if plan.writes:
-            await self._commit(plan.writes)
-            return decisions.admit(plan.answer, await self._carry_out(plan))
-        return plan.answer
+    def _set_channels(self, nursery: trio.Nursery) -> None:
+        """One channel for each live registration; a new one tells everything."""
+        for node, channel in list(self._channels.items()):
+            if self._state.brokers.get(node) != channel.pushes.broker:
+                channel.scope.cancel()
+                del self._channels[node]
+        for node, broker in self._state.brokers.items():
+            if node not in self._channels:
+                pushes = Pushes(broker, self._office, self._epoch)
+                pushes.stop(self._state.tombstones.values())
+                channel = Channel(self._around, pushes, self._get_state, self._note_told)
+                self._channels[node] = channel
+                nursery.start_soon(channel.run)
 
-    async def _commit(self, writes: Sequence[Put | Delete]) -> None:
-        """Write, as long as this broker is still the controller."""
-        compare = [Compare(entries.CONTROLLER, self._revision)]
-        outcome = await self._store.transact(compare, writes)
-        if not outcome.succeeded:
-            raise ControllerFenced("another broker has become controller in the same store")
+    def _get_state(self) -> State:
+        return self._state
 
-    async def _carry_out(self, plan: Plan[TopicsResponse]) -> Counter[str]:
-        """Give the orders that follow from what was written.
+    def _note_told(self, node_id: int, told: Told) -> None:
+        for topic_id in told.stopped:
+            self._stopped.setdefault(topic_id, set()).add(node_id)
+        for name, error in told.refusals:
+            log.warning("%s Broker %d refuses %s: error %d", self._name, node_id, name, error)
+        if told.stopped:
+            self._work.set()
+        self._note_progress()
 
-        Returns of which new topics how many partitions could not be made yet: the replicas try on.
-        """
-        self._image = plan.image
-        self._reconfigure((*plan.created, *plan.altered))
-        states = decisions.states_of(plan.created)
-        unmade = Counter[str]()
-        for first in range(0, len(states), ORDER_PARTITIONS_MAX):
-            results = self._apply(states[first : first + ORDER_PARTITIONS_MAX])
-            unmade.update(result.topic_partition.topic for result in results if result.error)
-            await trio.lowlevel.checkpoint()
-        # Before the stop: a produce that it interrupts shall hear that the topic is gone.
-        self._ports.publish(self._image)
-        self._stop(decisions.stops_of(plan.deleted))
-        return unmade
+    def _note_progress(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
 
-    async def _claim_producer_ids(self) -> range:
-        """Claim the next block by compare-and-set (PID-17)."""
+    def _forgotten(self) -> list[bytes]:
+        """Deleted topics that no broker holds any more."""
+        return [
+            topic_id
+            for topic_id, stopped in self._stopped.items()
+            if topic_id in self._state.tombstones
+            and stopped.issuperset(self._state.tombstones[topic_id].holders)
+        ]
+
+    # -- what brokers were told
+
+    async def _until_told(self) -> None:
+        """Until every live broker knows what is true now; not for ever."""
+        marks = {node: channel.pushes.wanted for node, channel in self._channels.items()}
+        with trio.move_on_after(TELLING_S_MAX):
+            while any(
+                channel.pushes.told < marks.get(node, 0) for node, channel in self._channels.items()
+            ):
+                await self._progress.wait()
+
+    def _unmade(self) -> Mapping[str, int]:
+        """Of which topics how many partitions are led by a broker that has no room for them."""
+        count = Counter[str]()
+        for node, channel in self._channels.items():
+            for name, error in channel.pushes.unmade.items():
+                record = self._state.partition(name)
+                is_led = record is not None and record.leader == node
+                count[name.topic] += is_led and error == ErrorCode.KAFKA_STORAGE_ERROR
+        return count
+
+    async def _compare_tails(self) -> None:
+        """See to partitions whose leader is who has the longest log, once all can be asked."""
         while True:
-            found = (await self._store.get(entries.PRODUCER_IDS)).entries
-            block = next_block(entries.read_producer_ids(found))
-            compare = [
-                Compare(entries.PRODUCER_IDS, entries.revision_of(found, entries.PRODUCER_IDS))
-            ]
-            outcome = await self._store.transact(compare, [entries.producer_ids_put(block.stop)])
-            if outcome.succeeded:
-                self._producer_ids.add(block)
-                return block
+            waiting = elections.waiting_for_tails(self._state)
+            if not waiting:
+                await self._progress.wait()
+                continue
+            await self._until_told()
+            tails = {}
+            for node in sorted({node for nodes in waiting.values() for node in nodes}):
+                if node in self._channels:
+                    tails[node] = await self._tails_of(self._channels[node])
+            await self.submit(Tails(tails)).wait()
+            if elections.waiting_for_tails(self._state):
+                await trio.sleep(RECOVERY_AGAIN_S)
 
-    def _reconfigure(self, topics: Iterable[TopicImage]) -> None:
-        for topic in topics:
-            self._ports.reconfigure(topic.name, topic.configs)
+    async def _tails_of(self, channel: Channel) -> Mapping[TopicPartition, LogTail]:
+        """The ends of the logs on a broker; none if it does not answer in this registration."""
+        try:
+            response = await channel.describe()
+        except (OSError, BrokerError) as error:
+            log.info("Broker %d cannot be asked: %s", channel.pushes.broker.node_id, error)
+            return {}
+        if response.broker_epoch != channel.pushes.broker.epoch:
+            return {}
+        return {
+            TopicPartition(one.topic, one.partition): LogTail(one.last_epoch, one.log_end)
+            for one in response.replicas
+            if one.topic_id == self._topic_id(one.topic)
+        }
 
-    def _apply(
-        self, states: tuple[PartitionState, ...], *, is_full: bool = False
-    ) -> Sequence[Obeyed]:
-        return self._ports.apply(LeaderAndIsr(*self._sender(), states, is_full))
-
-    def _stop(self, partitions: Iterable[StoppedPartition]) -> None:
-        stopped = tuple(partitions)
-        if stopped:
-            self._ports.stop(StopReplica(*self._sender(), stopped, delete=True))
-
-    def _sender(self) -> tuple[int, int, int]:
-        """Controller id and epoch, and the epoch of the broker that is meant."""
-        node_id = self._config.node_id
-        return node_id, self._image.controller_epoch, self._image.brokers[node_id].epoch
-
-
-async def ensure_cluster_id(store: MetadataStore, rng: Random) -> str:
-    """The cluster's id, made at the first start; data directories are marked with it."""
-    while True:
-        found = (await store.get(entries.CLUSTER_ID)).entries
-        cluster_id = entries.read_cluster_id(found)
-        if cluster_id is not None:
-            return cluster_id
-        made = urlsafe_b64encode(rng.randbytes(16)).decode().rstrip("=")
-        await store.transact([Compare(entries.CLUSTER_ID, ABSENT)], [entries.cluster_id_put(made)])
+    def _topic_id(self, name: str) -> bytes | None:
+        topic = self._state.topics.get(name)
+        return None if topic is None else topic.id

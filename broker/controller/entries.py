@@ -3,92 +3,136 @@
 | key | value |
 |---|---|
 | `cluster-id` | the id that data directories are marked with |
-| `controller` | who is controller, and its epoch |
-| `brokers/NODE` | a broker's endpoint; the entry's revision is the broker epoch |
+| `controller` | who is controller; under its broker's lease |
+| `controller-epoch` | the epoch of the newest controller; it stays and only grows |
+| `brokers/NODE` | a broker's registration, under its lease; its revision is the broker epoch |
+| `admissions/NODE` | the registration that the controller last admitted; it stays |
 | `topics/NAME` | a topic's id and its own settings |
 | `partitions/ID/NUMBER` | leader, epochs, ISR and replicas of one partition of that topic id |
-| `tombstones/ID` | a deleted topic whose directories may still lie on a broker (CTL-15) |
+| `tombstones/ID` | a deleted topic whose directories may still lie on brokers (CTL-15) |
 | `producer-ids` | the first producer id that no broker has claimed |
+
+A broker writes its own registration, the claims of producer ids and, when it stands for election,
+the two controller keys. The rest is the elected controller's alone, and each of its transactions
+compares the `controller` key.
 
 Values are JSON, so that a person can read them with any SQLite tool. Partitions stand under the
 topic's id and not its name: a topic made again under the same name shares nothing with the old one.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
-from minibroker.broker.metadata.model import ClusterImage, PartitionImage, TopicImage
-from minibroker.broker.metadata.store import (
-    ABSENT,
-    Delete,
-    Entry,
-    Put,
-    Snapshot,
-    StoreError,
+from minibroker.broker.controller.state import (
+    Admission,
+    PartitionRecord,
+    Registered,
+    State,
+    Tombstone,
+    TopicRecord,
 )
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE
-from minibroker.protocol.types import Endpoint
+from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Delete, Entry, Put, StoreError
+from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.types import Endpoint, TopicPartition
 
 CLUSTER_ID: Final = "cluster-id"
 CONTROLLER: Final = "controller"
+CONTROLLER_EPOCH: Final = "controller-epoch"
 PRODUCER_IDS: Final = "producer-ids"
 BROKERS: Final = "brokers/"
+ADMISSIONS: Final = "admissions/"
 TOPICS: Final = "topics/"
 PARTITIONS: Final = "partitions/"
 TOMBSTONES: Final = "tombstones/"
 
-
-@dataclass(frozen=True, slots=True)
-class Tombstone:
-    """A deleted topic."""
-
-    id: bytes
-    name: str
-    partition_count: int
+Entries = Mapping[str, Entry]
+Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What the store says; `image.brokers` is empty, for an old registration is no live broker."""
+class Office(NamedTuple):
+    """Who is controller; `revision` is that of the key, which each of its writes compares."""
 
-    image: ClusterImage
-    tombstones: tuple[Tombstone, ...]
-    controller_revision: int
+    node_id: int
+    revision: int
 
 
-def read_all(snapshot: Snapshot) -> Stored:
-    """Everything, from a snapshot with the prefix "". Raises `StoreError` naming a bad entry."""
-    entries = snapshot.entries
-    topics = {}
-    for key in _under(entries, TOPICS):
-        topic = read_topic(entries, key.removeprefix(TOPICS))
-        topics[topic.name] = topic
-    controller = _read(entries, CONTROLLER) if CONTROLLER in entries else {}
-    image = ClusterImage(
-        cluster_id=_read(entries, CLUSTER_ID) if CLUSTER_ID in entries else "",
-        controller_id=controller.get("node_id", NO_NODE),
-        controller_epoch=controller.get("epoch", NO_EPOCH),
-        topics=topics,
+# -- reading
+
+
+def read_state(entries: Entries) -> State:
+    """All but the registrations, from a snapshot of everything.
+
+    `brokers` is empty: who is live is for a review to say. Raises `StoreError` naming a bad entry.
+    """
+    topics = [read_topic(entries, key.removeprefix(TOPICS)) for key in _under(entries, TOPICS)]
+    admissions = [_parse(entries, key, _admission) for key in _under(entries, ADMISSIONS)]
+    tombstones = [_parse(entries, key, _tombstone) for key in _under(entries, TOMBSTONES)]
+    return State(
+        cluster_id=read_cluster_id(entries) or "",
+        topics={topic.name: topic for topic in topics},
+        admissions={admission.node_id: admission for admission in admissions},
+        tombstones={tombstone.id: tombstone for tombstone in tombstones},
     )
-    tombstones = tuple(_read_tombstone(entries, key) for key in _under(entries, TOMBSTONES))
-    return Stored(image, tombstones, revision_of(entries, CONTROLLER))
 
 
-def read_topic(entries: Mapping[str, Entry], name: str) -> TopicImage:
+def read_topic(entries: Entries, name: str) -> TopicRecord:
     """One topic with its partitions. Raises `StoreError` if a part of it is missing or bad."""
-    key = TOPICS + name
-    found = _read(entries, key)
-    try:
-        topic_id, configs, count = bytes.fromhex(found["id"]), found["configs"], found["partitions"]
-        partitions = tuple(_read_partition(entries, topic_id, number) for number in range(count))
-        return TopicImage(topic_id, name, dict(configs), partitions)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _bad(key, error) from error
+
+    def topic(_: str, found: Any) -> TopicRecord:
+        topic_id = bytes.fromhex(found["id"])
+        partitions = tuple(
+            _parse(entries, _partition_key(topic_id, number), _partition)
+            for number in range(found["partitions"])
+        )
+        return TopicRecord(topic_id, name, dict(found["configs"]), partitions)
+
+    return _parse(entries, TOPICS + name, topic)
 
 
-def topic_put(topic: TopicImage) -> Put:
+def read_brokers(entries: Entries) -> dict[int, Registered]:
+    """The registrations. Raises `StoreError`."""
+    return {
+        registered.node_id: registered
+        for registered in (
+            _parse(entries, key, lambda key, found: _registered(key, found, entries[key].revision))
+            for key in _under(entries, BROKERS)
+        )
+    }
+
+
+def read_office(entries: Entries) -> Office | None:
+    """Who is controller now, if anybody is."""
+    if CONTROLLER not in entries:
+        return None
+    node_id = _parse(entries, CONTROLLER, lambda _, found: int(found["node_id"]))
+    return Office(node_id, entries[CONTROLLER].revision)
+
+
+def read_controller_epoch(entries: Entries) -> int:
+    """The epoch of the newest controller there was; -1 before the first."""
+    return _number(entries, CONTROLLER_EPOCH, NO_EPOCH)
+
+
+def read_cluster_id(entries: Entries) -> str | None:
+    """The cluster's id, if it has one yet."""
+    return str(_read(entries, CLUSTER_ID)) if CLUSTER_ID in entries else None
+
+
+def read_producer_ids(entries: Entries) -> int:
+    """The first producer id that nobody has claimed."""
+    return _number(entries, PRODUCER_IDS, 0)
+
+
+def revision_of(entries: Entries, key: str) -> int:
+    """The revision to compare a key with."""
+    return entries[key].revision if key in entries else ABSENT
+
+
+# -- writing
+
+
+def topic_put(topic: TopicRecord) -> Put:
     """The entry of a topic, without its partitions."""
     return _put(
         TOPICS + topic.name,
@@ -96,46 +140,79 @@ def topic_put(topic: TopicImage) -> Put:
     )
 
 
-def partition_puts(topic: TopicImage) -> list[Put]:
-    """The entries of a topic's partitions."""
-    return [
-        _put(
-            _partition_key(topic.id, image.partition),
-            {
-                "leader": image.leader,
-                "leader_epoch": image.leader_epoch,
-                "isr": image.isr,
-                "replicas": image.replicas,
-                "partition_epoch": image.partition_epoch,
-            },
-        )
-        for image in topic.partitions
-    ]
+def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
+    """The entry of one partition."""
+    value = {
+        "leader": record.leader,
+        "leader_epoch": record.leader_epoch,
+        "partition_epoch": record.partition_epoch,
+        "isr": record.isr,
+        "replicas": record.replicas,
+    }
+    if record.unsafe:
+        value["unsafe"] = record.unsafe
+    return _put(_partition_key(topic_id, record.number), value)
 
 
-def topic_removal(topic: TopicImage) -> list[Put | Delete]:
+def topic_removal(topic: TopicRecord, tombstone: Tombstone) -> list[Put | Delete]:
     """What takes a topic out of the store and leaves its tombstone."""
-    tombstone = {"name": topic.name, "partitions": len(topic.partitions)}
     return [
         Delete(TOPICS + topic.name),
-        *(Delete(_partition_key(topic.id, image.partition)) for image in topic.partitions),
-        _put(TOMBSTONES + topic.id.hex(), tombstone),
+        *(Delete(_partition_key(topic.id, record.number)) for record in topic.partitions),
+        tombstone_put(tombstone),
     ]
 
 
-def tombstone_removal(tombstone: Tombstone) -> Delete:
+def tombstone_put(tombstone: Tombstone) -> Put:
+    """The entry of a deleted topic."""
+    value = {
+        "name": tombstone.name,
+        "partitions": tombstone.partition_count,
+        "holders": tombstone.holders,
+    }
+    return _put(TOMBSTONES + tombstone.id.hex(), value)
+
+
+def tombstone_removal(topic_id: bytes) -> Delete:
     """What forgets a deleted topic, once no broker has anything of it."""
-    return Delete(TOMBSTONES + tombstone.id.hex())
+    return Delete(TOMBSTONES + topic_id.hex())
 
 
-def controller_put(node_id: int, epoch: int) -> Put:
-    """The entry that says who is controller."""
-    return _put(CONTROLLER, {"node_id": node_id, "epoch": epoch})
+def admission_put(admission: Admission) -> Put:
+    """The entry that a broker was admitted, or has asked to stop."""
+    value = {
+        "epoch": admission.epoch,
+        "directory_id": admission.directory_id,
+        "run": admission.run,
+        "process": admission.process,
+        "is_leaving": admission.is_leaving,
+    }
+    return _put(f"{ADMISSIONS}{admission.node_id}", value)
 
 
-def broker_put(node_id: int, endpoint: Endpoint) -> Put:
-    """The registration of a broker."""
-    return _put(f"{BROKERS}{node_id}", {"host": endpoint.host, "port": endpoint.port})
+def broker_put(registered: Registered, lease: int) -> Put:
+    """The registration of a broker; its epoch is what the store makes of it."""
+    value = {
+        "host": registered.endpoint.host,
+        "port": registered.endpoint.port,
+        "directory_id": registered.directory_id,
+        "run": registered.run,
+        "process": registered.process,
+        "tail_safe": registered.tail_safe,
+        "was_synced": registered.was_synced,
+        "damaged": sorted(registered.damaged),
+    }
+    return _put(broker_key(registered.node_id), value, lease)
+
+
+def broker_key(node_id: int) -> str:
+    """The key of a registration."""
+    return f"{BROKERS}{node_id}"
+
+
+def office_puts(node_id: int, epoch: int, lease: int) -> list[Put]:
+    """The entries of who becomes controller."""
+    return [_put(CONTROLLER, {"node_id": node_id}, lease), _put(CONTROLLER_EPOCH, epoch)]
 
 
 def cluster_id_put(cluster_id: str) -> Put:
@@ -143,60 +220,82 @@ def cluster_id_put(cluster_id: str) -> Put:
     return _put(CLUSTER_ID, cluster_id)
 
 
-def read_cluster_id(entries: Mapping[str, Entry]) -> str | None:
-    """The cluster's id, if it has one yet."""
-    return str(_read(entries, CLUSTER_ID)) if CLUSTER_ID in entries else None
-
-
 def producer_ids_put(first_unclaimed: int) -> Put:
     """The entry of the producer id counter."""
     return _put(PRODUCER_IDS, first_unclaimed)
 
 
-def read_producer_ids(entries: Mapping[str, Entry]) -> int:
-    """The first producer id that nobody has claimed."""
-    return int(_read(entries, PRODUCER_IDS)) if PRODUCER_IDS in entries else 0
+# -- one entry
 
 
-def revision_of(entries: Mapping[str, Entry], key: str) -> int:
-    """The revision to compare a key with."""
-    return entries[key].revision if key in entries else ABSENT
-
-
-def _read_partition(entries: Mapping[str, Entry], topic_id: bytes, number: int) -> PartitionImage:
-    found = _read(entries, _partition_key(topic_id, number))
-    return PartitionImage(
-        partition=number,
+def _partition(key: str, found: Any) -> PartitionRecord:
+    return PartitionRecord(
+        number=int(key.rpartition("/")[2]),
         leader=found["leader"],
         leader_epoch=found["leader_epoch"],
+        partition_epoch=found["partition_epoch"],
         isr=tuple(found["isr"]),
         replicas=tuple(found["replicas"]),
-        partition_epoch=found["partition_epoch"],
+        unsafe=tuple(found.get("unsafe", ())),
     )
 
 
-def _read_tombstone(entries: Mapping[str, Entry], key: str) -> Tombstone:
-    found = _read(entries, key)
-    try:
-        topic_id = bytes.fromhex(key.removeprefix(TOMBSTONES))
-        return Tombstone(topic_id, found["name"], found["partitions"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise _bad(key, error) from error
+def _tombstone(key: str, found: Any) -> Tombstone:
+    topic_id = bytes.fromhex(key.removeprefix(TOMBSTONES))
+    return Tombstone(topic_id, found["name"], found["partitions"], tuple(found["holders"]))
+
+
+def _admission(key: str, found: Any) -> Admission:
+    return Admission(
+        node_id=int(key.removeprefix(ADMISSIONS)),
+        epoch=found["epoch"],
+        directory_id=found["directory_id"],
+        run=found["run"],
+        process=found["process"],
+        is_leaving=found["is_leaving"],
+    )
+
+
+def _registered(key: str, found: Any, revision: int) -> Registered:
+    return Registered(
+        node_id=int(key.removeprefix(BROKERS)),
+        epoch=revision,
+        endpoint=Endpoint(found["host"], found["port"]),
+        directory_id=found["directory_id"],
+        run=found["run"],
+        process=found["process"],
+        tail_safe=found["tail_safe"],
+        was_synced=found["was_synced"],
+        damaged=frozenset(TopicPartition(*one) for one in found["damaged"]),
+    )
 
 
 def _partition_key(topic_id: bytes, number: int) -> str:
     return f"{PARTITIONS}{topic_id.hex()}/{number}"
 
 
-def _under(entries: Mapping[str, Entry], prefix: str) -> list[str]:
+def _under(entries: Entries, prefix: str) -> list[str]:
     return [key for key in entries if key.startswith(prefix)]
 
 
-def _put(key: str, value: object) -> Put:
-    return Put(key, json.dumps(value).encode())
+def _put(key: str, value: object, lease: int = NO_LEASE) -> Put:
+    return Put(key, json.dumps(value).encode(), lease)
 
 
-def _read(entries: Mapping[str, Entry], key: str) -> Any:
+def _number(entries: Entries, key: str, missing: int) -> int:
+    return _parse(entries, key, lambda _, found: int(found)) if key in entries else missing
+
+
+def _parse(entries: Entries, key: str, parse: Callable[[str, Any], Value]) -> Value:
+    """One entry through its reader. Raises `StoreError` if it is missing or makes no sense."""
+    found = _read(entries, key)
+    try:
+        return parse(key, found)
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        raise _bad(key, error) from error
+
+
+def _read(entries: Entries, key: str) -> Any:
     try:
         return json.loads(entries[key].value)
     except (KeyError, ValueError) as error:

@@ -1,0 +1,140 @@
+"""The tasks that tell brokers what they have to know: one for each broker and registration.
+
+A round is one push: the requests of `pushes`, sent together on one connection, and their answers.
+The next round begins when there is something new to tell, or after a pause when something was
+refused. So one push per kind is under way for each broker, and what changes meanwhile is merged. A
+broker that does not answer holds nobody else up. The broker that this controller lives in is told
+by plain calls instead of a connection; all else is the same.
+
+A channel ends only by being cancelled: when its registration is gone, or the controller is.
+"""
+
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeAlias
+
+import trio
+
+from minibroker.broker.controller.ports import Ports, Surroundings
+from minibroker.broker.controller.pushes import Push, Pushes, Told
+from minibroker.broker.controller.state import Registered, State
+from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+)
+
+REQUEST_S_MAX: Final = 10.0  # of one request, before the connection is made anew
+BACKOFF_S: Final = 0.02
+BACKOFF_S_MAX: Final = 1.0
+REPEAT_S_MAX: Final = 5.0  # between two tries of what a broker refuses
+
+log = logging.getLogger(__name__)
+Send: TypeAlias = Callable[[Sequence[Push]], Awaitable[Sequence[Any]]]
+
+
+class Channel:
+    """See the head of this module. `run` is its task; `wake` says that there is more to tell."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        pushes: Pushes,
+        state: Callable[[], State],
+        note_told: Callable[[int, Told], None],
+    ) -> None:
+        self.pushes = pushes
+        self.scope = trio.CancelScope()
+        self._around = around
+        self._state = state
+        self._note_told = note_told
+        self._woken = trio.Event()
+
+    def wake(self) -> None:
+        """Look again at what there is to tell."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tell the broker what it has to know, until `scope` is cancelled."""
+        backoff_s = BACKOFF_S
+        with self.scope:
+            while True:
+                try:
+                    async with self._open() as send:
+                        while await self._round(send):
+                            backoff_s = BACKOFF_S
+                            await self._wait()
+                except (OSError, BrokerError) as error:
+                    log.info("Broker %d cannot be told: %s", self.pushes.broker.node_id, error)
+                self.pushes.fail()
+                await trio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    async def describe(self) -> DescribeReplicasResponse:
+        """How far the replicas of the broker are. Raises `OSError`."""
+        push = Push(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasRequest())
+        async with self._open() as send:
+            (response,) = await send((push,))
+        assert isinstance(response, DescribeReplicasResponse)
+        return response
+
+    async def _wait(self) -> None:
+        """Until there is more to tell, or something refused is to be told again."""
+        pause_s = REPEAT_S_MAX if self.pushes.unmade else math.inf
+        with trio.move_on_after(pause_s) as pause:
+            while self.pushes.told == self.pushes.wanted:
+                self._woken = trio.Event()
+                await self._woken.wait()
+        if pause.cancelled_caught:
+            self.pushes.repeat()
+
+    async def _round(self, send: Send) -> bool:
+        """One push; false if it was refused as a whole."""
+        pushes = self.pushes.take(self._state())
+        responses = await send(pushes)
+        told = self.pushes.settle(pushes, responses)
+        if told is None:
+            errors = sorted({response.error for response in responses if response.error})
+            log.info("Broker %d refuses what it is told: %s", self.pushes.broker.node_id, errors)
+            return False
+        self._note_told(self.pushes.broker.node_id, told)
+        return True
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Send]:
+        broker: Registered = self.pushes.broker
+        node_id = self._around.config.node_id
+        if broker.node_id == node_id:
+            yield _local(self._around.ports)
+            return
+        options = ChannelOptions(f"controller-{node_id}", REQUEST_S_MAX, REQUEST_S_MAX)
+        async with open_channel(self._around.network, broker.endpoint, options) as channel:
+
+            async def send(pushes: Sequence[Push]) -> Sequence[Any]:
+                replies = [channel.start(push.api_key, push.request) for push in pushes]
+                return [await reply.wait() for reply in replies]
+
+            yield send
+
+
+def _local(ports: Ports) -> Send:
+    """The broker that this controller lives in."""
+    calls: dict[ApiKey, Callable[[Any, float], Any]] = {
+        ApiKey.UPDATE_METADATA: ports.update_metadata,
+        ApiKey.STOP_REPLICA: ports.stop,
+        ApiKey.LEADER_AND_ISR: ports.take_roles,
+        ApiKey.DESCRIBE_REPLICAS: ports.describe,
+    }
+
+    async def send(pushes: Sequence[Push]) -> Sequence[Any]:
+        responses = []
+        for push in pushes:
+            await trio.lowlevel.checkpoint()
+            responses.append(calls[push.api_key](push.request, trio.current_time()))
+        return responses
+
+    return send

@@ -1,0 +1,248 @@
+"""Who leads each partition, and who is in its ISR, given who lives (A19, CTL-01 to CTL-14, 4.11).
+
+`review` is the one place where both follow from the live brokers. It compares what is with what
+shall be and changes the difference, so it serves the death of a broker, a return, a request to
+leave and a new controller alike, and doing it twice changes nothing the second time.
+
+For one partition, in this order:
+
+1. Members of the ISR that live and are *safe* are its heirs; those that are about to stop only if
+   there is no other. With heirs the ISR is the heirs, and the leader stays if it is one of them
+   and did not restart; else the first of them in order of preference leads.
+2. Without heirs, but with every member of the ISR alive and some end of a log perhaps lost: of the
+   replicas that live the one with the most leads (largest last epoch, then log end), which
+   `recover` decides once they were asked. If only one can lead it does so at once.
+3. Without heirs, where the topic allows unclean election: any replica that lives.
+4. Otherwise nobody leads, and the ISR stays, so that its members are waited for.
+
+A member is unsafe when its broker came back and may have lost what was not synced: the machine
+stopped, the directory is another or an older one than it was admitted with, or the log is damaged.
+That is remembered in the store (`unsafe`) as long as nobody leads, and with a leader it has left
+the ISR. A replica whose log is damaged leads under no rule but 1, after it has fetched again.
+
+A broker is admitted in the transaction that settles its return, and before that it is not live for
+anybody. So a new controller that finds a registration without admission does it all.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from minibroker.broker.config import Config
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.liveness import Liveness, compare
+from minibroker.broker.controller.plans import Draft, Plan, Report
+from minibroker.broker.controller.state import PartitionRecord, Registered, State, TopicRecord
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, ErrorCode
+from minibroker.protocol.messages.control import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from minibroker.protocol.types import TopicPartition
+
+
+class LogTail(NamedTuple):
+    """How far a replica's log goes; the larger one has all that the smaller one has."""
+
+    last_epoch: int = NO_EPOCH
+    log_end: int = NO_OFFSET
+
+
+class _Settled(NamedTuple):
+    """A partition as it shall be (the same object if it is so already), and what to say of it."""
+
+    record: PartitionRecord
+    report: Report | None = None
+
+
+def review(state: State, registered: Mapping[int, Registered], config: Config) -> Plan[None]:
+    """Settle every partition with these brokers registered, and admit the new ones."""
+    live = compare(state, registered)
+    draft = Draft(replace(state, brokers=dict(registered), admissions=live.admissions))
+    draft.write(entries.admission_put(live.admissions[node]) for node in sorted(live.arrived))
+    elected = leaderless = 0
+    for topic in state.topics.values():
+        changed = []
+        for record in topic.partitions:
+            settled = _settle(topic, record, live, config)
+            if settled.report is not None:
+                draft.reports.append(settled.report)
+            if settled.record is not record:
+                changed.append(settled.record)
+                elected += settled.record.leader_epoch != record.leader_epoch
+                leaderless += settled.record.leader == NO_NODE != record.leader
+        if changed:
+            draft.set_partitions(topic, changed)
+    if live.arrived or live.lost:
+        text = (
+            f"Brokers {_listed(sorted(live.brokers))} live (came: {_listed(sorted(live.arrived))};"
+            f" went: {_listed(sorted(live.lost))}): {elected} elections, {leaderless} of them"
+            " without a leader"
+        )
+        draft.reports.insert(0, Report(logging.INFO, text))
+    return draft.plan(None)
+
+
+def plan_shutdown(
+    state: State, config: Config, request: ControlledShutdownRequest
+) -> Plan[ControlledShutdownResponse]:
+    """Have others lead what a broker leads that is about to stop (CTL-11, CTL-12)."""
+    broker = state.brokers.get(request.broker_id)
+    if broker is None or broker.epoch != request.broker_epoch:
+        return Plan(ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH), state)
+    admission = replace(state.admissions[broker.node_id], is_leaving=True)
+    marked = replace(state, admissions={**state.admissions, broker.node_id: admission})
+    plan = review(marked, state.brokers, config)
+    remaining = tuple(
+        name
+        for name, record in plan.state.partitions()
+        if record.leader == broker.node_id and len(record.replicas) > 1
+    )
+    writes = plan.writes
+    if not state.is_leaving(broker.node_id):
+        writes = (entries.admission_put(admission), *writes)
+    return Plan(ControlledShutdownResponse(0, remaining), plan.state, writes, plan.reports)
+
+
+def waiting_for_tails(state: State) -> dict[TopicPartition, tuple[int, ...]]:
+    """The partitions that rule 2 concerns, and the brokers whose log ends are to be compared."""
+    return {
+        name: candidates
+        for name, record in state.partitions()
+        if record.leader == NO_NODE and record.unsafe and _all_live(record, state.brokers)
+        if (candidates := _candidates(name, record, state.brokers))
+    }
+
+
+def recover(state: State, tails: Mapping[int, Mapping[TopicPartition, LogTail]]) -> Plan[None]:
+    """Rule 2, for the partitions all of whose candidates were heard."""
+    draft = Draft(state)
+    for name, candidates in waiting_for_tails(state).items():
+        if any(node not in tails or name not in tails[node] for node in candidates):
+            continue
+        topic = draft.state.topics[name.topic]
+        record = topic.partitions[name.partition]
+        # The first of equals in order of preference.
+        best = max(candidates, key=lambda node: tails[node][name])
+        draft.set_partitions(topic, [_elected(record, best, (best,))])
+        known = ", ".join(
+            f"{node}: epoch {tails[node][name].last_epoch}, end {tails[node][name].log_end}"
+            for node in candidates
+        )
+        text = (
+            f"Partition {name}: every in-sync replica ({_listed(record.isr)}) may have lost the end"
+            f" of its log. Broker {best} leads, which has the most ({known}); what none of them"
+            " has is lost"
+        )
+        draft.reports.append(Report(logging.WARNING, text))
+    return draft.plan(None)
+
+
+def _settle(
+    topic: TopicRecord, record: PartitionRecord, live: Liveness, config: Config
+) -> _Settled:
+    name = TopicPartition(topic.name, record.number)
+    unsafe = tuple(
+        node
+        for node in record.isr
+        if node in record.unsafe or live.may_lack(node, name, topic.configs)
+    )
+    safe = tuple(node for node in record.isr if node in live.brokers and node not in unsafe)
+    heirs = safe
+    if len(record.replicas) > 1:
+        heirs = tuple(node for node in safe if node not in live.leaving) or safe
+    if not heirs:
+        return _settle_without_heirs(topic, record, unsafe, live, config)
+    if record.leader not in heirs or record.leader in live.arrived:
+        leader = next(node for node in record.replicas if node in heirs)
+        return _Settled(_elected(record, leader, heirs))
+    if heirs == record.isr:
+        return _Settled(record)
+    return _Settled(replace(record, isr=heirs, partition_epoch=record.partition_epoch + 1))
+
+
+def _settle_without_heirs(
+    topic: TopicRecord,
+    record: PartitionRecord,
+    unsafe: tuple[int, ...],
+    live: Liveness,
+    config: Config,
+) -> _Settled:
+    """Rules 2 to 4."""
+    name = TopicPartition(topic.name, record.number)
+    candidates = _candidates(name, record, live.brokers)
+    isr = _listed(record.isr)
+    if unsafe and candidates and _all_live(record, live.brokers):
+        if len(candidates) == 1:
+            text = (
+                f"Partition {name}: broker {candidates[0]} leads, the only one that can; it may"
+                f" have lost the end of its log, and so has every other in-sync replica ({isr})"
+            )
+            return _Settled(
+                _elected(record, candidates[0], candidates), Report(logging.WARNING, text)
+            )
+    elif candidates and config.for_topic(topic.configs).unclean_leader_election_enable:
+        leader = next((node for node in candidates if node in record.isr), candidates[0])
+        text = (
+            f"Partition {name}: unclean election of broker {leader}, because no in-sync replica"
+            f" ({isr}) lives with its whole log. What only those have is cut when they return"
+        )
+        return _Settled(_elected(record, leader, (leader,)), Report(logging.WARNING, text))
+    settled = record
+    if record.leader != NO_NODE:
+        settled = replace(_elected(record, NO_NODE, record.isr), unsafe=unsafe)
+    elif record.unsafe != unsafe:
+        settled = replace(record, unsafe=unsafe)
+    if settled is record and not live.arrived.intersection(record.isr):
+        return _Settled(record)
+    return _Settled(settled, _offline(name, record, unsafe, live))
+
+
+def _offline(
+    name: TopicPartition, record: PartitionRecord, unsafe: tuple[int, ...], live: Liveness
+) -> Report:
+    """Why a partition has no leader, and what helps."""
+    damaged = [
+        node for node in record.isr if node in live.brokers and name in live.brokers[node].damaged
+    ]
+    missing = [node for node in record.isr if node not in live.brokers]
+    why = "the logs of all in-sync replicas are being compared"
+    if missing:
+        why = f"it waits for its in-sync replicas on brokers {_listed(missing)}"
+    elif damaged:
+        why = (
+            f"its log is damaged on broker {_listed(damaged)}; to accept the loss, stop that broker"
+            f" and run `minibroker partition recover {name.topic} {name.partition}`"
+        )
+    if unsafe and missing:
+        why += f"; those on {_listed(unsafe)} may have lost the end of their logs"
+    return Report(logging.ERROR, f"Partition {name} is offline: {why}")
+
+
+def _candidates(
+    name: TopicPartition, record: PartitionRecord, brokers: Mapping[int, Registered]
+) -> tuple[int, ...]:
+    """Who could lead if the ISR did not matter."""
+    return tuple(
+        node for node in record.replicas if node in brokers and name not in brokers[node].damaged
+    )
+
+
+def _all_live(record: PartitionRecord, brokers: Mapping[int, Registered]) -> bool:
+    return all(node in brokers for node in record.isr)
+
+
+def _elected(record: PartitionRecord, leader: int, isr: tuple[int, ...]) -> PartitionRecord:
+    return replace(
+        record,
+        leader=leader,
+        isr=isr,
+        unsafe=(),
+        leader_epoch=record.leader_epoch + 1,
+        partition_epoch=record.partition_epoch + 1,
+    )
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return ",".join(map(str, nodes)) or "none"

@@ -1,0 +1,91 @@
+"""ALTER_PARTITION: whether a leader may have the ISR that it asks for (A6, CTL-08, CTL-09).
+
+The checks stand in the order of A6. That the partition is so already is found before the version is
+compared, so that a repeated request ends in success. Several requests are judged one after another
+and written in one transaction.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from minibroker.broker.controller.plans import Draft, Plan
+from minibroker.broker.controller.state import PartitionRecord, State
+from minibroker.protocol.constants import NO_EPOCH, ErrorCode
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionAltered,
+    PartitionChange,
+)
+from minibroker.protocol.types import TopicPartition
+
+
+def plan_alterations(
+    state: State, requests: Sequence[AlterPartitionRequest]
+) -> Plan[tuple[AlterPartitionResponse, ...]]:
+    """One answer for each request, in their order."""
+    draft = Draft(state)
+    return draft.plan(tuple(_alter(draft, request) for request in requests))
+
+
+def _alter(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
+    sender = draft.state.brokers.get(request.broker_id)
+    if sender is None or sender.epoch != request.broker_epoch:
+        return AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH)
+    return AlterPartitionResponse(
+        0, tuple(_alter_partition(draft, sender.node_id, wanted) for wanted in request.partitions)
+    )
+
+
+def _alter_partition(draft: Draft, sender: int, wanted: PartitionChange) -> PartitionAltered:
+    record = draft.state.partition(TopicPartition(wanted.topic, wanted.partition))
+    if record is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return PartitionAltered(wanted.topic, wanted.partition, code)
+    topic = draft.state.topics[wanted.topic]
+    if topic.id != wanted.topic_id:
+        return PartitionAltered(wanted.topic, wanted.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+    isr = tuple(member.node_id for member in wanted.isr)
+    error = _refusal(draft.state, record, sender, wanted)
+    if error is None:
+        in_order = tuple(node for node in record.replicas if node in isr)
+        record = replace(record, isr=in_order, partition_epoch=record.partition_epoch + 1)
+        draft.set_partitions(topic, [record])
+    return PartitionAltered(
+        wanted.topic,
+        wanted.partition,
+        error or ErrorCode.NONE,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.isr,
+    )
+
+
+def _refusal(
+    state: State, record: PartitionRecord, sender: int, wanted: PartitionChange
+) -> ErrorCode | None:
+    """Why it is not done; NONE if it was done before, None if it may be."""
+    isr = [member.node_id for member in wanted.isr]
+    if wanted.leader_epoch > record.leader_epoch or wanted.partition_epoch > record.partition_epoch:
+        return ErrorCode.NOT_CONTROLLER  # of the two it is this controller that is behind
+    if wanted.leader_epoch < record.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if sender != record.leader:
+        return ErrorCode.INVALID_REQUEST
+    if sorted(isr) == sorted(record.isr):
+        return ErrorCode.NONE
+    if wanted.partition_epoch < record.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    if len(set(isr)) < len(isr) or not set(isr) <= set(record.replicas) or record.leader not in isr:
+        return ErrorCode.INVALID_REQUEST
+    for member in wanted.isr:
+        broker = state.brokers.get(member.node_id)
+        is_added = member.node_id not in record.isr
+        if (
+            broker is None
+            or member.broker_epoch not in (NO_EPOCH, broker.epoch)
+            or (is_added and state.is_leaving(member.node_id))
+        ):
+            return ErrorCode.INELIGIBLE_REPLICA
+    return None

@@ -1,0 +1,71 @@
+"""Who lives, who came and who went: the registrations against what the controller admitted.
+
+A broker came back when its registration is not the one that was admitted, whether or not anybody
+saw it gone (CTL-14). What it may have lost follows from what it says of its last run, and from
+whether it is what was admitted before: the same data directory, one run further. A process that
+lost its session and registered again has lost nothing; it is known by the name it drew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from minibroker.broker.controller.state import Admission, Registered, State
+from minibroker.protocol.types import TopicPartition
+
+FLUSH = "flush"
+FLUSH_ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """`brokers` are all that are registered, `arrived` those of them that were not admitted yet.
+
+    `lost` were live and are gone; `leaving` have asked to stop. `previous` are the admissions
+    before, `admissions` those after this.
+    """
+
+    brokers: Mapping[int, Registered]
+    previous: Mapping[int, Admission]
+    admissions: Mapping[int, Admission]
+    arrived: frozenset[int]
+    lost: frozenset[int]
+    leaving: frozenset[int]
+
+    def may_lack(self, node_id: int, name: TopicPartition, configs: Mapping[str, str]) -> bool:
+        """Whether the end of this replica's log may have been lost just now (4.11)."""
+        if node_id not in self.arrived:
+            return False
+        broker, before = self.brokers[node_id], self.previous.get(node_id)
+        if before is not None:
+            if before.process == broker.process:
+                return False
+            if before.directory_id != broker.directory_id or broker.run <= before.run:
+                return True
+        if name in broker.damaged:
+            return True
+        is_synced = broker.was_synced and configs.get(FLUSH, FLUSH_ALWAYS) == FLUSH_ALWAYS
+        return not broker.tail_safe and not is_synced
+
+
+def compare(state: State, registered: Mapping[int, Registered]) -> Liveness:
+    """What the registrations mean, given what the controller knew."""
+    previous = state.admissions
+    arrived = frozenset(
+        node
+        for node, broker in registered.items()
+        if node not in previous or previous[node].epoch != broker.epoch
+    )
+    admissions = dict(previous)
+    for node in sorted(arrived):
+        broker = registered[node]
+        admissions[node] = Admission(
+            node, broker.epoch, broker.directory_id, broker.run, broker.process
+        )
+    return Liveness(
+        brokers=registered,
+        previous=previous,
+        admissions=admissions,
+        arrived=arrived,
+        lost=frozenset(state.brokers) - frozenset(registered),
+        leaving=frozenset(node for node in registered if admissions[node].is_leaving),
+    )

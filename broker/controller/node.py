@@ -1,0 +1,378 @@
+"""A broker's part in control: it registers, may be elected controller, and asks whoever is.
+
+    ControllerNode.run
+     |- BrokerSession.keep     renews the lease, until it is lost
+     |- _watch_brokers         who is registered
+     |- _stand                 who is controller; elects itself when nobody is
+     |   `- Controller.run     as long as it is
+     |- _claim_producer_ids    blocks of producer ids
+     `- _forward_all           requests for the controller that nobody waits for here
+
+The first three end with the session. Then the broker registers anew: it has lost the office, if it
+had it, but goes on serving, for epochs fence whatever others have decided meanwhile.
+
+To be elected is one transaction: the controller key, which must be absent (or this node's own from
+a former life), and the next controller epoch. From then on every write of the controller compares
+the key's revision, so one that was paused past its lease cannot write.
+"""
+
+import logging
+from base64 import urlsafe_b64encode
+from collections import deque
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+import trio
+
+from minibroker.broker.config import Config
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.controller import Controller, ControllerLost
+from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
+from minibroker.broker.controller.producer_ids import ProducerIds, next_block
+from minibroker.broker.controller.requests import Request, is_refused, refuse
+from minibroker.broker.controller.session import BrokerSession
+from minibroker.broker.controller.state import Registered
+from minibroker.broker.metadata.store import (
+    ABSENT,
+    Compare,
+    Delete,
+    LeaseLost,
+    MetadataStore,
+    StoreUnavailable,
+)
+from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.client.net import Network
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.control import ControlledShutdownRequest
+from minibroker.protocol.messages.topics import CreateTopicsRequest
+
+CALL_S_MAX: Final = 10.0  # for an answer of the controller, across elections
+CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
+BACKOFF_S: Final = 0.05  # while the store does not answer
+BACKOFF_S_MAX: Final = 1.0
+NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+class NoController(OSError):
+    """No controller answered in time. Whether one did what was asked is not known."""
+
+
+class ControllerNode:
+    """See the head of this module. One for each broker; `run` is its one task."""
+
+    def __init__(
+        self, config: Config, store: MetadataStore, network: Network, ports: Ports, rng: Random
+    ) -> None:
+        self._around = Surroundings(config, store, network, ports, rng)
+        self._node_id = config.node_id
+        self._store = store
+        self._process = rng.randbytes(8).hex()
+        self._session = BrokerSession(
+            store,
+            config.broker_session_timeout_ms / 1000,
+            config.broker_heartbeat_interval_ms / 1000,
+        )
+        self._office: Office | None = None
+        self._brokers: dict[int, Registered] = {}
+        self._changed = trio.Event()  # the office, the registrations, or the controller here
+        self._controller: Controller | None = None
+        self._term = trio.CancelScope()  # of the controller here
+        self._is_leaving = False
+        self._producer_ids = ProducerIds()
+        self._ids_wanted = trio.Event()
+        self._forwards: deque[Job[Any]] = deque()
+        self._forwarding = trio.Event()
+
+    # -- what the rest of the broker asks
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of the present registration, -1 before the first."""
+        return self._session.epoch
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this broker believes that it is the controller."""
+        return self._controller is not None
+
+    def is_lease_current(self, now: float) -> bool:
+        """Whether the others must still count this broker as live, as far as it can know."""
+        return self._session.is_current(now)
+
+    def submit(self, request: Request) -> Job[Any]:
+        """Hand a request to the controller, if that is here; else it is refused at once."""
+        if self._controller is not None:
+            return self._controller.submit(request)
+        job = Job[Any](request)
+        job.finish(refuse(request, ErrorCode.NOT_CONTROLLER, NOT_CONTROLLER_TEXT))
+        return job
+
+    async def call(self, api_key: ApiKey, request: Request) -> Any:
+        """The answer of whoever is controller.
+
+        Raises `OSError` where none answered in time, or the connection to it was lost: it may
+        have done what was asked.
+        """
+        with trio.move_on_after(CALL_S_MAX):
+            while True:
+                response = await self._try_call(api_key, request)
+                if response is not None:
+                    return response
+        raise NoController("no controller answered in time")
+
+    def forward(self, request: CreateTopicsRequest) -> Job[Any]:
+        """`call` in the background; its failure is LEADER_NOT_AVAILABLE for each topic."""
+        if self._controller is not None:
+            return self._controller.submit(request)
+        job = Job[Any](request)
+        self._forwards.append(job)
+        self._forwarding.set()
+        return job
+
+    def next_producer_id(self) -> int | None:
+        """A producer id that nobody had, or None while the next block is on its way."""
+        producer_id = self._producer_ids.take()
+        if self._producer_ids.ask():
+            self._ids_wanted.set()
+        return producer_id
+
+    # -- life
+
+    async def run(
+        self,
+        registration: Registration,
+        task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Take part until cancelled; started with the broker epoch, once registered.
+
+        Raises `StoreError` if the store cannot be used, `NodeIdTaken` if another broker has this
+        node id.
+        """
+        wanted = Registered(
+            self._node_id,
+            self.broker_epoch,
+            registration.endpoint,
+            registration.directory_id,
+            registration.run,
+            self._process,
+            registration.tail_safe,
+            registration.was_synced,
+            frozenset(registration.damaged),
+        )
+        await self._session.register(wanted)
+        self._add_block(await self._patiently(self._claim_block))
+        task_status.started(self.broker_epoch)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._claim_producer_ids)
+            nursery.start_soon(self._forward_all)
+            while True:
+                async with trio.open_nursery() as session:
+                    session.start_soon(self._watch_brokers)
+                    session.start_soon(self._stand)
+                    await self._session.keep()
+                    session.cancel_scope.cancel()
+                log.warning("[Broker id=%d] Its session ended; registering anew", self._node_id)
+                await self._patiently(self._session.register, wanted)
+
+    async def leave(self) -> None:
+        """Before a clean stop: have others lead, and be controller, as far as they can.
+
+        `run` goes on until it is cancelled. Never raises for others' failures.
+        """
+        self._is_leaving = True
+        config = self._around.config
+        if config.controlled_shutdown_enable:
+            for attempt in range(1 + config.controlled_shutdown_max_retries):
+                if attempt:
+                    await trio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
+                if await self._is_let_go() or not await self._may_others_lead():
+                    break
+        await self._resign()
+
+    async def close(self) -> None:
+        """The last thing of a clean stop, once all is on disk: let the registration vanish."""
+        await self._session.end()
+
+    # -- the session
+
+    async def _watch_brokers(self) -> None:
+        after = 0
+        while True:
+            snapshot = await self._patiently(self._store.watch, entries.BROKERS, after)
+            after = snapshot.revision
+            self._brokers = entries.read_brokers(snapshot.entries)
+            if self._controller is not None:
+                self._controller.note_brokers(snapshot.revision, self._brokers)
+            self._wake()
+
+    async def _stand(self) -> None:
+        """Follow who is controller, and be it when nobody is."""
+        after = 0
+        while True:
+            snapshot = await self._patiently(self._store.watch, entries.CONTROLLER, after)
+            after = snapshot.revision
+            found = snapshot.entries
+            self._office = office = entries.read_office(found)
+            self._wake()
+            if self._is_leaving or (office is not None and office.node_id != self._node_id):
+                continue
+            epoch = entries.read_controller_epoch(found) + 1
+            keys = entries.CONTROLLER, entries.CONTROLLER_EPOCH
+            compare = [Compare(key, entries.revision_of(found, key)) for key in keys]
+            puts = entries.office_puts(self._node_id, epoch, self._session.lease_id)
+            try:
+                outcome = await self._patiently(self._store.transact, compare, puts)
+            except LeaseLost:
+                return  # the renewal will hear of it too
+            if outcome.succeeded:
+                self._office = Office(self._node_id, outcome.revision)
+                await self._govern(Controller(self._around, self._office, epoch))
+
+    async def _govern(self, controller: Controller) -> None:
+        """Be controller until the office is lost or given up."""
+        self._controller = controller
+        self._wake()
+        try:
+            with trio.CancelScope() as self._term:
+                await controller.run()
+        except* ControllerLost:
+            log.warning("[Broker id=%d] It is not the controller any more", self._node_id)
+        finally:
+            self._controller = None
+            controller.dismiss()
+            self._wake()
+
+    async def _resign(self) -> None:
+        """Give up the office, so that the others need not wait for its lease to end."""
+        if self._controller is None:
+            return
+        assert self._office is not None
+        compare = [Compare(entries.CONTROLLER, self._office.revision)]
+        self._term.cancel()
+        try:
+            await self._store.transact(compare, [Delete(entries.CONTROLLER)])
+        except StoreUnavailable as error:
+            log.warning("The office of controller could not be given up: %s", error)
+
+    # -- requests to the controller
+
+    async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
+        """One attempt; None if there is no controller, or it was not what was asked."""
+        office = self._office
+        if office is not None and office.node_id == self._node_id and self._controller is not None:
+            response = await self._controller.submit(request).wait()
+        elif office is not None and office.node_id in self._brokers.keys() - {self._node_id}:
+            endpoint = self._brokers[office.node_id].endpoint
+            options = ChannelOptions(f"broker-{self._node_id}", CALL_S_MAX, CALL_S_MAX)
+            async with open_channel(self._around.network, endpoint, options) as channel:
+                response = await channel.call(api_key, request)
+        else:
+            await self._changed.wait()
+            return None
+        if is_refused(response, ErrorCode.NOT_CONTROLLER):
+            await trio.sleep(CALL_AGAIN_S)
+            return None
+        return response
+
+    async def _forward_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                while not self._forwards:
+                    self._forwarding = trio.Event()
+                    await self._forwarding.wait()
+                nursery.start_soon(self._forward, self._forwards.popleft())
+
+    async def _forward(self, job: Job[Any]) -> None:
+        try:
+            job.finish(await self.call(ApiKey.CREATE_TOPICS, job.request))
+        except (OSError, BrokerError) as error:
+            job.finish(refuse(job.request, ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
+        self._around.ports.notify(job)
+
+    async def _is_let_go(self) -> bool:
+        """Ask to leave; whether nothing is led here any more that others could lead."""
+        request = ControlledShutdownRequest(self._node_id, self.broker_epoch)
+        try:
+            response = await self.call(ApiKey.CONTROLLED_SHUTDOWN, request)
+        except (OSError, BrokerError) as error:
+            log.warning("The controller did not answer the request to leave: %s", error)
+            return False
+        if response.error or response.remaining:
+            log.warning(
+                "The request to leave was answered with error %d; still led here: %s",
+                response.error,
+                ", ".join(map(str, response.remaining)) or "nothing",
+            )
+        return not response.error and not response.remaining
+
+    async def _may_others_lead(self) -> bool:
+        """Whether some other broker lives and stays, so that to ask again can help."""
+        try:
+            found = (await self._store.get(entries.ADMISSIONS)).entries
+        except StoreUnavailable:
+            return True
+        admissions = entries.read_state(found).admissions
+        return any(
+            not (node_id in admissions and admissions[node_id].is_leaving)
+            for node_id in self._brokers
+            if node_id != self._node_id
+        )
+
+    # -- producer ids
+
+    async def _claim_producer_ids(self) -> None:
+        while True:
+            await self._ids_wanted.wait()
+            self._ids_wanted = trio.Event()
+            self._add_block(await self._patiently(self._claim_block))
+
+    def _add_block(self, block: range) -> None:
+        self._producer_ids.add(block)
+
+    async def _claim_block(self) -> range:
+        """Claim the next block by compare-and-set (PID-17)."""
+        key = entries.PRODUCER_IDS
+        while True:
+            found = (await self._store.get(key)).entries
+            block = next_block(entries.read_producer_ids(found))
+            compare = [Compare(key, entries.revision_of(found, key))]
+            outcome = await self._store.transact(compare, [entries.producer_ids_put(block.stop)])
+            if outcome.succeeded:
+                return block
+
+    # -- help
+
+    async def _patiently(
+        self, ask: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments
+    ) -> Result:
+        """Ask the store, again and again while it does not answer."""
+        backoff_s = BACKOFF_S
+        while True:
+            try:
+                return await ask(*arguments)
+            except StoreUnavailable as error:
+                log.warning("%s; trying again in %d ms", error, backoff_s * 1000)
+            await trio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+async def ensure_cluster_id(store: MetadataStore, rng: Random) -> str:
+    """The cluster's id, made at the first start; data directories are marked with it."""
+    while True:
+        found = (await store.get(entries.CLUSTER_ID)).entries
+        cluster_id = entries.read_cluster_id(found)
+        if cluster_id is not None:
+            return cluster_id
+        made = urlsafe_b64encode(rng.randbytes(16)).decode().rstrip("=")
+        await store.transact([Compare(entries.CLUSTER_ID, ABSENT)], [entries.cluster_id_put(made)])

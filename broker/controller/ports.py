@@ -1,0 +1,99 @@
+"""What the controller is given and gives: the broker it lives in, registrations, and jobs.
+
+Everything here is a plain value or a plain call; nothing waits but who waits for a job.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from minibroker.broker.config import Config
+from minibroker.broker.metadata.store import MetadataStore
+from minibroker.client.net import Network
+from minibroker.protocol.messages.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+)
+from minibroker.protocol.types import Endpoint, TopicPartition
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """How a controller's orders reach the broker it lives in; `now` is in seconds of trio's clock.
+
+    `notify(job)` wakes who waits for the job in the purgatory.
+    """
+
+    take_roles: Callable[[LeaderAndIsrRequest, float], LeaderAndIsrResponse]
+    stop: Callable[[StopReplicaRequest, float], StopReplicaResponse]
+    update_metadata: Callable[[UpdateMetadataRequest, float], UpdateMetadataResponse]
+    describe: Callable[[DescribeReplicasRequest, float], DescribeReplicasResponse]
+    notify: Callable[[Hashable], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a controller works with, all of it made elsewhere."""
+
+    config: Config
+    store: MetadataStore
+    network: Network
+    ports: Ports
+    rng: Random
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself when it starts.
+
+    `directory_id` names its data directory and `run` counts the directory's starts. `tail_safe`:
+    the last run ended cleanly, or the machine has not stopped since. `was_synced`: the last run
+    acknowledged nothing that was not on disk (`flush=always`). `damaged`: the logs whose damage
+    recovery found, and that nobody has accepted yet.
+    """
+
+    endpoint: Endpoint
+    directory_id: str
+    run: int
+    tail_safe: bool = True
+    was_synced: bool = False
+    damaged: tuple[TopicPartition, ...] = ()
+
+
+class Job(Generic[Result]):
+    """A request on its way through the controller; it is its own key in the purgatory.
+
+    `result` is None until the job is done.
+    """
+
+    __slots__ = ("_done", "request", "result")
+
+    def __init__(self, request: Any) -> None:
+        self.request = request
+        self.result: Result | None = None
+        self._done = trio.Event()
+
+    def finish(self, result: Result) -> None:
+        """Called once, by who did the job."""
+        assert self.result is None
+        self.result = result
+        self._done.set()
+
+    async def wait(self) -> Result:
+        """The result, once it is there."""
+        await self._done.wait()
+        assert self.result is not None
+        return self.result

@@ -1,0 +1,51 @@
+"""What may be asked of the controller, and how it is refused as a whole."""
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.configs import AlterConfigsRequest, AlterConfigsResponse
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from minibroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    TopicResult,
+)
+
+TopicsRequest: TypeAlias = CreateTopicsRequest | DeleteTopicsRequest | AlterConfigsRequest
+TopicsResponse: TypeAlias = CreateTopicsResponse | DeleteTopicsResponse | AlterConfigsResponse
+Request: TypeAlias = TopicsRequest | AlterPartitionRequest | ControlledShutdownRequest
+Response: TypeAlias = TopicsResponse | AlterPartitionResponse | ControlledShutdownResponse
+
+
+def refuse(request: Request, code: ErrorCode, message: str) -> Response:
+    """The answer to a request of which nothing is done."""
+    match request:
+        case CreateTopicsRequest(topics=new):
+            return CreateTopicsResponse(_refused((topic.name for topic in new), code, message))
+        case DeleteTopicsRequest(topics=names):
+            return DeleteTopicsResponse(_refused(names, code, message))
+        case AlterConfigsRequest(topics=changed):
+            return AlterConfigsResponse(_refused((topic.name for topic in changed), code, message))
+        case AlterPartitionRequest():
+            return AlterPartitionResponse(code)
+        case ControlledShutdownRequest():
+            return ControlledShutdownResponse(code)
+
+
+def is_refused(response: Any, code: ErrorCode) -> bool:
+    """Whether `refuse` made this answer, with this code, here or at another broker."""
+    if isinstance(response, AlterPartitionResponse | ControlledShutdownResponse):
+        return response.error == code
+    return bool(response.topics) and all(topic.error == code for topic in response.topics)
+
+
+def _refused(names: Iterable[str], code: ErrorCode, message: str) -> tuple[TopicResult, ...]:
+    return tuple(TopicResult(name, code, message) for name in names)

@@ -1,0 +1,108 @@
+"""A broker's registration, and the lease under it: how the others know it alive.
+
+The lease is renewed every heartbeat. How long it still holds is counted from the moment a renewal
+was *asked* for, which is never later than the store's count; so the broker stops believing in
+itself before the others stop. A lease that has ended is no failure of the broker: it registers
+anew, with a higher epoch, and the controller treats it as one that came back.
+
+A registration of the same node id may still stand when a broker starts. If it names this data
+directory, it is this broker's own former life: the lock on the directory proves that it is over,
+and it is replaced at once. Otherwise another broker has the same node id: this one waits as long
+as a dead one's lease may still live, and then gives up with an error.
+"""
+
+import logging
+import math
+from typing import Final
+
+import trio
+
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.state import Registered
+from minibroker.broker.metadata.store import (
+    NO_LEASE,
+    Compare,
+    LeaseLost,
+    MetadataStore,
+    StoreError,
+    StoreUnavailable,
+)
+from minibroker.protocol.constants import NO_EPOCH
+
+log = logging.getLogger(__name__)
+
+FOREIGN_TTLS: Final = 2  # for how many times of a lease a foreign registration is waited out
+
+
+class NodeIdTaken(StoreError):
+    """Another broker that lives is registered under this node id."""
+
+
+class BrokerSession:
+    """See the head of this module. `epoch` is the broker epoch, -1 while not registered."""
+
+    def __init__(self, store: MetadataStore, ttl_s: float, heartbeat_s: float) -> None:
+        self.epoch = NO_EPOCH
+        self.lease_id = NO_LEASE
+        self._store = store
+        self._ttl_s = ttl_s
+        self._heartbeat_s = heartbeat_s
+        self._believed_until = -math.inf
+
+    def is_current(self, now: float) -> bool:
+        """Whether the others must still count this broker as live, as far as it can know."""
+        return now < self._believed_until
+
+    async def register(self, wanted: Registered) -> None:
+        """Get a lease and put the registration under it.
+
+        Raises `NodeIdTaken`, and `StoreError`.
+        """
+        key = entries.broker_key(wanted.node_id)
+        give_up_at = trio.current_time() + FOREIGN_TTLS * self._ttl_s
+        while True:
+            snapshot = await self._store.get(key)
+            standing = entries.read_brokers(snapshot.entries).get(wanted.node_id)
+            if standing is not None and standing.directory_id != wanted.directory_id:
+                if trio.current_time() >= give_up_at:
+                    raise NodeIdTaken(
+                        f"node id {wanted.node_id} is taken: a broker with another data directory"
+                        f" is registered under it at {standing.endpoint}; give this one another"
+                        " node.id, or stop that one"
+                    )
+                with trio.move_on_at(give_up_at):
+                    await self._store.watch(key, snapshot.revision)
+                continue
+            asked_at = trio.current_time()
+            lease = await self._store.grant(self._ttl_s)
+            compare = [Compare(key, entries.revision_of(snapshot.entries, key))]
+            try:
+                outcome = await self._store.transact(
+                    compare, [entries.broker_put(wanted, lease.id)]
+                )
+            except LeaseLost:
+                continue
+            if outcome.succeeded:
+                self.epoch, self.lease_id = outcome.revision, lease.id
+                self._believed_until = asked_at + self._ttl_s
+                return
+
+    async def keep(self) -> None:
+        """Renew the lease every heartbeat. Returns when it was lost. Raises `StoreError`."""
+        while True:
+            await trio.sleep(self._heartbeat_s)
+            asked_at = trio.current_time()
+            try:
+                await self._store.renew(self.lease_id)
+            except LeaseLost:
+                self._believed_until = -math.inf
+                return
+            except StoreUnavailable as error:
+                log.warning("The session could not be renewed: %s", error)
+            else:
+                self._believed_until = asked_at + self._ttl_s
+
+    async def end(self) -> None:
+        """Let the registration vanish now. Raises `StoreError`."""
+        self._believed_until = -math.inf
+        await self._store.revoke(self.lease_id)

@@ -1,0 +1,212 @@
+"""Making, deleting and altering topics, as plans.
+
+Topics of one request are judged one after another, each upon what the ones before it left: a name
+that comes twice exists the second time. A refused one changes nothing.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Final, TypeVar
+
+from minibroker.broker.config import Config, ConfigError, topic_property
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.placement import place
+from minibroker.broker.controller.plans import Draft, Plan
+from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
+from minibroker.broker.log.validate import Refused
+from minibroker.protocol.constants import TOPIC_NAME_CHARS_MAX, ErrorCode
+from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    TopicConfigChanges,
+)
+from minibroker.protocol.messages.topics import (
+    DEFAULT_COUNT,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    NewTopic,
+    TopicResult,
+)
+
+PARTITIONS_MAX: Final = 10_000  # of the cluster; each keeps files open
+INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client makes (PRO-08)
+TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+Wanted = TypeVar("Wanted")
+
+
+def plan_create(
+    state: State, config: Config, request: CreateTopicsRequest, rng: Random
+) -> Plan[CreateTopicsResponse]:
+    """Make the topics that may be made."""
+
+    def create(draft: Draft, wanted: NewTopic) -> TopicResult:
+        topic = _new_topic(draft.state, config, wanted, rng)
+        draft.write([entries.topic_put(topic)])
+        draft.set_partitions(topic, topic.partitions)
+        return TopicResult(topic.name, topic_id=topic.id)
+
+    draft = Draft(state)
+    answer = CreateTopicsResponse(
+        _each(draft, [(topic.name, topic) for topic in request.topics], create)
+    )
+    return Plan(answer, state) if request.validate_only else draft.plan(answer)
+
+
+def plan_delete(state: State, request: DeleteTopicsRequest) -> Plan[DeleteTopicsResponse]:
+    """Delete the topics that exist, each leaving a tombstone of its id (CTL-15)."""
+
+    def delete(draft: Draft, name: str) -> TopicResult:
+        topic = _topic(draft, name)
+        holders = {node for record in topic.partitions for node in record.replicas}
+        count = len(topic.partitions)
+        draft.remove_topic(topic, Tombstone(topic.id, name, count, tuple(sorted(holders))))
+        return TopicResult(name, topic_id=topic.id)
+
+    draft = Draft(state)
+    answer = DeleteTopicsResponse(_each(draft, [(name, name) for name in request.topics], delete))
+    return draft.plan(answer)
+
+
+def plan_alter(
+    state: State, config: Config, request: AlterConfigsRequest
+) -> Plan[AlterConfigsResponse]:
+    """Change topics' own settings; of each topic all that is asked for, or nothing."""
+
+    def alter(draft: Draft, wanted: TopicConfigChanges) -> TopicResult:
+        topic = _topic(draft, wanted.name)
+        configs = dict(topic.configs)
+        for change in wanted.changes:
+            topic_property(change.name)
+            if change.value is None:
+                configs.pop(change.name, None)
+            else:
+                configs[change.name] = change.value
+        config.for_topic(configs)
+        topic = replace(topic, configs=configs)
+        draft.set_topic(topic)
+        draft.write([entries.topic_put(topic)])
+        return TopicResult(topic.name, topic_id=topic.id)
+
+    draft = Draft(state)
+    answer = AlterConfigsResponse(
+        _each(draft, [(topic.name, topic) for topic in request.topics], alter)
+    )
+    return Plan(answer, state) if request.validate_only else draft.plan(answer)
+
+
+def plan_forgetting(state: State, topic_ids: Iterable[bytes]) -> Plan[None]:
+    """Remove the tombstones of topics of which no broker has anything any more."""
+    gone = set(topic_ids)
+    left = {one: tombstone for one, tombstone in state.tombstones.items() if one not in gone}
+    writes = tuple(map(entries.tombstone_removal, sorted(gone)))
+    return Plan(None, replace(state, tombstones=left), writes)
+
+
+def admit(response: CreateTopicsResponse, unmade: Mapping[str, int]) -> CreateTopicsResponse:
+    """The answer to a request that was carried out, except that so many partitions of some new
+    topics have no log yet. The topics exist, and these partitions are offline."""
+    return CreateTopicsResponse(
+        tuple(
+            replace(
+                topic,
+                error=ErrorCode.KAFKA_STORAGE_ERROR,
+                error_message=f"topic {topic.name!r} is made, but there is no room for the logs of"
+                f" {unmade[topic.name]} of its partitions: they are offline until there is",
+            )
+            if not topic.error and unmade.get(topic.name)
+            else topic
+            for topic in response.topics
+        )
+    )
+
+
+def check_name(name: str, others: Collection[str]) -> None:
+    """Kafka's rules for a new topic's name. Raises `Refused` (INVALID_TOPIC_EXCEPTION).
+
+    Names that differ in `.` and `_` only would share the name of their metrics.
+    """
+    if not 0 < len(name) <= TOPIC_NAME_CHARS_MAX:
+        what = f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} characters, this one {len(name)}"
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+    if name in (".", "..") or not TOPIC_NAME.fullmatch(name):
+        what = f"topic name {name!r}: only letters, digits, '.', '_' and '-', and not '.' or '..'"
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+    if name.startswith(INTERNAL_PREFIX):
+        what = f"topic name {name!r}: names that begin with '__' are for the broker's own topics"
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+    if "." in name or "_" in name:
+        spelled = name.replace(".", "_")
+        for other in others:
+            if other.replace(".", "_") == spelled:
+                what = f"topic name {name!r} differs from {other!r} in '.' and '_' only"
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+
+
+def _topic(draft: Draft, name: str) -> TopicRecord:
+    if name not in draft.state.topics:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    return draft.state.topics[name]
+
+
+def _new_topic(state: State, config: Config, wanted: NewTopic, rng: Random) -> TopicRecord:
+    """Led by the first replica of each partition, all of them in sync (CTL-01)."""
+    if wanted.name in state.topics:
+        what = f"there is a topic {wanted.name!r} already"
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, what)
+    check_name(wanted.name, state.topics)
+    brokers = sorted(node for node in state.brokers if not state.is_leaving(node))
+    partition_count = _partition_count(state, config, wanted.partition_count)
+    replication_factor = _replication_factor(brokers, config, wanted.replication_factor)
+    configs = {entry.name: entry.value for entry in wanted.configs}
+    config.for_topic(configs)
+    start = rng.randrange(len(brokers))
+    partitions = tuple(
+        PartitionRecord(number, replicas[0], 0, 0, replicas, replicas)
+        for number, replicas in enumerate(
+            place(partition_count, replication_factor, brokers, start)
+        )
+    )
+    return TopicRecord(rng.randbytes(16), wanted.name, configs, partitions)
+
+
+def _partition_count(state: State, config: Config, wanted: int) -> int:
+    count = config.num_partitions if wanted == DEFAULT_COUNT else wanted
+    if count < 1:
+        what = f"a topic has at least 1 partition, not {count}"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, what)
+    present = sum(len(topic.partitions) for topic in state.topics.values())
+    if present + count > PARTITIONS_MAX:
+        what = f"{count} more partitions than the {present} there are would pass {PARTITIONS_MAX}"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, what)
+    return count
+
+
+def _replication_factor(brokers: Collection[int], config: Config, wanted: int) -> int:
+    factor = config.default_replication_factor if wanted == DEFAULT_COUNT else wanted
+    if not 1 <= factor <= len(brokers):
+        live = "1 live broker" if len(brokers) == 1 else f"{len(brokers)} live brokers"
+        what = f"replication factor {factor}, with {live}"
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, what)
+    return factor
+
+
+def _each(
+    draft: Draft,
+    named: Iterable[tuple[str, Wanted]],
+    decide: Callable[[Draft, Wanted], TopicResult],
+) -> tuple[TopicResult, ...]:
+    """The result of each topic of a request, in its order."""
+    results = []
+    for name, wanted in named:
+        try:
+            results.append(decide(draft, wanted))
+        except Refused as refused:
+            results.append(TopicResult(name, refused.code, refused.message))
+        except ConfigError as error:
+            results.append(TopicResult(name, ErrorCode.INVALID_CONFIG, str(error)))
+    return tuple(results)
