@@ -102,7 +102,7 @@ async def _ask(leaders: Leaders, proposals: list[IsrProposal], call: Call) -> li
     request = AlterPartitionRequest(
         leaders.broker_id,
         leaders.broker_epoch,
-        tuple(map(_change, proposals)),
+        tuple(map(change_of, proposals)),
     )
     try:
         response: AlterPartitionResponse = await call(ApiKey.ALTER_PARTITION, request)
@@ -129,7 +129,8 @@ def _answer_of(
     return answers.get(name) or PartitionAltered(*name, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-def _change(proposal: IsrProposal) -> PartitionChange:
+def change_of(proposal: IsrProposal) -> PartitionChange:
+    """A proposal as it is sent."""
     members = zip(proposal.pending.wanted, proposal.broker_epochs, strict=True)
     return PartitionChange(
         proposal.topic,
