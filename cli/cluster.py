@@ -6,6 +6,7 @@ directory. What lies there is described in `cluster_layout`, what a broker's pro
 """
 
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -97,7 +98,7 @@ def _check_ports(layout: Layout, brokers: list[Broker]) -> None:
             other = "--base-port" if is_new else f"{BASE_PORT} in {layout.file}"
             raise Failure(
                 f"{broker.address}, where {broker} is to listen, cannot be used"
-                f" ({error.strerror}); stop who listens there, or choose other ports with {other}"
+                f" ({os.strerror(error.errno or 0)}); stop who listens there, or choose other ports with {other}"
             ) from None
 
 

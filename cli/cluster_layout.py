@@ -14,6 +14,7 @@ Nothing here starts or asks a process (`broker_process` does).
 """
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,6 +99,12 @@ class Layout:
     def pid_file(self, node_id: int) -> Path:
         """Where its process is written down."""
         return self.root / f"broker-{node_id}.pid"
+
+    def command(self, *words: object) -> str:
+        """What to type for `minibroker cluster ...` about this cluster, wherever it lies."""
+        is_default = self.root == DEFAULT_DIRECTORY.resolve()
+        place = () if is_default else ("--data-dir", str(self.root))
+        return shlex.join(["minibroker", "cluster", *map(str, words), *place])
 
     def broker_settings(self, node_id: int) -> dict[str, str]:
         """What `minibroker start` of one broker is told, but for its data directory."""

@@ -113,7 +113,7 @@ def watch(brokers: Sequence[Broker], launches: Sequence[Launch], orders: Orders)
 
 
 def _tell(broker: Broker, pid: int | None, state: State, *, was_paused: bool) -> None:
-    again = f"`minibroker cluster start {broker.node_id}` starts it again"
+    again = f"to start it again: {broker.layout.command('start', broker.node_id)}"
     match state:
         case State.RUNNING if was_paused:
             note(f"{broker} goes on")
@@ -135,10 +135,10 @@ def stop(brokers: Iterable[Broker]) -> list[Broker]:
     running = [broker for broker in brokers if broker.state.is_alive]
     left = end(running, STOP_S_MAX)
     if left:
-        numbers = " ".join(str(broker.node_id) for broker in left)
+        kill = left[0].layout.command("kill", *(broker.node_id for broker in left))
         raise Failure(
             f"{', '.join(map(str, left))} still runs after {STOP_S_MAX:.0f} s; to end it at once:"
-            f" minibroker cluster kill {numbers}"
+            f" {kill}"
         )
     unclean = [broker for broker in running if broker.state is State.ENDED]
     if unclean:
