@@ -96,9 +96,10 @@ def _check_ports(layout: Layout, brokers: list[Broker]) -> None:
         except OSError as error:
             is_new = not layout.file.exists()
             other = "--base-port" if is_new else f"{BASE_PORT} in {layout.file}"
+            reason = os.strerror(error.errno or 0)
             raise Failure(
-                f"{broker.address}, where {broker} is to listen, cannot be used"
-                f" ({os.strerror(error.errno or 0)}); stop who listens there, or choose other ports with {other}"
+                f"{broker.address}, where {broker} is to listen, cannot be used ({reason});"
+                f" stop who listens there, or choose other ports with {other}"
             ) from None
 
 
