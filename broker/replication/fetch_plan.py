@@ -80,8 +80,7 @@ class Assignment:
     @property
     def is_syncing(self) -> bool:
         """Whether its log end is not durable, and has to be before it may be told."""
-        log = self.partition.log
-        return self.partition.is_synced_before_ack and log.durable_end < log.log_end
+        return self.partition.own_end < self.partition.log.log_end
 
     def ask(self, bytes_max: int) -> PartitionFetch:
         """What to ask for now."""

@@ -148,7 +148,8 @@ class Follower:
             except Refused as refused:
                 return Taken(Next.BACK_OFF, str(refused))
             self.high_watermark = start
-        return Taken(Next.FETCH)
+            return Taken(Next.FETCH)
+        return Taken(Next.BACK_OFF, f"it did not have offset {log.log_end}, now it has")
 
     def fail(self, log: Log, reason: str) -> Taken:
         """Copy no more until the next role, and show why."""

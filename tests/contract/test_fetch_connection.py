@@ -5,7 +5,7 @@ Both talk to a leader of the test over real sockets: it answers what it is told 
 
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -15,10 +15,8 @@ from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
 from minibroker.client.channel import ChannelOptions, ConnectionLost
-from minibroker.client.net import Stream, TcpNetwork
-from minibroker.protocol.constants import FRAME_BYTES_MAX, PREFACE, ApiKey, ErrorCode
-from minibroker.protocol.messages import APIS
-from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from minibroker.client.net import TcpNetwork
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -32,9 +30,9 @@ from minibroker.protocol.messages.offsets import (
     PartitionOffset,
 )
 from minibroker.protocol.records.batch import InvalidBatch
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_request, encode_response
-from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.rpc.codec import RequestEnvelope
 from minibroker.protocol.types import Endpoint
+from tests.leaders import Leader, frame, leading
 from tests.unit.log.workbench import stored
 
 PATIENCE = ChannelOptions(request_timeout_s=5.0, connect_timeout_s=5.0)
@@ -59,70 +57,15 @@ def no_thread_is_left():
     assert not [each.name for each in left if "fetcher" in each.name]
 
 
-def frame(request: RequestEnvelope, message: object) -> list[bytes]:
-    """A whole answer."""
-    head, blobs = encode_response(request.correlation_id, message)
-    return [head, *blobs]
-
-
-VERSIONS = ApiVersionsResponse(
-    0, tuple(ApiVersion(int(key), api.version_min, api.version_max) for key, api in APIS.items())
-)
-
-
-class Leader:
-    """Answers API_VERSIONS by itself, the rest as `answer` says; an exception closes."""
-
-    def __init__(self, answer: Callable[[RequestEnvelope], list[bytes]]) -> None:
-        self.requests: list[RequestEnvelope] = []
-        self.asked = trio.Event()
-        self.left = trio.Event()  # a connection has ended
-        self.endpoint = Endpoint("127.0.0.1", 0)
-        self._answer = answer
-
-    async def run(self, task_status: trio.TaskStatus[None]) -> None:
-        listener = await TcpNetwork().listen(self.endpoint)
-        self.endpoint = listener.endpoint
-        task_status.started()
-        try:
-            async with trio.open_nursery() as nursery:
-                while True:
-                    nursery.start_soon(self._serve, await listener.accept())
-        finally:
-            listener.close()
-
-    async def _serve(self, stream: Stream) -> None:
-        try:
-            with suppress(EOFError, trio.BrokenResourceError):
-                await self._answer_all(stream)
-        finally:
-            stream.close()
-            self.left.set()
-
-    async def _answer_all(self, stream: Stream) -> None:
-        frames, memory = FrameReader(FRAME_BYTES_MAX), memoryview(bytearray(1 << 20))
-        assert await stream.receive_into(memory[: len(PREFACE)]) == len(PREFACE)
-        while count := await stream.receive_into(frames.space(memory)):
-            for each in list(frames.received(count, memory)):
-                request = decode_request(each)
-                if request.api_key == ApiKey.API_VERSIONS:
-                    await stream.send(frame(request, VERSIONS))
-                    continue
-                self.requests.append(request)
-                self.asked.set()
-                await stream.send(self._answer(request))
-            frames.park()
-
-
 @asynccontextmanager
-async def leading(answer: Callable[[RequestEnvelope], list[bytes]]) -> AsyncIterator[Leader]:
-    """A leader that listens."""
-    async with trio.open_nursery() as nursery:
-        leader = Leader(answer)
-        await nursery.start(leader.run)
-        with trio.fail_after(10):
-            yield leader
-        nursery.cancel_scope.cancel()
+async def asked(answer: Callable[[RequestEnvelope], list[bytes]]) -> AsyncIterator[Leader]:
+    """A leader that answers so."""
+
+    async def answer_to(request: RequestEnvelope) -> list[bytes]:
+        return answer(request)
+
+    async with leading(Leader(TcpNetwork(), Endpoint("127.0.0.1", 0), answer_to)) as leader:
+        yield leader
 
 
 def close(_: RequestEnvelope) -> list[bytes]:
@@ -144,7 +87,7 @@ async def test_records_come_checked(make):
         ),
     )
     answer = partial(frame, message=response)
-    async with leading(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
+    async with asked(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
         fetched = await connection.fetch(REQUEST)
         whole, corrupt, none = fetched.batches
         assert [header.base_offset for _, header in whole.headers] == [0, 2]
@@ -164,7 +107,7 @@ async def test_answers_of_any_size_arrive_whole(make, count):
         part = PartitionFetched("t", 0, records=batches[len(leader.requests) % 3] * count)
         return frame(request, FetchResponse(0, 0, (part,)))
 
-    async with leading(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
+    async with asked(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
         for step in range(1, 6):
             fetched = await connection.fetch(REQUEST)
             (part,) = fetched.response.partitions
@@ -176,14 +119,14 @@ async def test_offsets_are_listed(make):
     request = ListOffsetsRequest(2, (PartitionListOffsets("t", 0, -2, 5),))
     response = ListOffsetsResponse((PartitionOffset("t", 0, 0, -1, 17, 5),))
     answer = partial(frame, message=response)
-    async with leading(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
+    async with asked(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
         assert await connection.list_offsets(request) == response
     assert leader.requests[0].message == request
 
 
 async def test_a_long_poll_ends_when_its_task_is_cancelled(make):
     """At once, and the leader sees the connection end (A18)."""
-    async with leading(lambda _: SILENCE) as leader, trio.open_nursery() as nursery:
+    async with asked(lambda _: SILENCE) as leader, trio.open_nursery() as nursery:
 
         async def wait() -> None:
             async with make(PATIENCE)(leader.endpoint) as connection:
@@ -209,7 +152,7 @@ async def test_a_long_poll_ends_when_its_task_is_cancelled(make):
 )
 async def test_a_broken_answer_is_a_lost_connection(make, answer):
     """Whatever comes instead of an answer, the fetcher hears one thing."""
-    async with leading(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
+    async with asked(answer) as leader, make(PATIENCE)(leader.endpoint) as connection:
         with pytest.raises(ConnectionLost):
             await connection.fetch(REQUEST)
 
@@ -217,14 +160,14 @@ async def test_a_broken_answer_is_a_lost_connection(make, answer):
 async def test_an_answer_that_does_not_come_is_a_lost_connection(make):
     """After the time-out the leader counts as gone."""
     options = ChannelOptions(request_timeout_s=0.05)
-    async with leading(lambda _: SILENCE) as leader, make(options)(leader.endpoint) as connection:
+    async with asked(lambda _: SILENCE) as leader, make(options)(leader.endpoint) as connection:
         with pytest.raises(ConnectionLost):
             await connection.fetch(REQUEST)
 
 
 async def test_nobody_listens(make):
     """That is a lost connection, too, whether the port is closed or the name unknown."""
-    async with leading(close) as leader:
+    async with asked(close) as leader:
         pass
     for endpoint in (leader.endpoint, Endpoint("", 1), Endpoint("no.such.host.invalid", 1)):
         with pytest.raises(ConnectionLost):
@@ -249,7 +192,7 @@ async def test_a_leader_that_is_no_broker(make):
 
 async def test_what_goes_wrong_inside_comes_out_as_it_is(make):
     """An error of the own disk is none of the connection (architecture, 5)."""
-    async with leading(close) as leader:
+    async with asked(close) as leader:
         with pytest.raises(OSError, match="own disk") as caught:
             async with make(PATIENCE)(leader.endpoint):
                 raise OSError("own disk")

@@ -1,0 +1,172 @@
+"""A leader that exists for its followers only: it answers what a test tells it to answer.
+
+`Leader` speaks the wire over any network and leaves the answers to a function. `LogLeader` has logs
+to answer from, by the rules of A10, so that a follower can copy them.
+"""
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeAlias
+
+import trio
+
+from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.client.net import Network, Stream
+from minibroker.protocol.constants import (
+    EARLIEST_TIMESTAMP,
+    FRAME_BYTES_MAX,
+    PREFACE,
+    ApiKey,
+    ErrorCode,
+)
+from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetch, PartitionFetched
+from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
+from minibroker.protocol.rpc.codec import RequestEnvelope, decode_request, encode_response
+from minibroker.protocol.rpc.connection import FrameReader
+from minibroker.protocol.types import Endpoint, TopicPartition
+from tests.unit.log.workbench import Bench
+
+AnswerTo: TypeAlias = Callable[[RequestEnvelope], Awaitable[list[bytes]]]
+
+VERSIONS = ApiVersionsResponse(
+    0, tuple(ApiVersion(int(key), api.version_min, api.version_max) for key, api in APIS.items())
+)
+
+
+def frame(request: RequestEnvelope, message: object) -> list[bytes]:
+    """A whole answer."""
+    head, blobs = encode_response(request.correlation_id, message)
+    return [head, *blobs]
+
+
+class Leader:
+    """Answers API_VERSIONS by itself, the rest as `answer` says; an EOFError of it closes."""
+
+    def __init__(self, network: Network, endpoint: Endpoint, answer: AnswerTo) -> None:
+        self.requests: list[RequestEnvelope] = []
+        self.connection_count = 0
+        self.asked = trio.Event()
+        self.left = trio.Event()  # a connection has ended
+        self.endpoint = endpoint
+        self._network = network
+        self._answer = answer
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        """Listen and serve."""
+        listener = await self._network.listen(self.endpoint)
+        self.endpoint = Endpoint(self.endpoint.host, listener.endpoint.port)
+        task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    nursery.start_soon(self._serve, await listener.accept())
+        finally:
+            listener.close()
+
+    async def _serve(self, stream: Stream) -> None:
+        self.connection_count += 1
+        try:
+            with suppress(EOFError, trio.BrokenResourceError):
+                await self._answer_all(stream)
+        finally:
+            stream.close()
+            self.left.set()
+
+    async def _answer_all(self, stream: Stream) -> None:
+        frames, memory = FrameReader(FRAME_BYTES_MAX), memoryview(bytearray(1 << 20))
+        unread = len(PREFACE)
+        while unread:
+            unread -= await stream.receive_into(memory[:unread])
+        while count := await stream.receive_into(frames.space(memory)):
+            for each in list(frames.received(count, memory)):
+                request = decode_request(each)
+                if request.api_key == ApiKey.API_VERSIONS:
+                    await stream.send(frame(request, VERSIONS))
+                    continue
+                self.requests.append(request)
+                self.asked.set()
+                await stream.send(await self._answer(request))
+            frames.park()
+
+
+@asynccontextmanager
+async def leading(leader: Leader) -> AsyncIterator[Leader]:
+    """It listens during the block."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(leader.run)
+        with trio.fail_after(60):
+            yield leader
+        nursery.cancel_scope.cancel()
+
+
+class LogLeader(Leader):
+    """Leads the partitions in `logs` in epoch `leader_epoch`."""
+
+    def __init__(self, network: Network, endpoint: Endpoint, leader_epoch: int) -> None:
+        super().__init__(network, endpoint, self._answer_one)
+        self.logs: dict[TopicPartition, Bench] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.leader_epoch = leader_epoch
+        self.errors: dict[TopicPartition, ErrorCode] = {}
+        self.positions: dict[TopicPartition, int] = {}  # the last offset that was asked for
+        self._sessions = FetchSessions(random.Random(1), 10)
+
+    async def _answer_one(self, request: RequestEnvelope) -> list[bytes]:
+        message = request.message
+        if request.api_key == ApiKey.LIST_OFFSETS:
+            return frame(request, ListOffsetsResponse(tuple(map(self._offset, message.partitions))))
+        context = self._sessions.context(message, trio.current_time())
+        for asked in context.partitions:
+            self.positions[TopicPartition(asked.topic, asked.partition)] = asked.fetch_offset
+        deadline = trio.current_time() + message.wait_ms_max / 1000
+        while True:
+            room = message.bytes_max
+            fetched = []
+            for asked in context.partitions:
+                fetched.append(self._fetch(asked, room))
+                room = max(0, room - len(fetched[-1].records))
+            answers = context.answers(fetched)
+            if any(each.records or each.error or each.diverging_end >= 0 for each in fetched):
+                break
+            if trio.current_time() >= deadline:
+                break
+            await trio.sleep(0.001)
+        return frame(request, FetchResponse(0, context.session_id, answers))
+
+    def _fetch(self, asked: PartitionFetch, room: int) -> PartitionFetched:
+        name = TopicPartition(asked.topic, asked.partition)
+        error = self.errors.get(name, ErrorCode.NONE)
+        if asked.leader_epoch > self.leader_epoch:
+            error = ErrorCode.UNKNOWN_LEADER_EPOCH
+        elif asked.leader_epoch < self.leader_epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        log = self.logs[name].log
+        ours = log.epochs.end_offset_for(asked.last_fetched_epoch, log.log_end)
+        is_compared = asked.last_fetched_epoch >= 0
+        parted = (-1, -1)
+        if asked.fetch_offset < log.log_start:
+            error = error or ErrorCode.OFFSET_OUT_OF_RANGE
+        elif is_compared and (
+            ours.leader_epoch < asked.last_fetched_epoch or ours.offset < asked.fetch_offset
+        ):
+            parted = (ours.leader_epoch, ours.offset)
+        elif asked.fetch_offset > log.log_end:
+            error = error or ErrorCode.OFFSET_OUT_OF_RANGE
+        if error:
+            return PartitionFetched(*name, error)
+        known = (self.high_watermarks.get(name, log.log_end), log.log_start)
+        if parted != (-1, -1):
+            return PartitionFetched(*name, 0, *known, b"", *parted)
+        bytes_max = min(asked.bytes_max, room)
+        slices = log.read(asked.fetch_offset, bytes_max, log.log_end, at_least_one=room > 0)
+        return PartitionFetched(*name, 0, *known, b"".join(part.read() for part in slices))
+
+    def _offset(self, asked: object) -> PartitionOffset:
+        name = TopicPartition(asked.topic, asked.partition)
+        log = self.logs[name].log
+        is_start = asked.timestamp == EARLIEST_TIMESTAMP
+        offset = log.log_start if is_start else log.log_end
+        return PartitionOffset(*name, 0, -1, offset, self.leader_epoch)
