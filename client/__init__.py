@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         ConfigError,
         CorruptRecords,
         DeliveryFailed,
+        LogTruncated,
         OffsetOutOfRange,
         PositionError,
     )
@@ -45,6 +46,7 @@ __all__ = [
     "CorruptRecords",
     "Delivery",
     "DeliveryFailed",
+    "LogTruncated",
     "NewTopic",
     "OffsetOutOfRange",
     "PendingDelivery",
@@ -65,7 +67,7 @@ _HOMES: Final = {
     ),
     "minibroker.client.errors": (
         *("BufferFull", "ClientClosed", "ClientError", "ClientTimeout", "ConfigError"),
-        *("CorruptRecords", "DeliveryFailed", "OffsetOutOfRange", "PositionError"),
+        *("CorruptRecords", "DeliveryFailed", "LogTruncated", "OffsetOutOfRange", "PositionError"),
     ),
     "minibroker.client.options": ("Seams",),
     "minibroker.client.producer": ("Producer",),

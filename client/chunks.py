@@ -6,6 +6,7 @@ the next request. Batches that hold nothing for an application (control batches,
 all their records) only move the position.
 """
 
+from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
@@ -33,15 +34,13 @@ class ConsumerRecord(NamedTuple):
     headers: Headers
 
 
-def offset_behind(records: memoryview) -> int | None:
-    """The offset behind the last whole batch; None if there is none, or its length is wrong."""
-    next_offset = None
+def whole_batches(records: memoryview) -> Iterator[BatchHeader]:
+    """The headers of the batches that are complete, up to one whose length is wrong."""
     try:
         for _, header in iterate_headers(records):
-            next_offset = header.next_offset
+            yield header
     except InvalidBatch:
         pass  # found again, and reported, once it is the first of an answer
-    return next_offset
 
 
 class Chunk:

@@ -14,7 +14,7 @@ import trio
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientTimeout
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 
 T = TypeVar("T")
 
@@ -49,20 +49,23 @@ async def ask_controller(
     `BrokerError` where the controller does not serve such requests.
     """
     outcomes: dict[int, Outcome] = {}
-    lost: set[int] = set()
+    lost: frozenset[int] = frozenset()  # what was sent, and has no answer
     last: Exception | None = None
     with trio.move_on_after(cluster.options.patience_ms / 1000):
         while len(outcomes) < len(topics):
+            if cluster.controller_id == NO_NODE:
+                await cluster.refreshed()
+                continue
             left = [index for index in range(len(topics)) if index not in outcomes]
-            is_sent = False
             try:
                 channel = await cluster.channel(cluster.controller_id)
                 reply = channel.start(api_key, make_request(tuple(topics[i] for i in left)))
-                is_sent = True
+                last = ClientTimeout(f"{channel.endpoint} is silent")
+                before, lost = lost, lost | set(left)
                 response = await reply.wait()
+                lost = before
             except OSError as error:
                 last = error
-                lost |= set(left) if is_sent else set()
             else:
                 for index, result in zip(left, response.topics, strict=False):
                     if result.error != ErrorCode.NOT_CONTROLLER:

@@ -55,6 +55,13 @@ class OffsetOutOfRange(PositionError):
     """The log has no such offset (any more), and `auto.offset.reset` is `none`."""
 
 
+class LogTruncated(PositionError):
+    """Records that were read are no more: the log was cut below, and `auto.offset.reset` is `none`.
+
+    The text names the offset where the log now parts from what was read.
+    """
+
+
 class CorruptRecords(PositionError):
     """The stored bytes are damaged; nothing behind them was returned."""
 

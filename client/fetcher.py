@@ -9,6 +9,8 @@ Each broker has one FETCH under way at a time, on a connection of its own. It wa
 until there is data, so what becomes wanted meanwhile (after a seek) would have to wait with it.
 After a short grace the connection is closed then and the next request goes out on a new one; the
 fetch session survives that at the broker, but is begun anew, which is cheaper than to be unsure.
+While a partition has no leader, or one that is down, the metadata are asked for after every answer
+again; the cluster paces that.
 
 Nothing is fetched before the application asks for the first records: it may want to seek first.
 """
@@ -26,8 +28,9 @@ from minibroker.client.fetch_session import FetchSession, Limits
 from minibroker.client.links import FETCHES
 from minibroker.client.metadata import Leader
 from minibroker.client.offsets import ask_offsets
-from minibroker.client.positions import RETRY_S, RETRY_S_MAX, Positions
-from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.client.position import RETRY_S_MAX
+from minibroker.client.positions import Positions
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages.fetch import FetchResponse
 from minibroker.protocol.types import TopicPartition
 
@@ -45,6 +48,7 @@ class _Source:
 
     def __init__(self, node_id: int, limits: Limits) -> None:
         self.node_id = node_id
+        self.is_down = False  # the connection was lost, or could not be made
         self.session = FetchSession(limits)
         self.channel: RpcChannel | None = None
         self.is_interrupted = False
@@ -58,6 +62,7 @@ class Fetcher:
         self._positions = positions
         self._limits = limits
         self._sources: dict[int, _Source] = {}
+        self._topic_ids: dict[str, bytes] = {}
         self._warned: set[TopicPartition] = set()  # about these
         self._is_started = False
         self._changed = trio.lowlevel.ParkingLot()
@@ -89,25 +94,32 @@ class Fetcher:
             nursery.start_soon(self._hurry)
             task_status.started()
             while True:
-                is_complete = self._start_sources(nursery)
-                pause = float("inf") if is_complete else RETRY_S_MAX
-                with trio.move_on_after(pause):
-                    await self._changed.park()
+                self._note_topics()
+                self._start_sources(nursery)
+                await self._changed.park()
 
-    def _start_sources(self, nursery: trio.Nursery) -> bool:
-        """A task for each leader. False if some partition has none."""
-        is_complete = True
+    def _note_topics(self) -> None:
+        """Find those that are not the same any more."""
+        for topic in {name.topic: None for name in self._positions.assignment}:
+            topic_id = self._cluster.topic_id(topic)
+            if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
+                self._topic_ids[topic] = topic_id
+                self._positions.restart(topic)
+                self.tell()
+
+    def _start_sources(self, nursery: trio.Nursery) -> None:
+        """A task for each leader; where there is none, or it is down, have it asked for."""
         for name in self._positions.assignment:
             leader = self._cluster.leader_of(name)
             if leader is None:
                 self._cluster.want(name.topic)
                 self._warn(name)
-                is_complete = False
-            elif leader.node_id not in self._sources:
+            elif (source := self._sources.get(leader.node_id)) is None:
                 source = _Source(leader.node_id, self._limits)
                 self._sources[leader.node_id] = source
                 nursery.start_soon(self._fetch_from, source)
-        return is_complete
+            elif source.is_down:
+                self._cluster.request_refresh()
 
     def _warn(self, name: TopicPartition) -> None:
         """Say once that a partition does not exist; it may come to be (CCO-04)."""
@@ -154,14 +166,13 @@ class Fetcher:
                 continue
             try:
                 channel = await self._cluster.channel(source.node_id, FETCHES)
+                source.is_down = False
                 await self._fetch(source, channel, epoch_at)
             except OSError:
                 source.session.reset()
-                if source.is_interrupted:
-                    source.is_interrupted = False
-                else:
-                    self._cluster.request_refresh()
-                    await trio.sleep(RETRY_S)
+                source.is_down = not source.is_interrupted
+                source.is_interrupted = False
+                self._changed.unpark_all()
 
     async def _fetch(
         self,
@@ -193,9 +204,9 @@ class Fetcher:
             asked = session.asked(name)
             if asked is None:
                 continue
-            if answer.leader_id != NO_NODE:
-                self._cluster.update_leader(name, Leader(answer.leader_id, answer.leader_epoch))
-            if self._positions.note(asked, answer, now):
+            hint = Leader(answer.leader_id, answer.leader_epoch)
+            is_told = self._cluster.update_leader(name, hint)
+            if self._positions.note(asked, answer, now) and not is_told:
                 self._cluster.request_refresh()
         self.tell()
         self.arrived.unpark_all()

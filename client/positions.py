@@ -13,6 +13,12 @@ An answer that no longer fits (the application has sought elsewhere meanwhile) i
 for another fetch offset. What cannot be read on (damaged bytes, an offset that is gone and no
 policy for it) stops the partition: what lies before it is returned, then every poll raises, until
 the application seeks. Nothing is skipped in silence.
+
+A leader that was elected uncleanly may lack what was read here; its answer to a fetch says so
+(client/trail.py). What was fetched and is no more is dropped unseen. If the application has seen
+some of it, the partition goes on where the logs part, with a warning: nothing is read twice that
+is still the same, nothing is left out. With policy none it stops instead, and the error names both
+offsets. A topic that was made anew is a log cut to nothing.
 """
 
 import logging
@@ -21,89 +27,37 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final
 
-from minibroker.client.chunks import Chunk, ConsumerRecord, offset_behind
+from minibroker.client.chunks import Chunk, ConsumerRecord, whole_batches
 from minibroker.client.errors import (
     ClientError,
     CorruptRecords,
+    LogTruncated,
     OffsetOutOfRange,
     PositionError,
     error_code,
 )
 from minibroker.client.options import ConsumerOptions
+from minibroker.client.position import Position
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     INT64_MAX,
     LATEST_TIMESTAMP,
+    NO_EPOCH,
     NO_OFFSET,
     ErrorCode,
 )
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 
 CHUNKS_MAX: Final = 2
+# After so many failures in a row the leader is asked for anew, whatever they say.
+STUBBORN_FAILURES: Final = 5
 NOTHING: Final = memoryview(b"")
-# After an error that passes, doubling; a new leader is often there within a few of these.
-RETRY_S: Final = 0.02
-RETRY_S_MAX: Final = 0.2
 RESET_TO: Final = {"latest": LATEST_TIMESTAMP, "earliest": EARLIEST_TIMESTAMP}
 
 log = logging.getLogger("minibroker.client")
-
-
-class Position:
-    """One assigned partition.
-
-    Either it has a position, or `reset_to` says what is to be asked for (the sentinel for the
-    latest or the earliest offset), or there is a failure. `retry_at` is when to ask at the soonest.
-    """
-
-    __slots__ = (
-        "chunks",
-        "failure",
-        "failures",
-        "fetch_offset",
-        "high_watermark",
-        "is_out_of_range",
-        "is_paused",
-        "name",
-        "position",
-        "reset_to",
-        "retry_at",
-    )
-
-    def __init__(self, name: TopicPartition) -> None:
-        self.name = name
-        self.is_paused = False
-        self.high_watermark = NO_OFFSET
-        self.seek(None, None)
-
-    def seek(self, offset: int | None, reset_to: int | None) -> None:
-        """Go on from `offset`, or from what `reset_to` will turn out to be."""
-        self.position = offset
-        self.fetch_offset = offset
-        self.reset_to = reset_to
-        self.chunks: deque[Chunk] = deque()
-        self.failure: tuple[type[PositionError], str] | None = None
-        self.is_out_of_range = False
-        self.failures = 0
-        self.retry_at = float("-inf")
-
-    def defer(self, now: float) -> None:
-        """An error that passes: ask again a little later."""
-        self.retry_at = now + min(RETRY_S * 2 ** min(self.failures, 10), RETRY_S_MAX)
-        self.failures += 1
-
-    @property
-    def is_fetchable(self) -> bool:
-        """Whether more is wanted of it, were there room."""
-        return (
-            self.fetch_offset is not None
-            and self.failure is None
-            and not self.is_out_of_range
-            and not self.is_paused
-        )
 
 
 class Positions:
@@ -228,7 +182,7 @@ class Positions:
         """No answer to it yet."""
         for name in names:
             if (position := self._positions.get(name)) is not None:
-                position.defer(now)
+                position.defer(now, NO_EPOCH)
 
     def plan(
         self, epoch_at: Callable[[TopicPartition], int | None], now: float
@@ -249,10 +203,17 @@ class Positions:
                 continue
             if len(position.chunks) >= CHUNKS_MAX:
                 return [], 0
-            if position.retry_at <= now:
-                assert position.fetch_offset is not None
-                wanted.append(PartitionFetch(*name, position.fetch_offset, size, epoch))
+            if position.may_ask(epoch, now):
+                offset, last_epoch = position.fetch_offset, position.trail.last_epoch
+                assert offset is not None
+                wanted.append(PartitionFetch(*name, offset, size, epoch, last_epoch))
         return wanted, bytes_max
+
+    def restart(self, topic: str) -> None:
+        """The topic was deleted and made anew: go on with its first record."""
+        for name, position in self._positions.items():
+            if name.topic == topic and position.position:
+                self._cut_back(position, 0, "the topic was deleted and created again")
 
     def next_retry(self, now: float) -> float:
         """When something that failed may be asked for again; infinity if nothing waits."""
@@ -268,9 +229,11 @@ class Positions:
         if error == ErrorCode.NONE:
             position.failures = 0
             position.high_watermark = answer.high_watermark
-            if len(answer.records):
+            if answer.diverging_epoch != NO_EPOCH:
+                self._note_parting(position, answer)
+            elif len(answer.records):
                 assert isinstance(answer.records, bytes | bytearray | memoryview)
-                self._note_records(position, memoryview(answer.records))
+                self._note_records(position, memoryview(answer.records), asked.leader_epoch)
             return False
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             position.is_out_of_range = True
@@ -278,8 +241,8 @@ class Positions:
                 self._leave_range(position)
             return False
         if error in RETRIABLE and error != ErrorCode.CORRUPT_MESSAGE:
-            position.defer(now)
-            return error in REFRESH_METADATA
+            position.defer(now, asked.leader_epoch)
+            return error in REFRESH_METADATA or position.failures > STUBBORN_FAILURES
         kind = CorruptRecords if error == ErrorCode.CORRUPT_MESSAGE else PositionError
         position.failure = (kind, f"the broker answers {error.name}")
         return False
@@ -300,19 +263,46 @@ class Positions:
     def _chunk(self, name: TopicPartition, data: memoryview, start: int) -> Chunk:
         return Chunk(name, data, start, check_crcs=self._options.check_crcs)
 
-    def _note_records(self, position: Position, data: memoryview) -> None:
+    def _note_records(self, position: Position, data: memoryview, leader_epoch: int) -> None:
         assert position.fetch_offset is not None
-        next_offset = offset_behind(data)
-        if next_offset is not None and next_offset <= position.fetch_offset:
-            text = f"the broker sent records below offset {next_offset}"
+        behind, is_empty, last_epoch = position.fetch_offset, True, position.trail.last_epoch
+        for header in whole_batches(data):
+            # No log has an epoch above its leader's: such a one is damage, and not believed.
+            if last_epoch < header.leader_epoch <= leader_epoch:
+                last_epoch = header.leader_epoch
+                position.trail.note(OffsetAndEpoch(behind, last_epoch))
+            behind, is_empty = header.next_offset, False
+        if behind <= position.fetch_offset and not is_empty:
+            text = f"the broker sent records below offset {behind}"
             position.failure = (CorruptRecords, text)
             return
         if 2 * len(data) < len(memoryview(data.obj)):
             data = memoryview(bytes(data))  # rather than keep all of the answer it came in
         position.chunks.append(self._chunk(position.name, data, position.fetch_offset))
-        position.fetch_offset = next_offset or position.fetch_offset
+        position.fetch_offset = behind
         self._turns.append(position)
         self._positions[position.name] = self._positions.pop(position.name)
+
+    def _note_parting(self, position: Position, answer: PartitionFetched) -> None:
+        assert position.fetch_offset is not None
+        epoch, end = answer.diverging_epoch, answer.diverging_end
+        offset = position.trail.parting(epoch, end, position.fetch_offset)
+        self._cut_back(position, offset, "records were lost in an unclean leader election")
+
+    def _cut_back(self, position: Position, offset: int, reason: str) -> None:
+        """The log has other records, or none, from this offset on."""
+        stood = position.position
+        assert stood is not None
+        position.cut(min(offset, stood))
+        self.is_changed = True
+        if offset >= stood:  # nobody has seen any of it
+            return
+        text = f"the log was cut to offset {offset}: {reason}"
+        if self._options.auto_offset_reset == "none":
+            position.position = stood
+            position.failure = (LogTruncated, f"{text}; auto.offset.reset is none: seek")
+        else:
+            log.warning("%s at offset %d: %s; going on there", position.name, stood, text)
 
     def _take_from(self, position: Position, count: int) -> list[ConsumerRecord]:
         """Records of the oldest chunk; none if there were no more in it, and it is dropped."""

@@ -137,11 +137,12 @@ async def test_a_silent_broker_is_named(autojump_clock: Any, reading: Reading) -
     async with Admin(
         address, seams=reading.world.seams("admin"), default_api_timeout_ms=3000
     ) as admin:
-        assert await admin.list_topics() == []
+        await admin.create_topics("w")
+        assert await admin.list_topics() == ["w"]
         reading.world.network.hold("admin", reading.broker.name)
         with pytest.raises(Exception, match=f"METADATA: no answer from {address}.* is silent"):
             await admin.list_topics()
-        with pytest.raises(Exception, match=f"whether it was done is not known: {address} is sil"):
+        with pytest.raises(Exception, match=f"it was done is not known: .*: {address} is silent"):
             await admin.create_topics("x")
 
 
