@@ -24,10 +24,9 @@ from minibroker.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.client.admin import ClusterDescription
+    from minibroker.client.admin import ClusterDescription, ReplicasReport
     from minibroker.protocol.messages.configs import ConfigDescription
     from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
-    from minibroker.protocol.messages.replicas import DescribeReplicasResponse
 
 COUNTS = {
     "topic_count": "Topics",
@@ -65,12 +64,12 @@ def describe(
         names = admin.list_topics()
         topics = admin.describe_topics(*names)
         configs = admin.describe_configs(*names)
-        answers = admin.describe_replicas()
+        report = admin.describe_replicas()
     described = {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id,
         **_counts(topics, configs),
-        "brokers": _brokers(cluster, topics, answers, node_ids),
+        "brokers": _brokers(cluster, topics, report, node_ids),
     }
     print(json.dumps(described, indent=2) if output is OutputFormat.JSON else _text(described))
 
@@ -94,12 +93,12 @@ def _counts(
 def _brokers(
     cluster: "ClusterDescription",
     topics: "Iterable[TopicMetadata]",
-    answers: "Iterable[DescribeReplicasResponse]",
+    report: "ReplicasReport",
     node_ids: Iterable[int],
 ) -> list[dict[str, object]]:
     """Those that are alive, that shall hold a replica, or that the directory is for."""
     alive = {broker.node_id: broker for broker in cluster.brokers}
-    epochs = {answer.broker_id: answer.broker_epoch for answer in answers}
+    epochs = {node_id: answer.broker_epoch for node_id, answer in report.answers.items()}
     partitions = [partition for topic in topics for partition in topic.partitions]
     holders = {node_id for partition in partitions for node_id in partition.replicas}
     return [

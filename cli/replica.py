@@ -26,8 +26,9 @@ from minibroker.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
-    from minibroker.protocol.messages.replicas import DescribeReplicasResponse, ReplicaDescription
+    from minibroker.client.admin import ReplicasReport
+    from minibroker.protocol.messages.metadata import TopicMetadata
+    from minibroker.protocol.messages.replicas import ReplicaDescription
 
 LEADER = "leader"
 
@@ -43,13 +44,13 @@ class Row(NamedTuple):
     topic: str
     partition: int
     broker: int
-    role: str
-    leader_epoch: int | None
-    log_end: int | None
-    high_watermark: int | None
-    lag: int | None
-    in_sync: bool
-    reason: str
+    role: str = "unreachable"
+    leader_epoch: int | None = None
+    log_end: int | None = None
+    high_watermark: int | None = None
+    lag: int | None = None
+    in_sync: bool = False
+    reason: str = ""
 
 
 @app.callback()
@@ -72,60 +73,48 @@ def status(
         named = topic is not None or topic_option is not None
         names = [one_topic(topic, topic_option)] if named else admin.list_topics()
         topics = admin.describe_topics(*names)
-        answers = admin.describe_replicas(*names) if names else []
-    rows = list(replica_rows(topics, answers))
+        report = admin.describe_replicas(*names)
+    rows = list(replica_rows(topics, report))
     if output is OutputFormat.JSON:
         print(json.dumps([row._asdict() for row in rows], indent=2))
     else:
         print("".join(f"{line}\n" for line in table(rows)), end="")
 
 
-def replica_rows(
-    topics: "Iterable[TopicMetadata]", answers: "Iterable[DescribeReplicasResponse]"
-) -> Iterator[Row]:
+def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") -> Iterator[Row]:
     """By topic, partition and broker."""
     told: dict[tuple[str, int], dict[int, ReplicaDescription]] = {}
-    for answer in answers:
+    for node_id, answer in report.answers.items():
         for one in answer.replicas:
-            told.setdefault((one.topic, one.partition), {})[answer.broker_id] = one
+            told.setdefault((one.topic, one.partition), {})[node_id] = one
     for topic in topics:
         for partition in topic.partitions:
             here = told.get((topic.name, partition.partition), {})
-            yield from _rows_of(topic.name, partition, here)
+            leaders = [one for one in here.values() if one.role == LEADER]
+            leader = max(leaders, key=lambda one: one.leader_epoch, default=None)
+            # What the leader has confirmed is newer than what the controller told everybody.
+            isr = leader.isr if leader is not None else partition.isr
+            for node_id in sorted({*partition.replicas, *here}):
+                row = Row(topic.name, partition.partition, node_id, in_sync=node_id in isr)
+                if node_id in here:
+                    yield _told(row, here[node_id], leader)
+                elif node_id in report.answers:
+                    yield row._replace(role="missing", reason="the broker does not have it")
+                else:
+                    yield row._replace(reason=report.silent.get(node_id, ""))
 
 
-def _rows_of(
-    topic: str, partition: "PartitionMetadata", told: "dict[int, ReplicaDescription]"
-) -> Iterator[Row]:
-    """`told` is what brokers said of this partition, by broker."""
-    leaders = [one for one in told.values() if one.role == LEADER]
-    leader = max(leaders, key=lambda one: one.leader_epoch, default=None)
-    # What the leader has confirmed is newer than what the controller has told to everybody.
-    isr = leader.isr if leader is not None else partition.isr
-    for node_id in sorted({*partition.replicas, *told}):
-        one = told.get(node_id)
-        yield Row(
-            topic=topic,
-            partition=partition.partition,
-            broker=node_id,
-            role=one.role if one is not None else "unreachable",
-            leader_epoch=one.leader_epoch if one is not None else None,
-            log_end=_known(one.log_end) if one is not None else None,
-            high_watermark=_known(one.high_watermark) if one is not None else None,
-            lag=_lag(leader, one),
-            in_sync=node_id in isr,
-            reason=one.reason if one is not None else "",
-        )
-
-
-def _known(offset: int) -> int | None:
-    return offset if offset >= 0 else None
-
-
-def _lag(leader: "ReplicaDescription | None", one: "ReplicaDescription | None") -> int | None:
-    if leader is None or one is None or one.log_end < 0:
-        return None
-    return leader.log_end - one.log_end
+def _told(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | None") -> Row:
+    """The row of a replica that its broker has told of."""
+    is_there = one.log_end >= 0
+    return row._replace(
+        role=one.role,
+        leader_epoch=one.leader_epoch,
+        log_end=one.log_end if is_there else None,
+        high_watermark=one.high_watermark if one.high_watermark >= 0 else None,
+        lag=leader.log_end - one.log_end if leader is not None and is_there else None,
+        reason=one.reason,
+    )
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from minibroker.cli import cluster_describe, replica, topic
 from minibroker.cli.health import Health, health_of
 from minibroker.cli.replica import Row, replica_rows, table
 from minibroker.cli.terminal import OutputFormat
-from minibroker.client.admin import ClusterDescription
+from minibroker.client.admin import ClusterDescription, ReplicasReport
 from minibroker.protocol.messages.configs import ConfigDescription
 from minibroker.protocol.messages.metadata import BrokerMetadata, PartitionMetadata, TopicMetadata
 from minibroker.protocol.messages.replicas import DescribeReplicasResponse, ReplicaDescription
@@ -36,8 +36,8 @@ def held(partition: int, role: str, end: int, mark: int, **more: object) -> Repl
     return described
 
 
-ANSWERS = [
-    DescribeReplicasResponse(
+ANSWERS = {
+    1: DescribeReplicasResponse(
         1,
         11,
         (
@@ -45,7 +45,7 @@ ANSWERS = [
             held(1, "failed", 20, 15, leader_epoch=5, reason="would cut below 15"),
         ),
     ),
-    DescribeReplicasResponse(
+    2: DescribeReplicasResponse(
         2,
         12,
         (
@@ -53,7 +53,8 @@ ANSWERS = [
             held(1, "leader", 18, 18, leader_epoch=5, isr=(2,)),
         ),
     ),
-]
+}
+REPORT = ReplicasReport(ANSWERS, {3: "not alive"})
 
 
 class FakeAdmin:
@@ -74,8 +75,8 @@ class FakeAdmin:
         described = tuple(ConfigDescription(*item) for item in values.items())
         return dict.fromkeys(names, described)
 
-    def describe_replicas(self, *names: str) -> list[DescribeReplicasResponse]:
-        return ANSWERS
+    def describe_replicas(self, *names: str) -> ReplicasReport:
+        return REPORT
 
 
 @pytest.fixture(autouse=True)
@@ -92,28 +93,36 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_replica_has_a_row() -> None:
     """What each broker says of its replica, how far it is behind its leader, and that a dead
-    broker's replica is there too, with nothing known of it."""
-    rows = list(replica_rows([EVENTS], ANSWERS))
+    broker's replica is there too, with nothing known of it but why."""
+    rows = list(replica_rows([EVENTS], REPORT))
     assert rows == [
         Row("events", 0, 1, "leader", 4, 90, 70, 0, True, ""),
         Row("events", 0, 2, "follower", 4, 70, 70, 20, True, ""),
-        Row("events", 0, 3, "unreachable", None, None, None, None, False, ""),
+        Row("events", 0, 3, "unreachable", None, None, None, None, False, "not alive"),
         Row("events", 1, 1, "failed", 5, 20, 15, -2, False, "would cut below 15"),
         Row("events", 1, 2, "leader", 5, 18, 18, 0, True, ""),
-        Row("events", 1, 3, "unreachable", None, None, None, None, False, ""),
-        Row("events", 2, 3, "unreachable", None, None, None, None, True, ""),
+        Row("events", 1, 3, "unreachable", None, None, None, None, False, "not alive"),
+        Row("events", 2, 3, "unreachable", None, None, None, None, True, "not alive"),
     ]
 
 
 def test_the_leader_with_the_highest_epoch_counts() -> None:
     """A broker that was cut off and believes that it still leads is measured by the new leader."""
-    answers = [
-        DescribeReplicasResponse(1, 1, (held(0, "leader", 50, 40, leader_epoch=3, isr=(1,)),)),
-        DescribeReplicasResponse(2, 2, (held(0, "leader", 60, 60, leader_epoch=4, isr=(2,)),)),
-    ]
+    answers = {
+        1: DescribeReplicasResponse(1, 1, (held(0, "leader", 50, 40, leader_epoch=3, isr=(1,)),)),
+        2: DescribeReplicasResponse(2, 2, (held(0, "leader", 60, 60, leader_epoch=4, isr=(2,)),)),
+    }
+    report = ReplicasReport(answers, {3: "no answer"})
     only = TopicMetadata("events", 0, ID, False, PARTITIONS[:1])
-    found = [(row.broker, row.lag, row.in_sync) for row in replica_rows([only], answers)]
+    found = [(row.broker, row.lag, row.in_sync) for row in replica_rows([only], report)]
     assert found == [(1, 10, False), (2, 0, True), (3, None, False)]
+
+
+def test_a_replica_that_its_broker_does_not_have_is_missing() -> None:
+    """A broker that answers and says nothing of a replica that it shall hold is not unreachable."""
+    answers = {**ANSWERS, 3: DescribeReplicasResponse(3, 13)}
+    rows = replica_rows([EVENTS], ReplicasReport(answers, {}))
+    assert [(row.role, row.log_end) for row in rows if row.broker == 3] == [("missing", None)] * 3
 
 
 def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,11 +136,11 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
         *["events", "1", "1", "failed", "5", "20", "15", "-2", "no"],
         "would cut below 15",
     ]
-    assert last.split() == ["events", "2", "3", "unreachable", "-", "-", "-", "-", "yes"]
+    assert last.split() == [*("events", "2", "3", "unreachable"), *"----", "yes", "not", "alive"]
     assert head.index("LAG") == failed.index("-2")
     replica.status(output=OutputFormat.JSON)
     shown = json.loads(capsys.readouterr().out)
-    assert [Row(**row) for row in shown] == list(replica_rows([EVENTS], ANSWERS))
+    assert [Row(**row) for row in shown] == list(replica_rows([EVENTS], REPORT))
     assert list(table([])) == []
 
 
