@@ -23,3 +23,9 @@ def boot_id() -> str:
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return LINUX_BOOT_ID.read_text().strip()
+
+
+def boottime_s() -> float:
+    """Seconds since the machine's start, sleep included: the same clock in all its processes."""
+    # macOS has no CLOCK_BOOTTIME, but its CLOCK_MONOTONIC counts sleep.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

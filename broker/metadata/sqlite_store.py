@@ -1,4 +1,4 @@
-"""The metadata store in one SQLite file: the embedded default.
+"""The metadata store in one SQLite file, and its leases in a second: the embedded default.
 
 Every call is one prepared transaction that runs from BEGIN to COMMIT inside one visit to a worker
 thread, is read with fetchall, and never spans an await: no transaction is ever left open for a
@@ -6,210 +6,254 @@ cancelled task or a slow loop to forget. `synchronous=FULL` with the write-ahead
 durable before it is reported. BEGIN IMMEDIATE takes the write lock before anything is compared, so
 two processes on the same file exclude each other.
 
+Nobody keeps house here: every transaction first removes the entries of leases that have ended, and
+whoever watches looks every 20 ms, or when the next lease ends if that is earlier, whether another
+process has written (`data_version`, which reads shared memory) or a lease is over. All watchers of
+one store object share these looks. Renewing has a connection of its own, so that it waits neither
+for a long transaction nor for the write lock of the entries.
+
 SQLite keeps no checksums of its own. A row therefore carries the CRC of what it says, and a
 damaged store is an error that names the file: the broker stops, nothing is deleted or made anew.
 A topic that the metadata forgets would take its data with it.
 """
 
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path, PurePath
+import math
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import PurePath
 from typing import Final
 
 import trio
 from crc32c import crc32c
 
 from minibroker.broker.disk import InWorker
+from minibroker.broker.metadata.sqlite_file import (
+    Format,
+    connect,
+    damaged,
+    errors,
+    pragma,
+    transaction,
+)
+from minibroker.broker.metadata.sqlite_leases import BootClock, Leases
 from minibroker.broker.metadata.store import (
     ABSENT,
+    NO_LEASE,
     Compare,
     Delete,
     Entry,
+    Lease,
+    LeaseLost,
     Outcome,
     Put,
     Snapshot,
-    StoreError,
     StoreUnavailable,
 )
 
-APPLICATION_ID: Final = int.from_bytes(b"MBKm", "big")  # in the file's header: it is one of ours
-FORMAT_VERSION: Final = 1
-WRITE_LOCK_WAIT_S: Final = 1.0
+POLL_S: Final = 0.020
+POLL_S_MIN: Final = 0.001
 LAST_CHARACTER: Final = "\U0010ffff"
+LEASES_SUFFIX: Final = "-leases"  # after the name of the store's file
 
-# Nothing was written, and another try may go through.
-PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
-
-SCHEMA: Final = (
-    "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL,"
-    " crc INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE store (revision INTEGER NOT NULL)",
-    "INSERT INTO store VALUES (0)",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {FORMAT_VERSION}",
+FORMAT: Final = Format(
+    name="metadata store",
+    application_id=int.from_bytes(b"MBKm", "big"),
+    version=2,
+    schema=(
+        "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL,"
+        " revision INTEGER NOT NULL, lease INTEGER NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID",
+        f"CREATE INDEX leased ON entries (lease) WHERE lease <> {NO_LEASE}",
+        "CREATE TABLE store (revision INTEGER NOT NULL)",
+        "INSERT INTO store VALUES (0)",
+    ),
+    synchronous="FULL",
 )
 RANGE: Final = (
-    "SELECT key, value, revision, crc FROM entries WHERE key >= ? AND key < ? ORDER BY key"
+    "SELECT key, value, revision, lease, crc FROM entries WHERE key >= ? AND key < ? ORDER BY key"
 )
-PUT: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)"
+PUT: Final = "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)"
+LEASES_IN_USE: Final = f"SELECT DISTINCT lease FROM entries WHERE lease <> {NO_LEASE}"
+REMOVE_LEASED: Final = f"DELETE FROM entries WHERE lease = ? AND lease <> {NO_LEASE}"
 
 
 class SqliteStore:
     """See `MetadataStore`. Made by `open`."""
 
-    def __init__(self, path: PurePath, connection: sqlite3.Connection, in_worker: InWorker) -> None:
-        self._path = path
-        self._connection = connection
+    def __init__(self, entries: "_Entries", own_leases: Leases, in_worker: InWorker) -> None:
+        self._entries = entries
+        self._own_leases = own_leases
         self._in_worker = in_worker
         # One connection has one transaction: the next caller waits for the worker to be back.
         self._turn = trio.Lock()
+        self._lease_turn = trio.Lock()
+        self._poll_turn = trio.Lock()
+        self._poll_count = 0
+        self._next_end_in = math.inf
+        self._revision = 0  # the newest that is known here
+        self._has_written = trio.Event()  # since the last poll
 
     @classmethod
-    async def open(cls, path: PurePath, in_worker: InWorker) -> "SqliteStore":
+    async def open(cls, path: PurePath, clock: BootClock, in_worker: InWorker) -> "SqliteStore":
         """Open the file, or make it and its directory.
 
         Raises `StoreError` naming the file if that cannot be done, or if the file is damaged or
         belongs to something else; it is left as it is.
         """
-        return cls(path, await in_worker(_connect, path), in_worker)
+        entries, own_leases = await in_worker(_open, path, clock)
+        return cls(entries, own_leases, in_worker)
 
     async def get(self, prefix: str) -> Snapshot:
         async with self._turn:
-            return await self._in_worker(self._get, prefix)
+            return await self._in_worker(self._entries.get, prefix)
 
     async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
         assert len({write.key for write in writes}) == len(writes), "a key is written twice"
         async with self._turn:
-            return await self._in_worker(self._transact, compare, writes)
+            outcome = await self._in_worker(self._entries.transact, compare, writes)
+        if outcome.revision > self._revision:
+            self._revision = outcome.revision
+            self._has_written.set()
+        return outcome
+
+    async def watch(self, prefix: str, after: int) -> Snapshot:
+        while (snapshot := await self.get(prefix)).revision <= after:
+            while self._revision <= after:
+                await self._wait_for_poll()
+        return snapshot
+
+    async def grant(self, ttl_s: float) -> Lease:
+        async with self._lease_turn:
+            return await self._in_worker(self._own_leases.grant, ttl_s)
+
+    async def renew(self, lease_id: int) -> None:
+        async with self._lease_turn:
+            await self._in_worker(self._own_leases.renew, lease_id)
+
+    async def revoke(self, lease_id: int) -> None:
+        async with self._lease_turn:
+            await self._in_worker(self._own_leases.end, lease_id)
+        await self.transact([], [])
 
     async def close(self) -> None:
-        async with self._turn:
-            await self._in_worker(self._connection.close)
+        async with self._turn, self._lease_turn:
+            await self._in_worker(self._own_leases.close)
+            await self._in_worker(self._entries.close)
 
-    def _get(self, prefix: str) -> Snapshot:
-        with _transaction(self._connection, self._path, "BEGIN"):
-            revision = _revision(self._connection)
+    async def _wait_for_poll(self) -> None:
+        """Wait for the next look at what others did; the first to wait does it for all."""
+        count = self._poll_count
+        async with self._poll_turn:
+            if self._poll_count != count:
+                return
+            with trio.move_on_after(min(POLL_S, max(POLL_S_MIN, self._next_end_in))):
+                await self._has_written.wait()
+            self._has_written = trio.Event()
+            async with self._turn:
+                revision, self._next_end_in = await self._in_worker(self._entries.poll)
+            self._revision = max(self._revision, revision)
+            self._poll_count += 1
+
+
+class _Entries:
+    """The store's file, and the leases as they are seen from it.
+
+    Blocks, and is used by one thread at a time.
+    """
+
+    def __init__(self, path: PurePath, clock: BootClock) -> None:
+        self._path = path
+        self._connection = connect(path, FORMAT)
+        self._leases = Leases(_leases_path(path), clock)
+        self._data_version: object = None
+        self._polled_revision = 0
+
+    def get(self, prefix: str) -> Snapshot:
+        with transaction(self._connection, self._path, "BEGIN"):
+            revision = self._revision()
             bounds = (prefix, prefix + LAST_CHARACTER)
             rows = self._connection.execute(RANGE, bounds).fetchall()
-        return Snapshot(revision, {row[0]: _entry(self._path, *row) for row in rows})
+        return Snapshot(revision, {row[0]: self._entry(*row) for row in rows})
 
-    def _transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
-        with _transaction(self._connection, self._path, "BEGIN IMMEDIATE"):
-            revision = _revision(self._connection)
-            if any(self._revision_of(key) != expected for key, expected in compare):
-                return Outcome(False, revision)
-            if writes:
-                revision += 1
-                self._connection.execute("UPDATE store SET revision = ?", (revision,))
+    def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+        with transaction(self._connection, self._path, "BEGIN IMMEDIATE"):
+            census = self._leases.end_expired()
+            self._remove_entries_of_others_than(census.live)
             for write in writes:
-                self._write(write, revision)
-        return Outcome(True, revision)
+                if isinstance(write, Put) and write.lease not in (NO_LEASE, *census.live):
+                    raise LeaseLost(f"lease {write.lease} has ended")
+            is_granted = all(self._revision_of(key) == revision for key, revision in compare)
+            if is_granted and writes:
+                self._write(writes)
+            outcome = Outcome(is_granted, self._revision())
+        if census.ended:
+            with suppress(StoreUnavailable):  # what was written is written; the next one does it
+                self._leases.forget(census.ended)
+        return outcome
+
+    def poll(self) -> tuple[int, float]:
+        """The revision, and how many seconds from now the next lease ends."""
+        next_end_in = self._leases.next_end_in()
+        with errors(self._path):
+            data_version = pragma(self._connection, "data_version")
+            if data_version != self._data_version:  # it tells of other connections only
+                self._data_version, self._polled_revision = data_version, self._revision()
+        if next_end_in <= 0:
+            self._polled_revision = self.transact([], []).revision
+        return self._polled_revision, next_end_in
+
+    def close(self) -> None:
+        self._leases.close()
+        self._connection.close()
+
+    def _remove_entries_of_others_than(self, live: Collection[int]) -> None:
+        in_use = [row[0] for row in self._connection.execute(LEASES_IN_USE).fetchall()]
+        ended = [lease_id for lease_id in in_use if lease_id not in live]
+        if ended:
+            self._next_revision()
+        for lease_id in ended:
+            self._connection.execute(REMOVE_LEASED, (lease_id,))
+
+    def _write(self, writes: Sequence[Put | Delete]) -> None:
+        revision = self._next_revision()
+        for write in writes:
+            if isinstance(write, Put):
+                row = (write.key, write.value, revision, write.lease)
+                self._connection.execute(PUT, (*row, _crc(*row)))
+            else:
+                self._connection.execute("DELETE FROM entries WHERE key = ?", (write.key,))
+
+    def _next_revision(self) -> int:
+        self._connection.execute("UPDATE store SET revision = revision + 1")
+        return self._revision()
+
+    def _revision(self) -> int:
+        return int(self._connection.execute("SELECT revision FROM store").fetchall()[0][0])
 
     def _revision_of(self, key: str) -> int:
         query = "SELECT revision FROM entries WHERE key = ?"
         rows = self._connection.execute(query, (key,)).fetchall()
         return int(rows[0][0]) if rows else ABSENT
 
-    def _write(self, write: Put | Delete, revision: int) -> None:
-        if isinstance(write, Put):
-            crc = _crc(write.key, write.value, revision)
-            self._connection.execute(PUT, (write.key, write.value, revision, crc))
-        else:
-            self._connection.execute("DELETE FROM entries WHERE key = ?", (write.key,))
+    def _entry(self, key: str, value: bytes, revision: int, lease: int, crc: int) -> Entry:
+        if not isinstance(value, bytes) or _crc(key, value, revision, lease) != crc:
+            raise damaged(self._path, f"the entry {key!r} fails its checksum")
+        return Entry(value, revision)
 
 
-def _connect(path: PurePath) -> sqlite3.Connection:
+def _open(path: PurePath, clock: BootClock) -> tuple[_Entries, Leases]:
+    entries = _Entries(path, clock)
     try:
-        Path(path.parent).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make the directory of the metadata store: {error}") from error
-    with _errors(path):
-        connection = sqlite3.connect(
-            path, timeout=WRITE_LOCK_WAIT_S, isolation_level=None, check_same_thread=False
-        )
-    try:
-        _prepare(connection, path)
+        # A power cut may have taken the leases of entries that it left: nobody would notice.
+        entries.transact([], [])
+        return entries, Leases(_leases_path(path), clock)
     except BaseException:
-        connection.close()
+        entries.close()
         raise
-    return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: PurePath) -> None:
-    """Check that the file is a sound store of ours, or make it one if it is new."""
-    with _errors(path):
-        found = _pragma(connection, "application_id"), _pragma(connection, "user_version")
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()[0][0]
-    if found == (0, 0) and not tables:
-        with _transaction(connection, path, "BEGIN IMMEDIATE"):
-            # Another process may have made them while this one waited for the lock.
-            for statement in SCHEMA if not _pragma(connection, "user_version") else ():
-                connection.execute(statement)
-    elif found[0] != APPLICATION_ID:
-        raise StoreError(f"{path} is a database, but not a metadata store of minibroker")
-    elif found[1] != FORMAT_VERSION:
-        raise StoreError(
-            f"the metadata store {path} has format {found[1]}; this version reads {FORMAT_VERSION}"
-        )
-    with _errors(path):
-        _pragma(connection, "journal_mode = WAL")
-        _pragma(connection, "synchronous = FULL")
-        verdict = _pragma(connection, "quick_check(1)")
-    if verdict != "ok":
-        raise _damaged(path, str(verdict))
+def _leases_path(path: PurePath) -> PurePath:
+    return path.with_name(path.name + LEASES_SUFFIX)
 
 
-def _pragma(connection: sqlite3.Connection, pragma: str) -> object:
-    rows = connection.execute(f"PRAGMA {pragma}").fetchall()
-    return rows[0][0] if rows else None
-
-
-def _revision(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT revision FROM store").fetchall()[0][0])
-
-
-def _crc(key: str, value: bytes, revision: int) -> int:
-    return crc32c(b"%s\0%d\0%s" % (key.encode(), revision, value))
-
-
-def _entry(path: PurePath, key: str, value: bytes, revision: int, crc: int) -> Entry:
-    if not isinstance(value, bytes) or _crc(key, value, revision) != crc:
-        raise _damaged(path, f"the entry {key!r} fails its checksum")
-    return Entry(value, revision)
-
-
-def _damaged(path: PurePath, what: str) -> StoreError:
-    return StoreError(
-        f"the metadata store {path} is damaged: {what}. Nothing was deleted; put back a copy of "
-        f"the file before starting again"
-    )
-
-
-@contextmanager
-def _errors(path: PurePath) -> Iterator[None]:
-    """Turn SQLite's errors into ours; a misuse of its interface stays what it is."""
-    try:
-        yield
-    except sqlite3.ProgrammingError:
-        raise
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in PASSING:
-            raise StoreUnavailable(f"the metadata store {path}: {error}") from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise _damaged(path, str(error)) from error
-        raise StoreError(f"cannot use the metadata store {path}: {error}") from error
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, path: PurePath, begin: str) -> Iterator[None]:
-    """All that the block executes, or nothing of it."""
-    with _errors(path):
-        connection.execute(begin)
-        try:
-            yield
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+def _crc(key: str, value: bytes, revision: int, lease: int) -> int:
+    return crc32c(b"%s\0%d\0%d\0%s" % (key.encode(), revision, lease, value))

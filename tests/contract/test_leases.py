@@ -10,7 +10,9 @@ import random
 import pytest
 import trio
 
+from minibroker.broker.disk import in_worker
 from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import ABSENT, Compare, Delete, LeaseLost, Put
 from minibroker.testing.store import StoreLink
 
@@ -22,16 +24,25 @@ def clock():
     return trio.testing.MockClock(rate=1.0)
 
 
-@pytest.fixture(params=["memory", "links"])
+@pytest.fixture(params=["memory", "links", "sqlite", "two sqlite"])
 async def stores(request, tmp_path, clock):
     memory = MemoryStore()
     if request.param == "memory":
         opened = (memory, memory)
+    elif request.param == "sqlite":
+        opened = (await open_sqlite(tmp_path, clock),) * 2
+    elif request.param == "two sqlite":
+        opened = (await open_sqlite(tmp_path, clock), await open_sqlite(tmp_path, clock))
     else:
         opened = tuple(StoreLink(memory, random.Random(seed)) for seed in (1, 2))
     yield opened
     for store in opened:
         await store.close()
+
+
+async def open_sqlite(tmp_path, clock, boot="boot-1"):
+    boot_clock = BootClock(boot, clock.current_time)
+    return await SqliteStore.open(tmp_path / "metadata.db", boot_clock, in_worker)
 
 
 async def keys(store):

@@ -6,10 +6,11 @@ import sqlite3
 import pytest
 import trio
 
+from minibroker.broker.clock import boot_id, boottime_s
 from minibroker.broker.disk import in_worker
-from minibroker.broker.metadata import sqlite_store
+from minibroker.broker.metadata import sqlite_file
 from minibroker.broker.metadata.memory_store import MemoryStore
-from minibroker.broker.metadata.sqlite_store import SqliteStore
+from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import (
     ABSENT,
     Compare,
@@ -22,6 +23,10 @@ from minibroker.broker.metadata.store import (
 from minibroker.testing.store import StoreLink
 
 
+async def open_sqlite(path):
+    return await SqliteStore.open(path, BootClock(boot_id(), boottime_s), in_worker)
+
+
 @pytest.fixture(params=["memory", "link", "sqlite"])
 async def store(request, tmp_path):
     if request.param == "memory":
@@ -29,7 +34,7 @@ async def store(request, tmp_path):
     elif request.param == "link":
         opened = StoreLink(MemoryStore(), random.Random(1))
     else:
-        opened = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+        opened = await open_sqlite(tmp_path / "metadata.db")
     yield opened
     await opened.close()
 
@@ -145,11 +150,11 @@ async def test_closing_twice_is_no_error(store):
 
 async def test_sqlite_survives_a_reopen(tmp_path):
     """Entries and the revision are there when the file is opened again."""
-    first = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    first = await open_sqlite(tmp_path / "metadata.db")
     await first.transact([], [Put("key", b"1")])
     await first.transact([], [Put("key", b"2")])
     await first.close()
-    second = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    second = await open_sqlite(tmp_path / "metadata.db")
     snapshot = await second.get("")
     await second.close()
     assert (snapshot.revision, dict(snapshot.entries)) == (2, {"key": Entry(b"2", 2)})
@@ -157,8 +162,8 @@ async def test_sqlite_survives_a_reopen(tmp_path):
 
 async def test_sqlite_is_shared_by_two_openers(tmp_path):
     """Two openers of one file exclude each other by comparison."""
-    first = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
-    second = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    first = await open_sqlite(tmp_path / "metadata.db")
+    second = await open_sqlite(tmp_path / "metadata.db")
     assert (await first.transact([Compare("key", ABSENT)], [Put("key", b"1")])).succeeded
     assert not (await second.transact([Compare("key", ABSENT)], [Put("key", b"2")])).succeeded
     assert (await second.get("")).entries["key"].value == b"1"
@@ -168,8 +173,8 @@ async def test_sqlite_is_shared_by_two_openers(tmp_path):
 
 async def test_sqlite_commits_are_synced(tmp_path):
     """The write-ahead log is on and a commit is forced to the disk (WAL, synchronous=FULL)."""
-    store = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
-    connection = store._connection
+    store = await open_sqlite(tmp_path / "metadata.db")
+    connection = store._entries._connection
     assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
     assert connection.execute("PRAGMA synchronous").fetchall() == [(2,)]
     await store.close()
@@ -177,7 +182,7 @@ async def test_sqlite_commits_are_synced(tmp_path):
 
 async def test_sqlite_undoes_a_transaction_that_fails_in_the_middle(tmp_path):
     """An error between two writes undoes the first, and the store goes on."""
-    store = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    store = await open_sqlite(tmp_path / "metadata.db")
     with pytest.raises(TypeError):
         await store.transact([], [Put("first", b""), Put("second", None)])
     assert (await store.transact([], [Put("third", b"")])).revision == 1
@@ -186,7 +191,7 @@ async def test_sqlite_undoes_a_transaction_that_fails_in_the_middle(tmp_path):
 
 
 async def filled(path):
-    store = await SqliteStore.open(path, in_worker)
+    store = await open_sqlite(path)
     await store.transact([], [Put(f"key/{number}", b"value" * 50) for number in range(200)])
     await store.close()
 
@@ -210,19 +215,19 @@ async def test_a_damaged_or_foreign_file_is_refused_and_kept(tmp_path, kind):
         path.write_bytes(data[:6000] if kind == "cut" else data)
     before = path.read_bytes()
     with pytest.raises(StoreError, match=r"metadata\.db"):
-        await SqliteStore.open(path, in_worker)
+        await open_sqlite(path)
     assert path.read_bytes() == before
 
 
 async def test_a_changed_value_is_found_by_its_checksum(tmp_path):
     """A flipped bit in a value, which SQLite does not notice, is an error when it is read."""
     path = tmp_path / "metadata.db"
-    store = await SqliteStore.open(path, in_worker)
+    store = await open_sqlite(path)
     await store.transact([], [Put("key", b"precious")])
     await store.close()
     data = path.read_bytes()
     path.write_bytes(data.replace(b"precious", b"prexious"))
-    store = await SqliteStore.open(path, in_worker)
+    store = await open_sqlite(path)
     with pytest.raises(StoreError, match="checksum"):
         await store.get("")
     await store.close()
@@ -232,16 +237,16 @@ async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path):
     """A file where the directory should be, or a directory in the file's place, is named."""
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="directory of the metadata store"):
-        await SqliteStore.open(tmp_path / "file" / "metadata.db", in_worker)
+        await open_sqlite(tmp_path / "file" / "metadata.db")
     (tmp_path / "metadata.db").mkdir()
     with pytest.raises(StoreError, match=r"metadata\.db"):
-        await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+        await open_sqlite(tmp_path / "metadata.db")
 
 
 async def test_a_file_locked_by_another_is_unavailable_not_damaged(tmp_path, monkeypatch):
     """A writer that another process holds off says that a retry may help."""
-    monkeypatch.setattr(sqlite_store, "WRITE_LOCK_WAIT_S", 0.01)
-    store = await SqliteStore.open(tmp_path / "metadata.db", in_worker)
+    monkeypatch.setattr(sqlite_file, "WRITE_LOCK_WAIT_S", 0.01)
+    store = await open_sqlite(tmp_path / "metadata.db")
     other = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable):
