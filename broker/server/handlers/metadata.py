@@ -1,7 +1,7 @@
 """METADATA: the cluster as the newest image has it, making topics that are first asked for.
 
-A topic that does not exist is made where both the broker (`auto.create.topics.enable`) and the
-request allow it. The answer then waits for that, so that the asker learns its leaders at once
+A topic that does not exist is made, by whoever is controller, where both this broker
+(`auto.create.topics.enable`) and the request allow it. The answer then waits for that, so that the asker learns its leaders at once
 instead of asking again; a topic that could not be made carries the reason as its error.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage
 from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.server.services import Services
+from minibroker.broker.server.services import HangUp, Services
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
@@ -27,13 +27,18 @@ NO_ERRORS: Mapping[str, int] = {}
 def handle(
     services: Services, request: MetadataRequest, now: float
 ) -> MetadataResponse | Parked[MetadataResponse]:
-    """All topics, the named ones, or none."""
+    """All topics, the named ones, or none.
+
+    Raises `HangUp` until a controller has told the cluster: others may know more.
+    """
+    if not services.replicas.is_ready:
+        raise HangUp("the controller has not told this broker how the cluster stands")
     names = services.image.topics if request.topics is None else dict.fromkeys(request.topics)
     missing = [name for name in names if name not in services.image.topics]
     may_create = request.allow_auto_topic_creation and services.config.auto_create_topics_enable
     if not missing or not may_create:
         return _describe(services.image, tuple(names), NO_ERRORS)
-    job = services.controller.submit(CreateTopicsRequest(tuple(map(NewTopic, missing))))
+    job = services.controller.forward(CreateTopicsRequest(tuple(map(NewTopic, missing))))
 
     def attempt(now: float) -> MetadataResponse | None:
         if job.result is None:

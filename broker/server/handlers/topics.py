@@ -1,4 +1,7 @@
-"""CREATE_TOPICS and DELETE_TOPICS: handed to the controller, answered when it is done."""
+"""CREATE_TOPICS and DELETE_TOPICS: for the controller, answered when it is done.
+
+At any other broker the answer is NOT_CONTROLLER for each topic; METADATA says who is it.
+"""
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services

@@ -1,0 +1,387 @@
+"""Brokers that consist of a `ControllerNode` and a listener; what they are told is kept and shown.
+
+Everything between them is real: store, network, sessions, dispatch. Only the replicas are a fake:
+they take what they are told by its epochs, as real ones do, and remember how it came.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import trio
+
+from minibroker.broker.config import load
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.controller.ports import Ports, Registration
+from minibroker.broker.controller.state import PartitionRecord, State
+from minibroker.broker.metadata.cache import merged
+from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.metadata.model import ClusterImage
+from minibroker.broker.metadata.store import StoreUnavailable
+from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.listener import Acceptor
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionObeyed,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from minibroker.protocol.messages.replicas import (
+    DescribeReplicasRequest,
+    DescribeReplicasResponse,
+    ReplicaDescription,
+)
+from minibroker.protocol.messages.topics import (
+    ConfigEntry,
+    CreateTopicsRequest,
+    NewTopic,
+)
+from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.testing.network import SimulatedNetwork
+
+PORT = 9092
+ENOUGH_S = 10.0  # of virtual time, for anything that is waited for here
+T0 = TopicPartition("t", 0)
+
+
+class FakeReplicas:
+    """What a broker was told. `requests` are all that it obeyed, in order."""
+
+    def __init__(self, broker: "FakeBroker") -> None:
+        self._broker = broker
+        self._controller_epoch = -1
+        self.image = ClusterImage()
+        self.is_ready = True
+        self.roles: dict[TopicPartition, Any] = {}
+        self.logs: dict[TopicPartition, bytes] = broker.directory
+        self.tails: dict[TopicPartition, tuple[int, int]] = {}
+        self.errors: dict[TopicPartition, int] = {}
+        self.requests: list[Any] = []
+
+    def _refusal(self, request: Any) -> int:
+        if request.controller_epoch < self._controller_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if request.broker_epoch < self._broker.node.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        self._controller_epoch = request.controller_epoch
+        self.requests.append(request)
+        return ErrorCode.NONE
+
+    def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
+        error = self._refusal(request)
+        if error:
+            return LeaderAndIsrResponse(error)
+        return LeaderAndIsrResponse(0, tuple(map(self._take_role, request.partitions)))
+
+    def _take_role(self, state: Any) -> PartitionObeyed:
+        name = TopicPartition(state.topic, state.partition)
+        known = self.roles.get(name)
+        error = self.errors.get(name, 0)
+        if known is not None and known.topic_id != state.topic_id:
+            error = ErrorCode.INCONSISTENT_TOPIC_ID
+        elif known is not None and version(state) < version(known):
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        if not error:
+            self.roles[name] = state
+            self.logs[name] = state.topic_id
+        return PartitionObeyed(*name, error, state.leader_epoch, state.partition_epoch)
+
+    def update_metadata(self, request: UpdateMetadataRequest, now: float) -> UpdateMetadataResponse:
+        error = self._refusal(request)
+        if not error:
+            self.image = merged(self.image, request).image
+        return UpdateMetadataResponse(error)
+
+    def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
+        error = self._refusal(request)
+        if error:
+            return StopReplicaResponse(error)
+        for stopped in request.partitions:
+            name = TopicPartition(stopped.topic, stopped.partition)
+            assert stopped.delete
+            if self.logs.get(name) == stopped.topic_id:
+                self.roles.pop(name, None)
+                del self.logs[name]
+        return StopReplicaResponse(0)
+
+    def describe(self, request: DescribeReplicasRequest, now: float) -> DescribeReplicasResponse:
+        return DescribeReplicasResponse(
+            self._broker.node_id,
+            self._broker.node.broker_epoch,
+            tuple(
+                ReplicaDescription(*name, topic_id, last_epoch=epoch, log_end=end)
+                for name, topic_id in self.logs.items()
+                for epoch, end in [self.tails.get(name, (0, 0))]
+            ),
+        )
+
+
+def version(state: Any) -> tuple[int, int]:
+    """What orders of one partition are ordered by."""
+    return state.leader_epoch, state.partition_epoch
+
+
+class BrokerStore:
+    """The shared store as one broker reaches it: it may be cut off, or die at some call."""
+
+    def __init__(self, store: MemoryStore, die: Callable[[], None]) -> None:
+        self._store = store
+        self._die = die
+        self.is_cut = False
+        self.calls = 0
+        self.dies_at = -1  # this call is not made ...
+        self.dies_after = -1  # ... and this one is made, but its answer is never seen
+
+    async def _do(self, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        self.calls += 1
+        number = self.calls
+        if self.is_cut:
+            await trio.sleep(0.05)
+            raise StoreUnavailable("cut off")
+        if number == self.dies_at:
+            self._die()
+            await trio.sleep_forever()
+        answer = await call(*arguments)
+        if self.is_cut:
+            raise StoreUnavailable("cut off")
+        if number == self.dies_after:
+            self._die()
+            await trio.sleep_forever()
+        return answer
+
+    async def get(self, prefix: str) -> Any:
+        return await self._do(self._store.get, prefix)
+
+    async def transact(self, compare: Any, writes: Any) -> Any:
+        return await self._do(self._store.transact, compare, writes)
+
+    async def watch(self, prefix: str, after: int) -> Any:
+        return await self._do(self._store.watch, prefix, after)
+
+    async def grant(self, ttl_s: float) -> Any:
+        return await self._do(self._store.grant, ttl_s)
+
+    async def renew(self, lease_id: int) -> None:
+        await self._do(self._store.renew, lease_id)
+
+    async def revoke(self, lease_id: int) -> None:
+        await self._do(self._store.revoke, lease_id)
+
+    async def close(self) -> None:
+        raise AssertionError("whoever opened the store closes it")
+
+
+class FakeBroker:
+    """One broker and its directory. `start` may be called again after `kill` or `stop`."""
+
+    def __init__(self, fleet: "Fleet", node_id: int, settings: dict[str, str]) -> None:
+        self.node_id = node_id
+        self.name = f"broker-{node_id}"
+        self.directory_id = f"directory-{node_id}"
+        self.directory: dict[TopicPartition, bytes] = {}
+        self.run = 0
+        self.is_running = False
+        self._fleet = fleet
+        self._config = load(flags={"node.id": str(node_id), **settings}).config
+        self._rng = Random(f"{fleet.seed}/{node_id}")
+        self._scope = trio.CancelScope()
+
+    async def start(self, **registration: Any) -> None:
+        """A new process with this directory; `registration` is what it says of its last run."""
+        assert not self.is_running
+        self.run += 1
+        self._scope = trio.CancelScope()
+        self.store = BrokerStore(self._fleet.store, self._scope.cancel)
+        purgatory = Purgatory()
+        self.replicas = FakeReplicas(self)
+        ports = Ports(
+            self.replicas.take_roles,
+            self.replicas.stop,
+            self.replicas.update_metadata,
+            self.replicas.describe,
+            purgatory.notify,
+        )
+        network = self._fleet.network.host(self.name)
+        self.node = ControllerNode(self._config, self.store, network, ports, self._rng)
+        said = Registration(Endpoint(self.name, PORT), self.directory_id, self.run)
+        services: Any = Services(
+            self._config,
+            self.replicas,  # type: ignore[arg-type]
+            purgatory,
+            self.node,
+            FetchSessions(self._rng, 10),
+            lambda: 0,
+        )
+        await self._fleet.nursery.start(self._run, services, replace(said, **registration))
+
+    async def _run(self, services: Services, said: Registration, task_status: Any) -> None:
+        self.is_running = True
+        has_started = False
+        listener = await self._fleet.network.host(self.name).listen(Endpoint(self.name, PORT))
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(Acceptor(services, listener).run)
+                    await nursery.start(self.node.run, said)
+                    has_started = True
+                    task_status.started()
+                    await trio.sleep_forever()
+        except Exception:
+            # What a dead process still stumbles over is nobody's concern.
+            if not self._scope.cancel_called:
+                raise
+        finally:
+            self.kill()
+            if not has_started:
+                task_status.started()
+
+    def kill(self) -> None:
+        """The process dies; its registration stands until the lease ends."""
+        self.is_running = False
+        self._fleet.network.stop_host(self.name)
+        self._scope.cancel()
+
+    async def stop(self) -> None:
+        """A clean stop."""
+        await self.node.leave()
+        self.kill()
+        await self.node.close()
+
+    def leaders(self) -> dict[TopicPartition, int]:
+        """Who leads, as this broker was told."""
+        return {
+            TopicPartition(name, partition.partition): partition.leader
+            for name, topic in self.replicas.image.topics.items()
+            for partition in topic.partitions
+        }
+
+
+class Fleet:
+    """See the head of this module."""
+
+    def __init__(self, nursery: trio.Nursery, seed: int) -> None:
+        self.seed = seed
+        self.nursery = nursery
+        self.store = MemoryStore()
+        self.network = SimulatedNetwork(Random(seed))
+        self.brokers: dict[int, FakeBroker] = {}
+
+    def __getitem__(self, node_id: int) -> FakeBroker:
+        return self.brokers[node_id]
+
+    @property
+    def running(self) -> list[FakeBroker]:
+        return [broker for broker in self.brokers.values() if broker.is_running]
+
+    @property
+    def controller(self) -> FakeBroker:
+        """The one broker that believes it is controller."""
+        (found,) = [broker for broker in self.running if broker.node.is_controller]
+        return found
+
+    async def add(self, *node_ids: int, **settings: str) -> None:
+        """Start brokers that were not there before."""
+        flags = {name.replace("_", "."): value for name, value in settings.items()}
+        for node_id in node_ids:
+            self.brokers[node_id] = FakeBroker(self, node_id, flags)
+            await self.brokers[node_id].start()
+        await self.settled()
+
+    async def create(
+        self, name: str = "t", partitions: int = 1, replicas: int = 1, **c: str
+    ) -> Any:
+        """Make a topic, through whoever is controller."""
+        configs = tuple(ConfigEntry(key.replace("_", "."), value) for key, value in c.items())
+        new = NewTopic(name, partitions, replicas, configs)
+        job = self.running[0].node.forward(CreateTopicsRequest((new,)))
+        result = (await job.wait()).topics[0]
+        assert not result.error, result
+        return result
+
+    async def state(self) -> State:
+        """What the store says."""
+        return entries.read_state((await self.store.get("")).entries)
+
+    async def record(self, name: TopicPartition = T0) -> PartitionRecord:
+        """What the store says of a partition."""
+        record = (await self.state()).partition(name)
+        assert record is not None
+        return record
+
+    async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Wait on virtual time."""
+        with trio.move_on_after(ENOUGH_S):
+            while not await condition():
+                await trio.sleep(0.01)
+            return
+        raise AssertionError(f"it did not come to that: {what}; {await self.state()}")
+
+    async def settled(self) -> None:
+        """Until the registrations are admitted, and every running broker knows what the store
+        says."""
+
+        async def is_settled() -> bool:
+            snapshot = await self.store.get("")
+            state = entries.read_state(snapshot.entries)
+            registered = entries.read_brokers(snapshot.entries)
+            controllers = [broker for broker in self.running if broker.node.is_controller]
+            return (
+                len(controllers) == 1
+                and set(registered) == {broker.node_id for broker in self.running}
+                and all(
+                    state.admissions[node].epoch == registered[node].epoch
+                    for node in registered
+                    if node in state.admissions
+                )
+                and set(registered) <= set(state.admissions)
+                and all(knows(broker, state, registered) for broker in self.running)
+            )
+
+        await self.until(is_settled, "settled")
+
+
+def knows(broker: FakeBroker, state: State, registered: Any) -> bool:
+    """Whether a broker was told all that concerns it, and nothing else is left there."""
+    image = broker.replicas.image
+    if {node: one.epoch for node, one in image.brokers.items()} != {
+        node: one.epoch for node, one in registered.items()
+    }:
+        return False
+    roles = {}
+    if set(image.topics) != set(state.topics):
+        return False
+    for name, record in state.partitions():
+        topic = state.topics[name.topic]
+        known = image.topics[name.topic]
+        if known.id != topic.id or dict(known.configs) != dict(topic.configs):
+            return False
+        wanted = (record.leader, record.leader_epoch, record.partition_epoch, record.isr)
+        told = known.partitions[name.partition]
+        if wanted != (told.leader, told.leader_epoch, told.partition_epoch, told.isr):
+            return False
+        if broker.node_id in record.replicas:
+            roles[name] = wanted
+    return roles == {
+        name: (role.leader, role.leader_epoch, role.partition_epoch, role.isr)
+        for name, role in broker.replicas.roles.items()
+    }
+
+
+@asynccontextmanager
+async def open_fleet(count: int = 3, seed: int = 1, **settings: str) -> AsyncIterator[Fleet]:
+    """Brokers 1 to `count`, who know each other; killed at the end."""
+    async with trio.open_nursery() as nursery:
+        fleet = Fleet(nursery, seed)
+        await fleet.add(*range(1, count + 1), **settings)
+        yield fleet
+        for broker in fleet.running:
+            broker.kill()
