@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from minibroker.cli import cluster_layout
 from minibroker.cli.acknowledgement import meaning_of
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
 from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
@@ -69,7 +70,8 @@ def start(
 
     configure_logs(sys.stdout, log_format)
     config = limited(_named(loaded.config), _allow_many_files())
-    config = replace(config, log_dirs=_data_directory(Path(config.log_dirs)))
+    config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
+    _check_place(config)
     _check_store(config)
     try:
         trio.run(_run, config)
@@ -147,6 +149,22 @@ async def _real_system(config: "Config") -> "System":
     )
 
 
+def _check_place(config: "Config") -> None:
+    """A cluster's directory holds no broker's data, and its brokers are started with its store."""
+    root = Path(config.log_dirs)
+    if (root / cluster_layout.FILE).exists():
+        raise Failure(
+            f"{root} is the directory of a cluster, which `minibroker cluster up --data-dir {root}`"
+            " starts; a single broker needs another one"
+        )
+    if (root.parent / cluster_layout.FILE).exists() and config.metadata_store is None:
+        number = root.name.rpartition("-")[2]
+        raise Failure(
+            f"{root} belongs to a cluster: minibroker cluster start {number} --data-dir"
+            f" {root.parent}"
+        )
+
+
 def _check_store(config: "Config") -> None:
     """A store that knows nothing of what an earlier run has left is refused, and not made anew.
 
@@ -176,15 +194,17 @@ def _store_name(config: "Config") -> str:
 
 
 async def _open_store(name: str) -> "MetadataStore":
+    from minibroker.broker.clock import boot_id, boottime_s
     from minibroker.broker.disk import in_worker
 
     if name == MEMORY_STORE:
         from minibroker.broker.metadata.memory_store import MemoryStore
 
         return MemoryStore()
-    from minibroker.broker.metadata.sqlite_store import SqliteStore
+    from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 
-    return await SqliteStore.open(PurePath(name.partition(":")[2]), in_worker)
+    clock = BootClock(boot_id(), boottime_s)
+    return await SqliteStore.open(PurePath(name.partition(":")[2]), clock, in_worker)
 
 
 def _announce(config: "Config", started: "Started") -> None:
@@ -236,7 +256,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _data_directory(root: Path) -> Path:
+def data_directory(root: Path) -> Path:
     """Make it if it is not there."""
     try:
         root.mkdir(parents=True, exist_ok=True)

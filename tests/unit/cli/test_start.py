@@ -33,3 +33,27 @@ def test_a_lost_metadata_store_is_not_made_anew(tmp_path: Path, store: bytes | N
     assert done.returncode == 1
     assert done.stderr.startswith(f"% ERROR: the metadata store {path} is ")
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "options", "part"),
+    [
+        (".", [], "directory of a cluster"),
+        (".", ["--set", "metadata.store=memory:"], "directory of a cluster"),
+        ("broker-2", [], "minibroker cluster start 2 --data-dir"),
+    ],
+)
+def test_what_belongs_to_a_cluster_is_left_alone(
+    tmp_path: Path, place: str, options: list[str], part: str
+) -> None:
+    """A single broker does not start in a cluster's directory, nor in that of one of its brokers,
+    without the cluster's store; nothing is written."""
+    (tmp_path / "cluster.properties").write_text("cluster.brokers=3\ncluster.base.port=7000\n")
+    (tmp_path / "broker-2").mkdir()
+    root = tmp_path / place
+    before = sorted(root.iterdir())
+    command = [sys.executable, "-m", "minibroker.cli", "start", "--data-dir", str(root), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert part in done.stderr
+    assert sorted(root.iterdir()) == before
