@@ -201,7 +201,8 @@ async def _open_store(name: str) -> "MetadataStore":
         from minibroker.broker.metadata.memory_store import MemoryStore
 
         return MemoryStore()
-    from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
+    from minibroker.broker.metadata.sqlite_leases import BootClock
+    from minibroker.broker.metadata.sqlite_store import SqliteStore
 
     clock = BootClock(boot_id(), boottime_s)
     return await SqliteStore.open(PurePath(name.partition(":")[2]), clock, in_worker)
