@@ -77,6 +77,10 @@ class SimulatedNetwork:
         """A host that is there."""
         return self._hosts.get(name)
 
+    def names(self) -> list[str]:
+        """The hosts that are there, in the order in which they came."""
+        return list(self._hosts)
+
     def link(self, source: str, target: str) -> _Link:
         """One direction of the wire between two hosts."""
         return self._links.setdefault((source, target), _Link())

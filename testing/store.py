@@ -48,7 +48,7 @@ class StoreLink:
     ) -> None:
         self._store = store
         self._rng = rng
-        self._delay_s_max = delay_s_max
+        self.delay_s_max = delay_s_max
         self._is_cut = False
         self._healed = trio.Event()
         self._healed.set()
@@ -112,7 +112,7 @@ class StoreLink:
         await self._healed.wait()
 
     def _delay(self) -> float:
-        return self._rng.uniform(0, self._delay_s_max)
+        return self._rng.uniform(0, self.delay_s_max)
 
     def _broken(self) -> trio.Event:
         return trio.Event() if self._healed.is_set() else self._healed

@@ -1,7 +1,10 @@
 """Run seeds of the simulation: `python -m tests.sim --seeds 0-999`.
 
 One line per failure with the command that repeats it, a summary line last; exit code 1 if any
-seed failed.
+seed failed. Seeds do not depend on each other, so a long run may be done in parts: 0-99, 100-199,
+and so on. A single seed tells more: where it failed, and with `--trace` all that happened.
+
+The story is that of a cluster, or with `--story broker` that of one broker alone.
 """
 
 import argparse
@@ -9,37 +12,122 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 
-from tests.sim.chaos import run_seed
+import trio
+
+from minibroker.testing.cluster import simulate
+from minibroker.testing.pause import PROCESS
+from minibroker.testing.planted import PLANTED
+from tests.sim import chaos
+from tests.sim.cluster import Story
+
+
+class VirtualTime(logging.Filter):
+    """Gives a log record the virtual time and the process that it comes from."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Lets everything through."""
+        try:
+            record.now = trio.current_time()
+        except RuntimeError:  # outside of the simulation
+            record.now = 0.0
+        record.process_name = PROCESS.get() or "clients"
+        return True
+
+
+class Totals:
+    """What all seeds came to."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.virtual_s = 0.0
+        self.terms = 0
+        self.delivered = 0
+        self.faults = 0
+
+    def run_broker(self, seed: int) -> None:
+        """One broker alone."""
+        ledger = chaos.run_seed(seed)
+        self.delivered += ledger.sent
+        self.faults += len(ledger.faults)
+        self.virtual_s += chaos.CHAOS_S
+
+    def run_cluster(self, story: Story, is_traced: bool) -> None:
+        """A cluster."""
+        try:
+            told = simulate(story.run, story.seed)
+        finally:
+            if is_traced and story.watcher is not None:
+                print(*story.watcher.trace, sep="\n")
+        self.virtual_s += told.virtual_s
+        self.terms += told.terms
+        self.delivered += told.delivered
+        self.faults += told.faults
+
+    def __str__(self) -> str:
+        return (
+            f"{self.failed} failed; {self.virtual_s / 3600:.2f} virtual hours,"
+            f" {self.terms} failovers, {self.delivered} records delivered, {self.faults} faults"
+        )
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from causes(each)
+    else:
+        yield error
 
 
 def main() -> int:
     """Run the seeds asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST, or one seed")
+    parser.add_argument("--story", default="cluster", choices=("cluster", "broker"))
+    parser.add_argument("--planted", choices=sorted(PLANTED), help="a bug to be found")
+    parser.add_argument("--trace", action="store_true", help="tell what happened when")
+    parser.add_argument("--log", help="show the brokers' logs from this level on")
     given = parser.parse_args()
     first, _, last = given.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    logging.disable(logging.ERROR if len(seeds) > 1 else logging.NOTSET)
-    start = time.perf_counter()
-    failed = sent = faults = 0
+    set_logging(given.log)
+    replicas = {} if given.planted is None else {"replicas_type": PLANTED[given.planted]}
+    again = "".join(
+        f" --{name} {getattr(given, name)}"
+        for name in ("story", "planted")
+        if getattr(given, name) != parser.get_default(name)
+    )
+    totals, start = Totals(), time.process_time()
     for seed in seeds:
         try:
-            ledger = run_seed(seed)
+            if given.story == "broker":
+                totals.run_broker(seed)
+            else:
+                totals.run_cluster(Story(seed, **replicas), given.trace)
         except Exception as error:
-            failed += 1
-            print(f"seed {seed}: {error!r}; repeat: python -m tests.sim --seeds {seed}", flush=True)
+            totals.failed += 1
+            text = "; ".join(f"{type(each).__name__}: {each}" for each in causes(error))
+            command = f"python -m tests.sim --seeds {seed}{again}"
+            print(f"seed {seed}: {text}; repeat: {command}", flush=True)
             if len(seeds) == 1:
                 traceback.print_exc()
-        else:
-            sent += ledger.sent
-            faults += len(ledger.faults)
-    seconds = time.perf_counter() - start
-    print(
-        f"{len(seeds)} seeds, {failed} failed; {sent} records delivered under {faults} faults"
-        f" in {seconds:.0f} s"
+    print(f"{len(seeds)} seeds, {totals} in {time.process_time() - start:.0f} s of CPU")
+    return 1 if totals.failed else 0
+
+
+def set_logging(level: str | None) -> None:
+    """The brokers' logs are shown on request only: faults make them long."""
+    if level is None:
+        logging.disable(logging.CRITICAL)
+        return
+    handler = logging.StreamHandler()
+    handler.addFilter(VirtualTime())
+    handler.setFormatter(
+        logging.Formatter("%(now)9.4f %(process_name)s %(levelname)s %(name)s: %(message)s")
     )
-    return 1 if failed else 0
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,171 @@
+"""The story of one seed: a cluster under load and faults, then at rest, and judged.
+
+Everything is drawn from the seed: how many brokers, their settings, what clients send, which
+faults come when. Two phases. In the first (`CHAOS_S`) faults come on top of each other and only
+safety is asked for: the checkers look at every broker and at the store all the time. Then all is
+healed and the clients end, and within `REST_S_MAX` every record must be delivered, every partition
+be led, every replica in sync, everything that belongs to no topic be gone, and every consumer at
+the end. Then the ledgers are compared with what lies on the disks.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
+
+from minibroker.broker.replication.replicas import Replicas
+from minibroker.client.admin import NewTopic
+from minibroker.protocol.constants import ErrorCode
+from minibroker.testing.cluster import World, open_cluster, simulate
+from minibroker.testing.network import NetworkOptions
+from tests.sim.checkers import Violation
+from tests.sim.faults import Chaos
+from tests.sim.sights import Watcher
+from tests.sim.workload import (
+    REPLICAS,
+    TOPIC,
+    Clients,
+    churn,
+    consume,
+    insist,
+    produce,
+    reread,
+)
+
+CHAOS_S = 20.0
+REST_S_MAX = 120.0
+PRODUCERS = 2
+FLUSHES = ("never", "interval", "always")
+NETWORK = NetworkOptions(delay_s_min=0.0005, delay_s_max=0.01)
+
+
+class Told(NamedTuple):
+    """What a seed came to; `trace` repeats with it."""
+
+    delivered: int
+    faults: int
+    terms: int
+    virtual_s: float
+    trace: list[str]
+
+
+@dataclass
+class Story:
+    """One seed, and what brokers are made of where a bug is planted. `trace` grows as it runs."""
+
+    seed: int
+    replicas_type: type[Replicas] = Replicas
+    watcher: Watcher | None = None
+
+    async def run(self) -> Told:
+        """Raises `Violation` where a promise was broken, and what ended a broker."""
+        world = World(self.seed, NETWORK)
+        rng = world.rng("shape")
+        settings = draw_settings(world, FLUSHES[self.seed % len(FLUSHES)])
+        count = rng.choice((3, 3, 3, 4, 5))
+        async with open_cluster(world, settings, count, self.replicas_type) as cluster:
+            self.watcher = watcher = Watcher(world, cluster)
+            clients = Clients(world, cluster.address, rng.randint(1, 4))
+            chaos = Chaos(world, cluster, watcher, settings["flush"] == "always")
+            async with trio.open_nursery() as watching:
+                watching.start_soon(watcher.run)
+                await create(clients)
+                await suffer(clients, watcher, chaos)
+                watching.cancel_scope.cancel()
+            await watcher.look()
+            judge(clients, watcher)
+            return Told(
+                clients.delivered,
+                sum(chaos.counts.values()),
+                watcher.leaders.terms,
+                trio.current_time(),
+                watcher.trace,
+            )
+
+
+def draw_settings(world: World, flush: str) -> dict[str, str]:
+    """What all brokers of a seed have in common."""
+    rng = world.rng("settings")
+    return {
+        "flush": flush,
+        "flush.ms": "200",
+        "default.replication.factor": str(REPLICAS),
+        "min.insync.replicas": "2",
+        "auto.create.topics.enable": "false",
+        "broker.session.timeout.ms": "1000",
+        "broker.heartbeat.interval.ms": "250",
+        "replica.lag.time.max.ms": rng.choice(("1000", "2000", "4000")),
+        "replica.fetch.wait.max.ms": rng.choice(("100", "500")),
+        "replica.fetch.max.bytes": rng.choice(("1000", "1000000")),
+        "replica.socket.timeout.ms": "3000",
+        "num.replica.fetchers": rng.choice(("1", "2")),
+        "replica.high.watermark.checkpoint.interval.ms": rng.choice(("200", "5000")),
+        "controlled.shutdown.retry.backoff.ms": "200",
+        "log.segment.bytes": rng.choice(("2000", "20000", "1000000")),
+        "log.index.interval.bytes": "300",
+    }
+
+
+async def create(clients: Clients) -> None:
+    """The topic that stays."""
+    async with clients.admin("admin") as admin:
+        new = NewTopic(TOPIC, clients.partitions, REPLICAS)
+        await insist(lambda: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
+
+
+async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos) -> None:
+    """Both phases."""
+    async with trio.open_nursery() as readers:
+        readers.start_soon(consume, clients, 0)
+        readers.start_soon(reread, clients)
+        async with trio.open_nursery() as writers:
+            for number in range(PRODUCERS):
+                writers.start_soon(produce, clients, number)
+            writers.start_soon(churn, clients, 0)
+            await chaos.run(CHAOS_S)
+            watcher.note("healed")
+            clients.stop.set()
+            writers.cancel_scope.deadline = trio.current_time() + REST_S_MAX
+        if writers.cancel_scope.cancelled_caught:
+            raise Violation(f"the producers do not get through; {watcher.unsettled()}")
+        watcher.note("delivered")
+        with trio.move_on_after(REST_S_MAX) as scope:
+            await watch_until(watcher, lambda: not watcher.unsettled())
+        if scope.cancelled_caught:
+            raise Violation(f"the cluster does not come to rest: {watcher.unsettled()}")
+        watcher.note("at rest")
+        clients.drained.set()
+        readers.cancel_scope.deadline = trio.current_time() + REST_S_MAX
+    if readers.cancel_scope.cancelled_caught:
+        raise Violation("the consumers do not come to the end")
+
+
+async def watch_until(watcher: Watcher, is_done: Callable[[], bool]) -> None:
+    """Look until then."""
+    await watcher.look()
+    while not is_done():
+        await trio.sleep(0.1)
+        await watcher.look()
+
+
+def judge(clients: Clients, watcher: Watcher) -> None:
+    """Compare what clients were told with what is there. Raises `Violation`."""
+    stored = watcher.stored()
+    clients.ledger.judge(stored)
+    shown = clients.shown.values
+    there = {
+        (name, offset): value
+        for name, records in stored.items()
+        if name.topic == TOPIC
+        for offset, value in records
+    }
+    if shown != there:
+        wrong = [place for place in there if shown.get(place) != there[place]]
+        gone = [place for place in shown if place not in there]
+        raise Violation(f"shown and stored differ at {wrong[:5]}, gone are {gone[:5]}")
+
+
+def run_seed(seed: int, replicas_type: type[Replicas] = Replicas) -> Told:
+    """One deterministic run."""
+    return simulate(Story(seed, replicas_type).run, seed)

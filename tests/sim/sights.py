@@ -1,0 +1,225 @@
+"""Looks at a simulated cluster from outside, often, and shows what it sees to the checkers.
+
+What brokers hold is read from their objects, what is agreed from the store's raw entries: nothing
+goes over the simulated network or takes virtual time, so a look changes nothing.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import trio
+
+from minibroker.broker.log.log import Log
+from minibroker.broker.metadata.store import Snapshot
+from minibroker.protocol.records.batch import iterate_headers
+from minibroker.protocol.records.record import decode_records
+from minibroker.protocol.types import TopicPartition
+from minibroker.testing.cluster import (
+    DATA_DIRECTORY,
+    SimulatedBroker,
+    SimulatedCluster,
+    World,
+)
+from tests.sim.checkers import (
+    Agreed,
+    Checker,
+    Committed,
+    Key,
+    OneLeader,
+    Replica,
+    RisingHighWatermark,
+    Sight,
+    SoundIsr,
+)
+
+INTERVAL_S = 0.02
+EVERYTHING = 1 << 40
+
+
+class Watcher:
+    """All checkers, and the cluster that they are shown. `trace` tells who led what since when."""
+
+    def __init__(self, world: World, cluster: SimulatedCluster) -> None:
+        self.leaders = OneLeader()
+        self.committed = Committed()
+        self.trace: list[str] = []
+        self._checkers: tuple[Checker, ...] = (
+            self.leaders,
+            RisingHighWatermark(),
+            self.committed,
+            SoundIsr(),
+        )
+        self._world = world
+        self._cluster = cluster
+        self._lost: dict[int, int] = {}  # brokers whose machine lost power: at which store revision
+        self._last = Sight((), {})
+        self.revision = -1  # of the store, at the last look
+        self.controller = -1
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self.look()
+            await trio.sleep(INTERVAL_S)
+
+    @property
+    def agreed(self) -> Mapping[Key, Agreed]:
+        """What the store said at the last look."""
+        return self._last.agreed
+
+    async def look(self) -> Sight:
+        """Look once. Raises `Violation`."""
+        snapshot = await self._world.store.get("")
+        agreed = self._last.agreed
+        if snapshot.revision != self.revision:
+            agreed = read_agreed(snapshot)
+            self.revision = snapshot.revision
+            self.controller = _value(snapshot, "controller", "node_id", -1)
+            self._note_changes(agreed)
+            self._note_admissions(snapshot)
+        replicas = tuple(each for broker in self._cluster.brokers for each in holdings(broker))
+        self._last = Sight(replicas, agreed, frozenset(self._lost))
+        for checker in self._checkers:
+            checker.look(self._last)
+        return self._last
+
+    def note(self, text: str) -> None:
+        """Something for the trace."""
+        self.trace.append(f"{trio.current_time():9.4f} {text}")
+
+    def note_power_off(self, broker: int) -> None:
+        """Its tail may be lost."""
+        self._lost[broker] = self.revision
+
+    def may_lose_power(self, broker: int) -> bool:
+        """Whether nothing acknowledged is lost with this broker's unsynced tail: wherever it is in
+        sync, another member's tail is whole. Ask right after a look."""
+        return all(
+            any(
+                member != broker and member not in self._lost and member not in each.unsafe
+                for member in each.isr
+            )
+            for each in self._last.agreed.values()
+            if broker in each.isr
+        )
+
+    def _note_changes(self, agreed: Mapping[Key, Agreed]) -> None:
+        for key, state in agreed.items():
+            if self._last.agreed.get(key) != state:
+                self.note(
+                    f"{state.name} leader {state.leader} epoch {state.leader_epoch}"
+                    f" isr {state.isr}" + (f" unsafe {state.unsafe}" if state.unsafe else "")
+                )
+
+    def _note_admissions(self, snapshot: Snapshot) -> None:
+        for broker, revision in list(self._lost.items()):
+            entry = snapshot.entries.get(f"brokers/{broker}")
+            admitted = _value(snapshot, f"admissions/{broker}", "epoch", -1)
+            if entry is not None and entry.revision > revision and entry.revision == admitted:
+                del self._lost[broker]
+
+    def unsettled(self) -> str:
+        """What the last sight lacks to be a cluster at rest, or "" if it lacks nothing."""
+        held = {(each.broker, each.key): each for each in self._last.replicas}
+        for key, agreed in self._last.agreed.items():
+            if agreed.leader < 0 or set(agreed.isr) != set(agreed.replicas):
+                return f"{agreed.name}: {agreed}"
+            there = [held.pop((node, key), None) for node in agreed.replicas]
+            ends = {(each.log_end, each.high_watermark) for each in there if each is not None}
+            leads = {each.broker: each.leader_epoch for each in there if each and each.is_leader}
+            if None in there or len({*next(iter(ends))}) != 1 or len(ends) != 1:
+                return f"{agreed.name}: {[_ends(each) for each in there]}"
+            if leads != {agreed.leader: agreed.leader_epoch}:
+                return f"{agreed.name}: {agreed}, but those who lead it are {leads}"
+        if held:
+            return f"nobody needs {[str(each) for each in held.values()]}"
+        names = (broker.files.list(DATA_DIRECTORY) for broker in self._cluster.brokers)
+        strays = [name for each in names for name in each if name.endswith("-stray")]
+        return f"strays: {strays}" if strays else ""
+
+    def stored(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+        """All records of the topics that there are, from replicas that must be equal to the byte.
+
+        For a cluster at rest.
+        """
+        found = {}
+        for key, agreed in self._last.agreed.items():
+            logs = {each.read(0, each.log_end) for each in self._last.replicas if each.key == key}
+            assert len(logs) == 1, f"the replicas of {agreed.name} differ"
+            found[agreed.name] = decode(logs.pop())
+        return found
+
+
+def holdings(broker: SimulatedBroker) -> Iterator[Replica]:
+    """What a broker holds, if it runs."""
+    replicas = broker.replicas
+    if replicas is None or not broker.is_running:
+        return
+    for name in replicas.high_watermarks():
+        partition = replicas.get(name)
+        assert partition is not None, "what has a high watermark is there"
+        log = partition.log
+        yield Replica(
+            broker=broker.node_id,
+            life=broker.life,
+            key=(partition.topic_id.hex(), name.partition),
+            name=name,
+            is_leader=partition.is_leader,
+            leader_epoch=partition.leader_epoch,
+            high_watermark=partition.high_watermark,
+            log_start=log.log_start,
+            log_end=log.log_end,
+            generation=log.generation,
+            read=partial(read_log, log),
+        )
+
+
+def read_log(log: Log, start: int, end: int) -> bytes:
+    """The whole batches of a log between two offsets."""
+    return b"".join(bytes(part.read()) for part in log.read(start, EVERYTHING, end))
+
+
+def decode(data: bytes) -> list[tuple[int, bytes]]:
+    """Offsets and values of the records in some batches."""
+    return [
+        (record.offset, bytes(record.value or b""))
+        for position, header in iterate_headers(data)
+        for record in decode_records(data[position : position + header.size], header)
+    ]
+
+
+def read_agreed(snapshot: Snapshot) -> dict[Key, Agreed]:
+    """The partitions that the store has, of topics that are not deleted."""
+    names = {
+        json.loads(entry.value)["id"]: key.removeprefix("topics/")
+        for key, entry in snapshot.entries.items()
+        if key.startswith("topics/")
+    }
+    found = {}
+    for path, entry in snapshot.entries.items():
+        if not path.startswith("partitions/"):
+            continue
+        _, topic_id, number = path.split("/")
+        value = json.loads(entry.value)
+        if topic_id in names:
+            found[topic_id, int(number)] = Agreed(
+                TopicPartition(names[topic_id], int(number)),
+                value["leader"],
+                value["leader_epoch"],
+                tuple(value["isr"]),
+                tuple(value["replicas"]),
+                tuple(value.get("unsafe", ())),
+            )
+    return found
+
+
+def _value(snapshot: Snapshot, key: str, field: str, default: int) -> int:
+    entry = snapshot.entries.get(key)
+    return default if entry is None else int(json.loads(entry.value)[field])
+
+
+def _ends(replica: Replica | None) -> str:
+    if replica is None:
+        return "not there"
+    return f"broker {replica.broker}: {replica.high_watermark}/{replica.log_end}"

@@ -1,0 +1,174 @@
+"""What the clients of a simulated cluster do, and write down.
+
+Producers send numbered records with acks=all and idempotence. One consumer reads on for the whole
+time, one begins anew every few seconds and so meets old records again. Others make topics, fill
+and delete them. All of them must get through whatever happens: no fault lasts as long as their
+time-outs, so an error that reaches them is a violation.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+import trio
+
+from minibroker.client import Admin, Consumer, Producer, TopicPartition
+from minibroker.client.admin import NewTopic
+from minibroker.client.delivery import Delivery
+from minibroker.client.errors import ClientError
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.testing.cluster import World
+from tests.sim.checkers import Ledger, Shown, Violation
+
+TOPIC = "numbers"
+REPLICAS = 3
+PATIENCE_MS = 900_000
+REREAD_S = 6.0
+
+
+@dataclass
+class Clients:
+    """What all clients share; `stop` ends the producers, `drained` the readers."""
+
+    world: World
+    address: str
+    partitions: int
+    ledger: Ledger = field(default_factory=Ledger)
+    shown: Shown = field(default_factory=Shown)
+    stop: trio.Event = field(default_factory=trio.Event)
+    drained: trio.Event = field(default_factory=trio.Event)
+    delivered: int = 0
+
+    def take(self, delivery: Delivery) -> None:
+        """Called with the fate of every batch."""
+        if delivery.error is not None:
+            raise Violation(f"not delivered to {delivery.topic}: {delivery.error!r}")
+        name = TopicPartition(delivery.topic, delivery.partition)
+        for record in delivery.records():
+            self.ledger.note_acked(name, record.offset, bytes(record.value))
+            self.delivered += 1
+
+    def producer(self, host: str, rng: Random) -> Producer:
+        """One with options drawn from `rng`."""
+        return Producer(
+            self.address,
+            seams=self.world.seams(host),
+            on_delivery=self.take,
+            delivery_timeout_ms=PATIENCE_MS,
+            max_block_ms=PATIENCE_MS,
+            request_timeout_ms=rng.choice((1_000, 3_000)),
+            batch_size=rng.choice((200, 2_000)),
+            linger_ms=rng.choice((0, 5, 50)),
+            compression_type=rng.choice(("none", "none", "lz4")),
+        )
+
+    def consumer(self, host: str) -> Consumer:
+        """One that reads from the start."""
+        return Consumer(
+            self.address,
+            auto_offset_reset="earliest",
+            seams=self.world.seams(host),
+            default_api_timeout_ms=PATIENCE_MS,
+            request_timeout_ms=3_000,
+        )
+
+    def admin(self, host: str) -> Admin:
+        """One that does not give up."""
+        return Admin(
+            self.address,
+            seams=self.world.seams(host),
+            default_api_timeout_ms=PATIENCE_MS,
+            request_timeout_ms=3_000,
+        )
+
+
+async def produce(clients: Clients, number: int) -> None:
+    """Send numbered records until told to stop; return when all are delivered."""
+    host = f"producer-{number}"
+    rng = clients.world.rng(host)
+    numbers = count()
+    async with clients.producer(host, rng) as producer:
+        while not clients.stop.is_set():
+            for _ in range(rng.randint(1, 10)):
+                value = b"%d:%d" % (number, next(numbers))
+                clients.ledger.note_sent(TOPIC, value)
+                await producer.send(TOPIC, value, partition=rng.randrange(clients.partitions))
+            await trio.sleep(rng.expovariate(1 / 0.2))
+        await producer.flush()
+
+
+async def consume(clients: Clients, number: int) -> None:
+    """Read everything from the start; stop at the end of the log once all is `drained`."""
+    name = f"consumer-{number}"
+    async with clients.consumer(name) as consumer:
+        await consumer.assign_topics(TOPIC)
+        while not await read_on(clients, consumer, name):
+            pass
+
+
+async def reread(clients: Clients) -> None:
+    """Begin at the start again and again, as a new consumer."""
+    for turn in count():
+        async with clients.consumer("rereader") as consumer:
+            await consumer.assign_topics(TOPIC)
+            end = trio.current_time() + REREAD_S
+            while trio.current_time() < end or clients.drained.is_set():
+                if await read_on(clients, consumer, f"rereader-{turn}"):
+                    return
+
+
+async def read_on(clients: Clients, consumer: Consumer, name: str) -> bool:
+    """Poll once; whether that was all there will ever be."""
+    is_last = clients.drained.is_set()
+    records = await consumer.poll(1.0)
+    for record in records:
+        place = TopicPartition(record.topic, record.partition)
+        clients.shown.note(name, place, record.offset, bytes(record.value))
+    if records or not is_last:
+        return False
+    names = [TopicPartition(TOPIC, partition) for partition in range(clients.partitions)]
+    ends = await consumer.end_offsets(*names)
+    return all(consumer.position(each) == ends[each] for each in names)
+
+
+async def churn(clients: Clients, number: int) -> None:
+    """Make a topic, fill it, delete it, make it again; the last one may stay."""
+    host, topic = f"churn-{number}", f"extra-{number}"
+    rng = clients.world.rng(host)
+    async with clients.admin(host) as admin:
+        for turn in count():
+            new = NewTopic(topic, rng.randint(1, 2), REPLICAS)
+            await insist(lambda new=new: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
+            await fill(clients, host, new, turn)
+            await trio.sleep(rng.expovariate(1 / 1.0))
+            if clients.stop.is_set():
+                return
+            clients.ledger.forget(topic)
+            await insist(lambda: admin.delete_topics(topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+async def fill(clients: Clients, host: str, topic: NewTopic, turn: int) -> None:
+    """Some records, all delivered."""
+    rng = clients.world.rng(f"{host}/{turn}")
+    async with clients.producer(host, rng) as producer:
+        for number in range(rng.randint(0, 20)):
+            value = b"%s.%d:%d" % (host.encode(), turn, number)
+            clients.ledger.note_sent(topic.name, value)
+            await producer.send(topic.name, value, partition=rng.randrange(topic.partition_count))
+        await producer.flush()
+
+
+async def insist(call: Callable[[], Awaitable[object]], done: ErrorCode) -> None:
+    """Do it until it is done: the answer to an earlier try may have been lost."""
+    while True:
+        try:
+            await call()
+            return
+        except BrokerError as error:
+            if error.code == done:
+                return
+            await trio.sleep(0.2)
+        except ClientError:
+            await trio.sleep(0.2)
