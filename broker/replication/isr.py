@@ -71,12 +71,20 @@ class IsrChanges:
             self._waiting.setdefault(name, proposal)
 
     async def take(self) -> list[IsrProposal]:
-        """What waits, as much as one request may hold; waits for something."""
+        """As `take_nowait`, once there is something."""
         while not self._waiting:
             self._news = trio.Event()
             await self._news.wait()
+        return self.take_nowait()
+
+    def take_nowait(self) -> list[IsrProposal]:
+        """What waits, as much as one request may hold."""
         names = [*self._waiting][:PARTITIONS_MAX]
         return [self._waiting.pop(name) for name in names]
+
+    def statistics(self) -> int:
+        """How many wait to be sent."""
+        return len(self._waiting)
 
 
 async def keep_isrs(leaders: Leaders, changes: IsrChanges, call: Call, interval_s: float) -> None:

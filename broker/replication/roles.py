@@ -191,14 +191,12 @@ class Leader:
         After any other term nothing is kept: a leader in between may have cut the followers' logs.
         """
         assert before.leader_epoch + 1 == self.leader_epoch
-        for replica, progress in self._progress.items():
+        for replica in self._progress:
             known = before.progress_of(replica)
             if known is not None:
                 is_in_sync = replica in self.isr
                 known.carry_on(is_in_sync=is_in_sync, leader_end=self.epoch_start, now=now)
                 self._progress[replica] = known
-            else:
-                assert progress.log_end == NO_OFFSET
 
     def update(self, state: PartitionState) -> None:
         """Take over a confirmed in-sync set and assignment of the same term; what was pending is

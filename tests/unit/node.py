@@ -1,34 +1,39 @@
 """A broker without connections and tasks, for tests that call its parts directly.
 
-Everything is real but the disk; roles are given by the same orders that a controller gives.
+Everything is real but the disk, who copies, and the controller: roles are given by the same orders
+that a controller gives.
 """
 
 import itertools
 import random
 from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Any, cast
 
 from minibroker.broker.config import Config, load
-from minibroker.broker.controller.controller import Controller, Ports
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.metadata.memory_store import MemoryStore
-from minibroker.broker.metadata.model import (
-    BrokerImage,
-    ClusterImage,
-    LeaderAndIsr,
-    PartitionImage,
-    PartitionState,
-    StoppedPartition,
-    StopReplica,
-    TopicImage,
-)
+from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.replication.flusher import Flusher
+from minibroker.broker.replication.hosted import Parts
+from minibroker.broker.replication.isr import IsrChanges
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
-from minibroker.broker.replication.replicas import Obeyed, Replicas
+from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.replication.roles import FollowerFetch, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.services import Services
+from minibroker.protocol.messages.control import (
+    LeaderAndIsrRequest,
+    LiveBroker,
+    PartitionObeyed,
+    PartitionState,
+    StoppedPartition,
+    StopReplicaRequest,
+    TopicState,
+    UpdateMetadataRequest,
+)
 from minibroker.protocol.messages.fetch import PartitionFetched
+from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -59,83 +64,164 @@ def state_of(
     return PartitionState(name.topic, topic_id, name.partition, leader, *epochs, isr, replicas)
 
 
-class Node:
-    """Broker 1 on a disk of its own."""
+class RecordingCopier:
+    """Copies nothing, and remembers what it was told."""
 
-    def __init__(self, files: SimulatedFiles | None = None, **settings: str) -> None:
+    def __init__(self) -> None:
+        self.assigned: dict[TopicPartition, Partition] = {}
+        self.endpoints: dict[int, Endpoint] = {}
+        self.calls: list[tuple[str, TopicPartition]] = []
+
+    def assign(self, partition: Partition) -> None:
+        self.calls.append(("assign", partition.topic_partition))
+        self.assigned[partition.topic_partition] = partition
+
+    def unassign(self, name: TopicPartition) -> None:
+        self.calls.append(("unassign", name))
+        self.assigned.pop(name, None)
+
+    def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
+        self.endpoints.update(endpoints)
+
+    def note_flushed(self, partition: Partition) -> None:
+        self.calls.append(("note_flushed", partition.topic_partition))
+
+
+class NoController:
+    """Somebody else is controller; the session lasts until a test ends it."""
+
+    is_session_over = False
+
+    def is_lease_current(self, now: float) -> bool:
+        return not self.is_session_over
+
+
+class Node:
+    """Broker 1 on a disk of its own, in its first registration, epoch 1."""
+
+    def __init__(
+        self,
+        files: SimulatedFiles | None = None,
+        *,
+        replicas_type: type[Replicas] = Replicas,
+        **settings: str,
+    ) -> None:
         flags = {name.replace("_", "."): value for name, value in settings.items()}
         self.config: Config = load(flags=flags).config
         self.files = files or SimulatedFiles(random.Random(1))
         self.wall_time_ms = 1_000
+        self.broker_epoch = 1
         self.manager = LogManager(self.files, ROOT, self.config.for_topic().limits())
         self.manager.start("boot", "cluster", 1, self.wall_time_ms)
         self.purgatory = Purgatory()
-        self.flusher = Flusher(self.purgatory, self._sync_dir)
-        self.replicas = Replicas(
-            self.config, self.manager, self.purgatory, self.flusher, lambda: self.wall_time_ms
+        self.flusher = Flusher(self._sync_dir)
+        self.copier = RecordingCopier()
+        self.isr_changes = IsrChanges()
+        parts = Parts(
+            manager=self.manager,
+            purgatory=self.purgatory,
+            flusher=self.flusher,
+            copier=self.copier,
+            isr_changes=self.isr_changes,
+            wall_ms=lambda: self.wall_time_ms,
+            broker_epoch=lambda: self.broker_epoch,
         )
-        rng = random.Random(2)
-        ports = Ports(
-            self.replicas.reconfigure,
-            self.replicas.apply,
-            self.replicas.stop,
-            self._publish,
-            self.purgatory.notify,
-        )
+        self.replicas = replicas_type(self.config, parts)
+        brokers = {1: BrokerImage(1, Endpoint("broker-1", 9092), 1)}
+        self.replicas.image = ClusterImage("cluster", 1, 0, brokers)
+        self.controller = NoController()
         self.services = Services(
             config=self.config,
             replicas=self.replicas,
             purgatory=self.purgatory,
-            controller=Controller(self.config, MemoryStore(), ports, rng),
-            fetch_sessions=FetchSessions(rng, 10),
+            controller=cast(Any, self.controller),
+            fetch_sessions=FetchSessions(random.Random(2), 10),
             wall_ms=lambda: self.wall_time_ms,
-            image=ClusterImage("cluster", 1, 0, {1: BrokerImage(1, Endpoint("broker-1", 9092), 1)}),
         )
 
     async def _sync_dir(self, directory: PurePath) -> None:
         self.files.sync_dir(directory)
 
-    def _publish(self, image: ClusterImage) -> None:
-        self.services.image = image
+    # -- orders
 
     def lead(self, *states: PartitionState, overrides: Mapping[str, str] | None = None) -> None:
         """Take these roles, and know the partitions from the metadata too."""
         states = states or (state_of(),)
-        for topic, partitions in itertools.groupby(states, key=lambda state: state.topic):
-            if overrides:
-                self.replicas.reconfigure(topic, overrides)
+        for _, partitions in itertools.groupby(states, key=lambda state: state.topic):
             self.know(*partitions, overrides=overrides)
         results = self.apply(*states)
         assert not any(result.error for result in results), results
 
     def know(self, *states: PartitionState, overrides: Mapping[str, str] | None = None) -> None:
-        """Have the partitions of one topic in the metadata."""
-        partitions = tuple(
-            PartitionImage(
-                state.partition,
-                state.leader,
-                state.leader_epoch,
-                state.isr,
-                state.replicas,
-                state.partition_epoch,
-            )
-            for state in states
+        """Have the partitions of one topic in the metadata, and its settings."""
+        entries = tuple(ConfigEntry(*entry) for entry in (overrides or {}).items())
+        topic = TopicState(states[0].topic, states[0].topic_id, entries, len(states))
+        self.update(topics=(topic,), partitions=states)
+
+    def forget(self, state: PartitionState) -> None:
+        """Have a topic in the metadata no more."""
+        deleted = PartitionState(
+            *(state.topic, state.topic_id, state.partition, -2),
+            *(state.leader_epoch, state.partition_epoch, (), ()),
         )
-        topic = TopicImage(states[0].topic_id, states[0].topic, overrides or {}, partitions)
-        self.services.image = self.services.image.with_topic(topic)
+        self.update(partitions=(deleted,))
+
+    def configure(self, topic: str = "t", **overrides: str) -> None:
+        """Give a topic that is known other settings of its own."""
+        image = self.services.image.topics[topic]
+        entries = tuple(
+            ConfigEntry(name.replace("_", "."), value) for name, value in overrides.items()
+        )
+        self.update(topics=(TopicState(topic, image.id, entries, 0),))
+
+    def live(self, *brokers: int, epoch: int = 1, leaving: tuple[int, ...] = ()) -> None:
+        """These brokers are registered, in this epoch; `leaving` are about to stop."""
+        self.update(
+            brokers=tuple(
+                LiveBroker(node_id, f"broker-{node_id}", 9092, epoch, node_id in leaving)
+                for node_id in brokers
+            )
+        )
+
+    def update(self, *, controller_epoch: int = 0, now: float = 0.0, **told: Any) -> int:
+        """An UPDATE_METADATA of the controller; its error."""
+        brokers = tuple(
+            LiveBroker(b.node_id, *b.endpoint, b.epoch, b.is_shutting_down)
+            for b in self.services.image.brokers.values()
+        )
+        request = UpdateMetadataRequest(
+            1, controller_epoch, self.broker_epoch, **{"brokers": brokers, **told}
+        )
+        return self.replicas.update_metadata(request, now).error
 
     def apply(
-        self, *states: PartitionState, controller_epoch: int = 0, is_full: bool = False
-    ) -> tuple[Obeyed, ...]:
-        """An order of the controller."""
-        return self.replicas.apply(LeaderAndIsr(1, controller_epoch, 1, states, is_full))
+        self,
+        *states: PartitionState,
+        controller_epoch: int = 0,
+        is_full: bool = False,
+        now: float = 0.0,
+    ) -> tuple[PartitionObeyed, ...]:
+        """A LEADER_AND_ISR of the controller, which is not refused."""
+        request = LeaderAndIsrRequest(
+            1, controller_epoch, self.broker_epoch, states, is_full=is_full
+        )
+        response = self.replicas.take_roles(request, now)
+        assert not response.error, response
+        return response.partitions
 
     def stop(
         self, state: PartitionState, *, delete: bool, leader_epoch: int, controller_epoch: int = 0
-    ) -> tuple[Obeyed, ...]:
-        """An order to give one replica up."""
-        stopped = StoppedPartition(state.topic, state.topic_id, state.partition, leader_epoch)
-        return self.replicas.stop(StopReplica(1, controller_epoch, 1, (stopped,), delete))
+    ) -> tuple[PartitionObeyed, ...]:
+        """A STOP_REPLICA for one replica, which is not refused."""
+        stopped = StoppedPartition(
+            state.topic, state.topic_id, state.partition, leader_epoch, delete
+        )
+        request = StopReplicaRequest(1, controller_epoch, self.broker_epoch, (stopped,))
+        response = self.replicas.stop(request, 0.0)
+        assert not response.error, response
+        return response.partitions
+
+    # -- what happens
 
     def partition(self, name: TopicPartition = T0) -> Partition:
         """A replica that is here."""
@@ -143,7 +229,32 @@ class Node:
         assert partition is not None
         return partition
 
+    def leader(self, name: TopicPartition = T0) -> Leader:
+        """The role of a partition that is led here."""
+        return self.partition(name).leader()
+
+    def append(
+        self, count: int = 1, *, name: TopicPartition = T0, acks: int = 1, now: float = 0.0
+    ) -> None:
+        """Append a batch of so many records, as a producer's."""
+        partition = self.partition(name)
+        partition.append_as_leader(batch_of(count), acks, now, self.wall_time_ms)
+        self.replicas.note_append(partition, now)
+
+    def followed(
+        self,
+        replica_id: int,
+        offset: int,
+        *,
+        name: TopicPartition = T0,
+        now: float = 0.0,
+        epoch: int = 1,
+    ) -> None:
+        """A follower, in this registration, fetched from an offset and was not refused."""
+        fetch = FollowerFetch(replica_id, offset, 0, epoch)
+        self.replicas.note_fetch(self.partition(name), fetch, now)
+
 
 def records_of(fetched: PartitionFetched) -> bytes:
     """The bytes of an answer's slices."""
-    return b"".join(part.read() for part in fetched.records)
+    return b"".join(part.read() for part in cast(Any, fetched.records))

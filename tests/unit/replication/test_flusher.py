@@ -7,14 +7,13 @@ import trio
 import trio.testing
 
 from minibroker.protocol.types import TopicPartition
-from tests.unit.node import T0, Node, batch_of, state_of
+from tests.unit.node import T0, Node, state_of
 
 OTHER = TopicPartition("t", 1)
 
 
 def append(node: Node, name: TopicPartition = T0) -> None:
-    node.partition(name).append_as_leader(batch_of(), 1, 1_000)
-    node.replicas.note_append(node.partition(name), trio.current_time())
+    node.append(name=name, now=trio.current_time())
 
 
 async def test_interval_flushes_what_is_dirty(
@@ -81,7 +80,7 @@ async def test_who_waits_for_its_flush_waits_for_no_other(
     append(node)
     await trio.sleep(1)
     append(node, urgent)
-    node.replicas.reconfigure("t", {"flush": "always"})
+    node.configure(flush="always")
     await trio.sleep(15)
     assert node.partition(urgent).high_watermark == 1
     await trio.sleep(60)
@@ -112,7 +111,7 @@ async def test_a_stricter_setting_takes_over(
     nursery.start_soon(node.flusher.run)
     append(node)
     await trio.sleep(1)
-    node.replicas.reconfigure("t", {"flush": "always"})
+    node.configure(flush="always")
     await trio.sleep(1)
     assert node.partition().log.durable_end == 1
 
@@ -164,3 +163,16 @@ async def test_a_deleted_log_is_forgotten(
     append(node)
     await trio.sleep(1)
     assert node.partition().high_watermark == 1
+
+
+async def test_followers_hear_of_it(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """4.12: who copies is told of a flush, for what is not durable is not acknowledged by the next
+    fetch."""
+    node = Node(flush="always")
+    node.apply(state_of(leader=2, isr=(2,), replicas=(1, 2)))
+    nursery.start_soon(node.flusher.run)
+    node.replicas.note_append(node.partition(), trio.current_time())
+    await trio.sleep(1)
+    assert ("note_flushed", T0) in node.copier.calls

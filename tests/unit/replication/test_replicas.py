@@ -1,13 +1,23 @@
 """Roles as the controller orders them (A18; rows RM)."""
 
 import errno
+import logging
 
 import pytest
 
 from minibroker.broker.log.validate import Refused
-from minibroker.broker.replication.roles import Leader
+from minibroker.broker.replication.follower import Follower
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.messages.control import (
+    LeaderAndIsrRequest,
+    LiveBroker,
+    PartitionObeyed,
+    StoppedPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from minibroker.protocol.messages.replicas import DescribeReplicasRequest
+from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.unit.node import ROOT, T0, Node, batch_of, state_of
 
 OTHER = TopicPartition("t", 1)
@@ -17,24 +27,53 @@ async def test_a_leader_begins_its_term_at_the_log_end() -> None:
     """A18: a new leader epoch is recorded with the log end as its start, though nothing follows."""
     node = Node()
     node.lead(state_of(epochs=(3, 0)))
-    node.partition().append_as_leader(batch_of(2), 1, 1_000)
+    node.append(2)
     node.lead(state_of(epochs=(4, 1)))
-    role = node.partition().role
-    assert isinstance(role, Leader)
+    role = node.leader()
     assert (role.leader_epoch, role.epoch_start) == (4, 2)
     assert node.partition().log.epochs.entries == ((3, 0), (4, 2))
 
 
+def requests_of(controller_epoch: int, broker_epoch: int) -> list[tuple[str, object]]:
+    """Each of the three kinds of order, with the method of `Replicas` that takes it."""
+    sender = (1, controller_epoch, broker_epoch)
+    stopped = StoppedPartition("t", b"i" * 16, 0, 9, delete=True)
+    return [
+        ("take_roles", LeaderAndIsrRequest(*sender, (state_of(epochs=(1, 1)),))),
+        ("stop", StopReplicaRequest(*sender, (stopped,))),
+        ("update_metadata", UpdateMetadataRequest(*sender, "other")),
+    ]
+
+
 def test_an_old_controller_is_refused_whole() -> None:
-    """RM-01: an order of an older controller epoch changes nothing; both kinds of order."""
+    """RM-01: a request of an older controller epoch than the last one changes nothing; all three
+    kinds, whichever kind told of the newer controller."""
     node = Node()
-    node.apply(state_of(), controller_epoch=5)
-    with pytest.raises(Refused) as refused:
-        node.apply(state_of(epochs=(1, 1)), controller_epoch=4)
-    assert refused.value.code == ErrorCode.STALE_CONTROLLER_EPOCH
-    with pytest.raises(Refused):
-        node.stop(state_of(), delete=True, leader_epoch=9, controller_epoch=4)
+    node.apply(state_of())
+    for place, (method, request) in enumerate(requests_of(4 + 0, 1)):
+        node.update(controller_epoch=5 + place)
+        response = getattr(node.replicas, method)(request, 0.0)
+        assert response.error == ErrorCode.STALE_CONTROLLER_EPOCH
     assert node.partition().version == (0, 0)
+    assert node.services.image.cluster_id == "cluster"
+
+
+def test_an_order_for_a_former_life_is_refused_whole() -> None:
+    """RM-02: a request with an older broker epoch changes nothing, and tells of no controller; so
+    does any before this broker has registered. One for a registration that is under way counts."""
+    node = Node()
+    node.apply(state_of())
+    node.broker_epoch = 7
+    for method, request in requests_of(9, 6):
+        assert getattr(node.replicas, method)(request, 0.0).error == ErrorCode.STALE_BROKER_EPOCH
+    assert node.partition().version == (0, 0)
+    node.broker_epoch = -1
+    for method, request in requests_of(9, 6):
+        assert getattr(node.replicas, method)(request, 0.0).error == ErrorCode.STALE_BROKER_EPOCH
+    node.broker_epoch = 7
+    assert not node.update(controller_epoch=0)
+    for method, request in requests_of(0, 8):
+        assert not getattr(node.replicas, method)(request, 0.0).error
 
 
 def test_orders_are_ordered_for_each_partition() -> None:
@@ -43,24 +82,23 @@ def test_orders_are_ordered_for_each_partition() -> None:
     node.apply(state_of(epochs=(2, 3)), state_of(OTHER, epochs=(2, 3)))
     role = node.partition().role
     stale, same = node.apply(state_of(epochs=(2, 2)), state_of(OTHER, epochs=(2, 3)))
-    assert stale == (T0, ErrorCode.FENCED_LEADER_EPOCH, 2, 3)
-    assert same == (OTHER, ErrorCode.NONE, 2, 3)
+    assert stale == PartitionObeyed(*T0, ErrorCode.FENCED_LEADER_EPOCH, 2, 3)
+    assert same == PartitionObeyed(*OTHER, ErrorCode.NONE, 2, 3)
     assert node.partition().role is role
     fenced, newer = node.apply(state_of(epochs=(1, 9)), state_of(OTHER, epochs=(3, 4)))
     assert fenced.error == ErrorCode.FENCED_LEADER_EPOCH
-    assert newer == (OTHER, ErrorCode.NONE, 3, 4)
+    assert newer == PartitionObeyed(*OTHER, ErrorCode.NONE, 3, 4)
 
 
 async def test_a_higher_partition_epoch_keeps_the_term() -> None:
     """RM-03: in the same leader epoch only in-sync set and assignment change."""
     node = Node()
     node.apply(state_of(epochs=(1, 0), isr=(1, 2), replicas=(1, 2)))
-    node.partition().append_as_leader(batch_of(2), 1, 1_000)
-    role = node.partition().role
-    node.partition().note_fetch(2, 1)
-    node.apply(state_of(epochs=(1, 1), isr=(1,), replicas=(1, 2)))
+    node.append(2)
+    role = node.leader()
+    node.followed(2, 1)
+    node.apply(state_of(epochs=(1, 1), isr=(1,), replicas=(1, 2)), now=100.0)
     assert node.partition().role is role
-    assert isinstance(role, Leader)
     assert role.epoch_start == 0
     assert node.partition().high_watermark == 2
 
@@ -102,22 +140,22 @@ def test_a_stop_without_delete_keeps_the_log() -> None:
     """RM-13: the replica serves nothing more, but its log and partition stay."""
     node = Node()
     node.apply(state_of())
-    node.partition().append_as_leader(batch_of(), 1, 1_000)
+    node.append()
     node.stop(state_of(), delete=False, leader_epoch=0)
     assert not node.partition().is_leader
     assert node.partition().log.log_end == 1
-    assert node.replicas.statistics() == (1, 1)
+    assert node.replicas.statistics() == (1, 0, 1)
     node.apply(state_of())
     assert not node.partition().is_leader
     with pytest.raises(Refused):
-        node.partition().append_as_leader(batch_of(), 1, 1_000)
+        node.append()
 
 
 def test_a_deletion_frees_the_name_at_once() -> None:
     """RM-13: the directory is renamed, the checkpoint forgets it, and a new topic begins empty."""
     node = Node()
     node.apply(state_of())
-    node.partition().append_as_leader(batch_of(), 1, 1_000)
+    node.append()
     node.stop(state_of(), delete=True, leader_epoch=-2)
     assert "t-0" not in node.files.list(ROOT)
     assert node.replicas.high_watermarks() == {}
@@ -140,28 +178,35 @@ def test_a_deletion_reaches_a_log_without_a_role() -> None:
 def test_settings_reach_the_logs_of_a_topic() -> None:
     """A topic's own settings hold for its logs, those that are made later too."""
     node = Node()
-    node.apply(state_of())
-    node.replicas.reconfigure("t", {"segment.bytes": "1000", "min.insync.replicas": "2"})
+    node.lead()
+    node.configure(segment_bytes="1000", min_insync_replicas="2")
     node.apply(state_of(OTHER))
     node.manager.close({})
     again = Node(node.files)
-    again.replicas.reconfigure("t", {"segment.bytes": "1000"})
-    again.apply(state_of(epochs=(1, 1)))
+    again.lead(state_of(epochs=(1, 1)), overrides={"segment.bytes": "1000"})
     for log in (node.partition().log, node.partition(OTHER).log, again.partition().log):
         assert log.limits.segment_bytes == 1_000
     for name in (T0, OTHER):
         assert node.partition(name).settings.min_insync_replicas == 2
-    node.replicas.reconfigure("t", {})
+    node.configure()
+    assert node.partition().log.limits.segment_bytes == node.config.log_segment_bytes
+
+
+def test_settings_of_a_namesake_are_not_taken() -> None:
+    """RM-11: the settings of a topic that was made anew do not reach the old topic's logs."""
+    node = Node()
+    node.lead()
+    node.know(state_of(topic_id=b"j" * 16), overrides={"segment.bytes": "1000"})
     assert node.partition().log.limits.segment_bytes == node.config.log_segment_bytes
 
 
 async def test_a_changed_demand_is_looked_at_at_once() -> None:
     """A2: a lower min ISR lets the high watermark rise without another append."""
     node = Node(min_insync_replicas="2")
-    node.apply(state_of(isr=(1,), replicas=(1, 2)))
-    node.partition().append_as_leader(batch_of(3), 1, 1_000)
+    node.lead(state_of(isr=(1,), replicas=(1, 2)))
+    node.append(3)
     assert node.partition().high_watermark == 0
-    node.replicas.reconfigure("t", {"min.insync.replicas": "1"})
+    node.configure(min_insync_replicas="1")
     assert node.partition().high_watermark == 3
 
 
@@ -187,15 +232,15 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     failed, fine = node.apply(state_of(OTHER), state_of(epochs=(0, 1)))
     assert failed.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert fine.error == ErrorCode.NONE
-    node.replicas.retry()
+    node.replicas.retry(0.0)
     with pytest.raises(Refused) as refused:
         node.services.partition(OTHER)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert node.replicas.statistics() == (1, 1)
+    assert node.replicas.statistics() == (1, 1, 1)
     node.files.space_bytes = None
-    node.replicas.retry()
+    node.replicas.retry(0.0)
     assert node.services.partition(OTHER).is_leader
-    assert node.replicas.statistics() == (2, 0)
+    assert node.replicas.statistics() == (2, 2, 0)
 
 
 def test_no_file_left_makes_no_partition_but_no_harm() -> None:
@@ -205,8 +250,8 @@ def test_no_file_left_makes_no_partition_but_no_harm() -> None:
     assert node.apply(state_of())[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     node.files.fail("open", number=errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        node.replicas.retry()
-    node.replicas.retry()
+        node.replicas.retry(0.0)
+    node.replicas.retry(0.0)
     assert node.partition().is_leader
     assert node.manager.statistics().strays == ()
 
@@ -218,7 +263,7 @@ def test_a_partition_that_was_never_made_can_be_deleted() -> None:
     node.apply(state_of())
     assert node.stop(state_of(), delete=True, leader_epoch=0)[0].error == ErrorCode.NONE
     node.files.space_bytes = None
-    node.replicas.retry()
+    node.replicas.retry(0.0)
     assert node.replicas.get(T0) is None
     assert node.manager.logs == {}
 
@@ -227,10 +272,224 @@ def test_the_high_watermark_survives_a_restart() -> None:
     """BRK-05: after a clean stop a partition begins with the checkpointed high watermark."""
     node = Node()
     node.apply(state_of(isr=(1, 2), replicas=(1, 2)))
-    node.partition().append_as_leader(batch_of(5), 1, 1_000)
-    node.partition().note_fetch(2, 3)
+    node.append(5)
+    node.followed(2, 3)
     node.manager.close(node.replicas.high_watermarks())
     again = Node(node.files)
     again.apply(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)))
     assert again.partition().high_watermark == 3
     assert again.partition().log.log_end == 5
+
+
+# -- followers
+
+
+def test_a_follower_copies_from_the_leader() -> None:
+    """A18: a follower is handed to its fetcher; where the leader is comes with the order, and an
+    endpoint of an image counts as well (RM-09)."""
+    node = Node()
+    broker = LiveBroker(2, "h", 9, 1)
+    state = state_of(leader=2, isr=(2,), replicas=(1, 2))
+    node.replicas.take_roles(LeaderAndIsrRequest(1, 0, 1, (state,), (broker,)), 0.0)
+    role = node.partition().role
+    assert isinstance(role, Follower)
+    assert (role.leader, role.leader_epoch) == (2, 0)
+    assert node.copier.assigned == {T0: node.partition()}
+    assert node.copier.endpoints[2] == Endpoint("h", 9)
+    node.live(1, 3)
+    assert node.copier.endpoints[3] == Endpoint("broker-3", 9092)
+
+
+def test_a_fetcher_lets_go_before_a_term_begins() -> None:
+    """RM-05: who becomes leader is taken from its fetcher first, so that no copied record lands
+    behind the start of the term."""
+    node = Node()
+    node.apply(state_of(leader=2, isr=(1, 2), replicas=(1, 2)))
+    ends: list[str] = []
+    let_go = node.copier.unassign
+
+    def unassign(name: TopicPartition) -> None:
+        assert not node.partition().is_leader
+        ends.append("let go")
+        let_go(name)
+
+    node.copier.unassign = unassign  # type: ignore[method-assign]
+    node.apply(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)))
+    assert ends == ["let go"]
+    assert node.partition().is_leader
+    assert node.copier.assigned == {}
+
+
+def test_a_follower_goes_on_undisturbed_in_its_term() -> None:
+    """RM-03: a higher partition epoch in the same term keeps the fetcher and the role; a failed
+    follower gets a new one."""
+    node = Node()
+    replicas = (1, 2, 3)
+    node.apply(state_of(leader=2, isr=(2,), replicas=replicas))
+    role, calls = node.partition().role, len(node.copier.calls)
+    node.apply(state_of(epochs=(0, 1), leader=2, isr=(1, 2), replicas=replicas))
+    assert node.partition().role is role
+    assert node.partition().version == (0, 1)
+    assert len(node.copier.calls) == calls
+    assert isinstance(role, Follower)
+    role.failure = "it cannot go on"
+    node.apply(state_of(epochs=(0, 2), leader=2, isr=(2,), replicas=replicas))
+    assert node.partition().role is not role
+    assert node.copier.calls[-1] == ("assign", T0)
+
+
+def test_a_follower_knows_nothing_of_other_followers() -> None:
+    """PAR-18: it keeps no progress and asks for no change of the ISR."""
+    node = Node()
+    node.live(1, 2)
+    node.lead(state_of(isr=(1,), replicas=(1, 2)))
+    node.apply(state_of(epochs=(1, 1), leader=2, isr=(1, 2), replicas=(1, 2)))
+    with pytest.raises(Refused):
+        node.followed(2, 0)
+    node.replicas.review_isrs(1e9)
+    assert node.isr_changes.statistics() == 0
+
+
+def test_nobody_leads() -> None:
+    """A partition without a leader is copied from nobody, and keeps its high watermark."""
+    node = Node()
+    node.apply(state_of())
+    node.append(3)
+    node.apply(state_of(epochs=(1, 1), leader=-1))
+    assert not node.partition().is_leader
+    assert node.copier.assigned == {}
+    assert node.replicas.high_watermarks() == {T0: 3}
+    with pytest.raises(Refused, match="nobody leads"):
+        node.append()
+
+
+def test_the_high_watermark_goes_through_all_roles() -> None:
+    """A11, BRK-05: what was known to be committed is known in the next role too."""
+    node = Node()
+    node.apply(state_of(isr=(1,), replicas=(1, 2)))
+    node.append(3)
+    for term, leader in enumerate((2, -1, 2, 1), 1):
+        node.apply(
+            state_of(epochs=(term, term), leader=leader, isr=(1, 2), replicas=(1, 2)), now=99.0
+        )
+        assert node.partition().high_watermark == 3
+
+
+def test_a_stopped_follower_is_copied_no_more() -> None:
+    """RM-13: a stop takes the partition from its fetcher."""
+    node = Node()
+    state = state_of(leader=2, isr=(2,), replicas=(1, 2))
+    node.apply(state)
+    node.stop(state, delete=False, leader_epoch=0)
+    assert node.copier.assigned == {}
+
+
+# -- damage
+
+
+def damaged_node() -> Node:
+    """A node whose log lost its records from offset 2 on: a bit of the second batch has rotted."""
+    node = Node()
+    node.apply(state_of())
+    for _ in range(3):
+        node.append(2)
+    node.files.kill()
+    node.files.flip(ROOT / "t-0" / f"{0:020}.log", len(batch_of(2)) + 30, 0)
+    again = Node(node.files)
+    assert again.manager.statistics().damaged == (T0,)
+    return again
+
+
+def test_a_damaged_log_never_leads() -> None:
+    """N3, 4.11: whatever the controller says, lost records are not passed over in silence."""
+    node = damaged_node()
+    node.apply(state_of(epochs=(1, 1)))
+    with pytest.raises(Refused, match="partition recover t 0") as refused:
+        node.append()
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert node.partition().log.damage is not None
+
+
+def test_a_damaged_log_in_the_isr_does_not_copy_over_its_loss() -> None:
+    """4.11: as long as the controller counts on it, it may be the one that has the records."""
+    node = damaged_node()
+    node.apply(state_of(epochs=(1, 1), leader=2, isr=(1, 2), replicas=(1, 2)))
+    assert node.copier.assigned == {}
+    assert node.partition().log.damage is not None
+
+
+def test_a_damaged_log_is_copied_anew_from_a_safe_one() -> None:
+    """N3: out of the ISR and led by another, it is cut where the loss begins and follows."""
+    node = damaged_node()
+    node.apply(state_of(epochs=(1, 1), leader=2, isr=(2,), replicas=(1, 2)))
+    partition = node.partition()
+    assert node.copier.assigned == {T0: partition}
+    assert partition.log.damage is None
+    assert partition.log.log_end == 2
+    node.files.kill()
+    assert Node(node.files).manager.statistics().damaged == ()
+
+
+# -- what it says of itself
+
+
+def test_it_describes_every_replica() -> None:
+    """DESCRIBE_REPLICAS: role, epochs and ends of each, and of logs that have no role yet."""
+    node = Node()
+    node.live(1, 2)
+    node.apply(
+        state_of(epochs=(3, 5), isr=(1, 2), replicas=(1, 2)),
+        state_of(OTHER, epochs=(4, 6), leader=2, isr=(2,), replicas=(1, 2)),
+    )
+    node.append(3)
+    node.followed(2, 2)
+    led, followed = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
+    assert (led.role, led.leader, led.leader_epoch, led.partition_epoch) == ("leader", 1, 3, 5)
+    assert (led.log_start, led.log_end, led.high_watermark, led.isr) == (0, 3, 2, (1, 2))
+    assert (led.last_epoch, led.topic_id) == (3, b"i" * 16)
+    assert (followed.role, followed.leader, followed.isr) == ("follower", 2, ())
+    node.manager.close({T0: 2})
+    again = Node(node.files)
+    answer = again.replicas.describe(DescribeReplicasRequest(("t",)), 0.0)
+    assert (answer.broker_id, answer.broker_epoch) == (1, 1)
+    found = {replica.partition: replica for replica in answer.replicas}[0]
+    assert (found.role, found.last_epoch, found.log_end) == ("offline", 3, 3)
+    assert again.replicas.describe(DescribeReplicasRequest(("u",)), 0.0).replicas == ()
+
+
+def test_a_failed_follower_is_shown() -> None:
+    """A11: a partition that failed says so, and why."""
+    node = Node()
+    node.apply(state_of(leader=2, isr=(2,), replicas=(1, 2)))
+    role = node.partition().role
+    assert isinstance(role, Follower)
+    role.failure = "a cut was refused"
+    (shown,) = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
+    assert (shown.role, shown.reason) == ("failed", "a cut was refused")
+
+
+def test_ready_is_who_knows_all() -> None:
+    """A broker is ready once it was told all its roles and the whole cluster."""
+    node = Node()
+    node.apply(state_of())
+    node.update(is_full=True)
+    assert not node.replicas.is_ready
+    node.apply(is_full=True)
+    assert node.replicas.is_ready
+    assert node.replicas.ready.is_set()
+
+
+def test_who_does_not_wait_for_followers_is_named_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """K4: acks 0 and 1 on a replicated topic are warned of, once an hour for each topic."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    single = TopicPartition("u", 0)
+    node.lead(state_of(single, topic_id=b"u" * 16))
+    for now in (0.0, 3_599.0, 3_600.0):
+        node.replicas.note_weak_acks(node.partition(), 1, now)
+        node.replicas.note_weak_acks(node.partition(single), 1, now)
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert "acks=1" in warnings[0].getMessage()
