@@ -15,6 +15,7 @@ from minibroker.cli import (
     cluster,
     config,
     consume,
+    lab,
     log,
     partition,
     produce,
@@ -39,6 +40,7 @@ app.command("consume")(consume.consume)
 app.add_typer(partition.app, name="partition")
 app.add_typer(replica.app, name="replica")
 app.add_typer(log.app, name="log")
+app.add_typer(lab.app, name="lab")
 app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")
 

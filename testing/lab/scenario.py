@@ -35,13 +35,16 @@ from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from minibroker.broker.config import ConfigError, load
+from minibroker.testing.lab.strategies import RULES
+
 USAGES: Final = (
     "produce BROKER VALUE",
     "burst BROKER COUNT",
     "ask BROKER",
     "answer BROKER",
-    "lose BROKER",
     "fetch BROKER",
+    "copy BROKER",
     "check BROKER",
     "flush BROKER",
     "checkpoint BROKER",
@@ -229,6 +232,9 @@ class _Draft:
     def _rules(self, line: int, words: list[str]) -> None:
         if not words:
             raise ScenarioError(line, "rules takes at least one NAME")
+        for word in words:
+            if word not in RULES:
+                raise ScenarioError(line, nearest(f"there is no rule {word!r}", word, RULES))
         self._open.rules = tuple(words)
 
     def _with(self, line: int, words: list[str]) -> None:
@@ -236,6 +242,10 @@ class _Draft:
         if not separator or not name.strip():
             raise ScenarioError(line, f"with takes NAME=VALUE, not {' '.join(words)!r}")
         self._open.settings[name.strip()] = value.strip()
+        try:
+            load(flags=self._open.settings)
+        except ConfigError as error:
+            raise ScenarioError(line, str(error)) from None
 
     def _unclean_return(self, line: int, words: list[str]) -> None:
         if len(words) != 1 or words[0] not in UNCLEAN_RETURN:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 COLUMNS_MAX: Final = 100
 INDENT: Final = 7  # the time, and a space
 LEGEND: Final = (
-    "L leads, F follows, - has no role, ! is failed, x is down; after it the leader epoch."
+    "L leads, F follows, N neither, ! has failed, x is down; behind it the leader epoch it knows."
     " LEO: the next offset. HW: the first one that is not known to be committed."
 )
 
@@ -26,7 +26,7 @@ class RoleMark(StrEnum):
 
     LEADER = "L"
     FOLLOWER = "F"
-    OFFLINE = "-"
+    OFFLINE = "N"
     FAILED = "!"
     DOWN = "x"
 

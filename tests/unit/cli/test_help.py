@@ -22,6 +22,7 @@ COMMANDS = [
     ["log", "dump"],
     *(["bench", what] for what in ("produce", "consume", "latency")),
     ["config", "show"],
+    *(["lab", verb] for verb in ("list", "run")),
 ]
 WRONG = [
     ["begin"],
@@ -35,6 +36,8 @@ WRONG = [
     ["cluster", "kill", "one"],
     ["replica", "status", "t", "--topic", "u"],
     ["log", "dump"],
+    ["lab", "run", "hw-los"],
+    ["lab", "run", "hw-loss", "--rule", "time"],
     ["produce", ""],
     ["produce", "t", "-p", "-1"],
     ["produce", "t", "-K", ""],

@@ -1,0 +1,202 @@
+"""One follower's way to its leader: at most one FETCH, its answer, and what the answer does.
+
+The request is handled at the leader when it is asked, so that is when the leader learns from it.
+The answer's bytes are read at that moment too, as they would be sent, whatever becomes of the log.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from minibroker.broker.log.admission import CheckedBatches
+from minibroker.broker.replication.fetch_connection import check
+from minibroker.broker.replication.fetch_plan import FetchPlan
+from minibroker.broker.replication.follower import Answer, Follower, Next
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.handlers import fetch
+from minibroker.protocol.constants import NO_EPOCH, ErrorCode
+from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
+from minibroker.protocol.records.batch import InvalidBatch
+from minibroker.testing.lab.machine import WALL_MS, Machine, Process
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A FETCH: where it went to, by which plan of the follower, and what has come of it."""
+
+    leader: int
+    plan: FetchPlan
+    answer: FetchResponse | Parked[FetchResponse]
+
+
+class Copying:
+    """See the head of this module."""
+
+    def __init__(self, number: int, machines: Mapping[int, Machine]) -> None:
+        self._number = number
+        self._machines = machines
+        self._under_way: UnderWay | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a FETCH is sent, and its answer not there."""
+        return self._current is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the leader has answered."""
+        under_way = self._current
+        return under_way is not None and isinstance(under_way.answer, FetchResponse)
+
+    @property
+    def deadline(self) -> float:
+        """When a FETCH that waits is answered anyway."""
+        under_way = self._current
+        if under_way is not None and isinstance(under_way.answer, Parked):
+            return under_way.answer.deadline
+        return math.inf
+
+    def may_ask(self, now: float) -> bool:
+        """Whether there is a leader to send a FETCH to, and no reason to wait with it."""
+        partition = self._process.partition
+        role = partition.role
+        if not isinstance(role, Follower) or self._machines[role.leader].process is None:
+            return False
+        return not role.failure and self._process.copier.plan.next_due(now) == math.inf
+
+    # -- steps
+
+    def ask(self, now: float) -> str:
+        """Send the next FETCH, and let the leader handle it."""
+        process, under_way = self._process, self._current
+        if under_way is not None:
+            return f"{self._number} has a FETCH under way"
+        role, log = process.partition.role, process.partition.log
+        if not isinstance(role, Follower):
+            why = "it leads" if process.partition.is_leader else role.reason
+            return f"{self._number} does not fetch: {why}"
+        request = process.copier.plan.next(now, process.broker_epoch)
+        if request is None:
+            why = "it has failed" if role.failure else "it backs off"
+            return f"{self._number} does not fetch: {why}"
+        leader = self._machines[role.leader].process
+        text = f"{self._number} fetches from {log.log_end}"
+        last_epoch = role.last_fetched_epoch(log)
+        if last_epoch != NO_EPOCH:
+            text += f", epoch {last_epoch}"
+        if leader is None:
+            process.copier.plan.end_session()
+            return f"{text}; {role.leader} is down"
+        answer = fetch.handle(leader.services, request, now)
+        sent = answer if isinstance(answer, Parked) else _sent(answer)
+        self._under_way = UnderWay(role.leader, process.copier.plan, sent)
+        return f"{text}; it waits" if isinstance(answer, Parked) else text
+
+    def take(self, now: float) -> str:
+        """The answer arrives."""
+        under_way, plan = self._current, self._process.copier.plan
+        if under_way is None:
+            return f"{self._number} has no FETCH under way"
+        if isinstance(under_way.answer, Parked):
+            return f"the FETCH of {self._number} still waits"
+        self._under_way = None
+        response = under_way.answer
+        if response.error:
+            plan.end_session()
+            return f"{self._number} is told {ErrorCode(response.error).name}"
+        plan.note(response)
+        fetched = check(response)
+        if not response.partitions:
+            return f"{self._number} gets nothing new"
+        return self._apply(response.partitions[0], fetched.batches[0], now)
+
+    # -- what happens by itself
+
+    def try_waiting(self, now: float) -> Iterator[str]:
+        """Answer the FETCH that waits, if there is something to say now."""
+        under_way = self._current
+        if under_way is not None and isinstance(under_way.answer, Parked):
+            answer = under_way.answer.attempt(now)
+            if answer is not None:
+                self._under_way = replace(under_way, answer=_sent(answer))
+                yield f"{under_way.leader} answers the FETCH of {self._number}"
+
+    def expire(self, now: float) -> None:
+        """Answer the FETCH that has waited for its time."""
+        under_way = self._current
+        if under_way is not None and self.deadline <= now:
+            assert isinstance(under_way.answer, Parked)
+            self._under_way = replace(under_way, answer=_sent(under_way.answer.expire()))
+
+    def note_crash(self, broker: int) -> None:
+        """A broker ended, and all its connections with it."""
+        if self._under_way is not None and broker == self._under_way.leader:
+            self._under_way.plan.end_session()
+            self._under_way = None
+
+    # -- help
+
+    @property
+    def _process(self) -> Process:
+        process = self._machines[self._number].process
+        assert process is not None, "a broker that is down takes no step"
+        return process
+
+    @property
+    def _current(self) -> UnderWay | None:
+        """What is under way for the role that the follower has now."""
+        process = self._machines[self._number].process
+        if process is None or self._under_way is None:
+            return None
+        return self._under_way if self._under_way.plan is process.copier.plan else None
+
+    def _apply(
+        self, answer: PartitionFetched, batches: CheckedBatches | InvalidBatch, now: float
+    ) -> str:
+        process = self._process
+        partition = process.partition
+        log = partition.log
+        asked = process.copier.plan.take(answer)
+        assert asked is not None, "the answer is to the request under way"
+        role, before = asked.assignment.role, log.log_end
+        taken = role.take(log, Answer(asked.offset, answer, batches), partition.settings, WALL_MS)
+        if taken.next is Next.ASK_RANGE:
+            leader = self._machines[role.leader].process
+            if leader is not None:
+                theirs = leader.partition.log
+                ends = (theirs.log_start, theirs.log_end)
+                taken = role.take_range(log, ends, partition.settings, WALL_MS)
+        if taken.size:
+            process.replicas.note_append(partition, now)
+        if taken.next is Next.BACK_OFF:
+            asked.assignment.backoff.fail(now)
+        else:
+            asked.assignment.backoff.reset()
+        text = f"{self._number} {_told(answer, before, log.log_end)}"
+        if taken.next is Next.STOP:
+            text += f"; it refuses: {taken.reason}"
+        return text
+
+
+def _sent(response: FetchResponse) -> FetchResponse:
+    """The response with the bytes in the place of the slices."""
+    return replace(
+        response,
+        partitions=tuple(
+            replace(fetched, records=b"".join(part.read() for part in fetched.records))
+            for fetched in response.partitions
+        ),
+    )
+
+
+def _told(answer: PartitionFetched, before: int, after: int) -> str:
+    """What an answer says, and how far the log went from `before` to `after` by it."""
+    cut = f"; it cuts its log to {after}" if after < before else ""
+    if answer.error:
+        return f"is told {ErrorCode(answer.error).name}{cut}"
+    if answer.diverging_epoch != NO_EPOCH:
+        return f"is told: epoch {answer.diverging_epoch} ends at {answer.diverging_end}{cut}"
+    records = "no records"
+    if after > before:
+        records = f"offset {before}" if after == before + 1 else f"offsets {before} to {after - 1}"
+    return f"gets {records}, HW {answer.high_watermark}"

@@ -1,0 +1,226 @@
+"""One broker of the lab, on its own disk: the broker's own parts, without tasks and connections.
+
+What runs is the real thing: log manager and recovery, `Replicas` with its roles, the handlers of
+PRODUCE and FETCH, the follower's plan of what to ask next. What is missing is what makes time pass:
+nothing is sent, renewed or flushed until the scenario says so.
+
+`Machine` is what stands in the rack: it has a disk, loses its process or its power, and starts
+again. `Process` is one life of the broker on it, and everything in it is gone with that life.
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from random import Random
+from typing import Final
+
+from minibroker.broker.config import load
+from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.controller.ports import Ports
+from minibroker.broker.controller.state import Registered
+from minibroker.broker.log.manager import LogManager
+from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
+from minibroker.broker.replication.flusher import Flusher
+from minibroker.broker.replication.follower import Follower
+from minibroker.broker.replication.isr import IsrChanges
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.replicas import Parts, Replicas
+from minibroker.broker.replication.roles import IsrProposal, Leader
+from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.testing.disk import SimulatedFiles, Tail
+from minibroker.testing.lab.transcript import ReplicaState, RoleMark
+from minibroker.testing.network import SimulatedNetwork
+
+ROOT: Final = PurePath("/data")
+CLUSTER_ID: Final = "lab"
+PARTITION: Final = TopicPartition("t", 0)
+WALL_MS: Final = 1_700_000_000_000  # at virtual time 0; it stands still
+DOWN: Final = ReplicaState(RoleMark.DOWN)
+
+
+class Wishes(IsrChanges):
+    """What a leader wants of the controller, until the stage brings it there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[IsrProposal] = []
+
+    def put(self, proposal: IsrProposal) -> None:
+        """Keep it."""
+        self.waiting.append(proposal)
+
+
+class Copier:
+    """Who copies on this broker: a plan, which the stage follows step by step."""
+
+    def __init__(self, limits: FetchLimits) -> None:
+        self._limits = limits
+        self.plan = FetchPlan(limits)
+
+    def assign(self, partition: Partition) -> None:
+        """A new leader or a new term: another connection, another session."""
+        assert isinstance(partition.role, Follower)
+        self.plan = FetchPlan(self._limits)
+        partition.role.begin(partition.log, WALL_MS)
+        self.plan.add(partition, partition.role)
+
+    def unassign(self, name: TopicPartition) -> None:
+        """Copy nothing."""
+        self.plan = FetchPlan(self._limits)
+
+    def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
+        """Everybody is found by number."""
+
+    def note_flushed(self, partition: Partition) -> None:
+        """The next step asks the log itself."""
+
+
+class Process:
+    """One life of a broker. Made by `Machine.start`."""
+
+    def __init__(
+        self,
+        number: int,
+        settings: Mapping[str, str],
+        replicas_type: type[Replicas],
+        manager: LogManager,
+        files: SimulatedFiles,
+    ) -> None:
+        config = load(flags={**settings, "node.id": str(number)}).config
+
+        async def sync_dir(directory: PurePath) -> None:
+            files.sync_dir(directory)
+
+        purgatory, flusher, self.wishes = Purgatory(), Flusher(sync_dir), Wishes()
+        self.manager, self._files = manager, files
+        self.copier = Copier(FetchLimits.of(config))
+        self.broker_epoch = NO_EPOCH
+        self.replicas = replicas_type(
+            config,
+            Parts(
+                manager=manager,
+                purgatory=purgatory,
+                flusher=flusher,
+                copier=self.copier,
+                isr_changes=self.wishes,
+                wall_ms=lambda: WALL_MS,
+                broker_epoch=lambda: self.broker_epoch,
+            ),
+        )
+        ports = Ports(
+            self.replicas.take_roles,
+            self.replicas.stop,
+            self.replicas.update_metadata,
+            self.replicas.describe,
+            purgatory.notify,
+        )
+        rng = Random(number)
+        network = SimulatedNetwork(rng).host(f"broker-{number}")
+        self.services = Services(
+            config=config,
+            replicas=self.replicas,
+            purgatory=purgatory,
+            # It never runs: acks=all needs no lease, and the stage itself goes to the controller.
+            controller=ControllerNode(config, MemoryStore(), network, ports, rng),
+            fetch_sessions=FetchSessions(rng, 10),
+            wall_ms=lambda: WALL_MS,
+        )
+
+    @property
+    def partition(self) -> Partition:
+        """The replica."""
+        partition = self.replicas.get(PARTITION)
+        assert partition is not None, "every broker of the lab is given a role when it starts"
+        return partition
+
+    @property
+    def state(self) -> ReplicaState:
+        """How the replica sees itself."""
+        partition = self.replicas.get(PARTITION)
+        if partition is None:
+            return self._state_of_found_log()
+        role, mark, isr = partition.role, RoleMark.OFFLINE, ()
+        if isinstance(role, Leader):
+            mark, isr = RoleMark.LEADER, role.isr
+        elif isinstance(role, Follower):
+            mark = RoleMark.FAILED if role.failure else RoleMark.FOLLOWER
+        return ReplicaState(
+            mark, partition.leader_epoch, partition.log.log_end, partition.high_watermark, isr
+        )
+
+    def _state_of_found_log(self) -> ReplicaState:
+        """Before the controller has given it a role: what recovery found."""
+        log = self.manager.get(PARTITION)
+        if log is None:
+            return ReplicaState(RoleMark.OFFLINE)
+        found = (log.epochs.newest_epoch, log.log_end, log.checkpointed_high_watermark)
+        return ReplicaState(RoleMark.OFFLINE, *found)
+
+    def flush(self) -> None:
+        """Force the log to the disk."""
+        flush = self.partition.log.start_flush()
+        for file in flush.files:
+            file.sync_now()
+        for directory in flush.directories:
+            self._files.sync_dir(directory)
+        self.partition.log.finish_flush(flush)
+
+    def checkpoint(self) -> None:
+        """Write the high watermark down, as a timer does every few seconds."""
+        self.manager.note_high_watermarks(self.replicas.high_watermarks())
+        self.manager.checkpoint_high_watermarks()
+
+
+class Machine:
+    """A disk, and the broker's process on it while there is one."""
+
+    def __init__(
+        self, number: int, settings: Mapping[str, str], replicas_type: type[Replicas]
+    ) -> None:
+        self.number = number
+        self.process: Process | None = None
+        self._settings = settings
+        self._replicas_type = replicas_type
+        self._files = SimulatedFiles(Random(number))
+        self._boots = 1
+        self._starts = 0
+
+    @property
+    def state(self) -> ReplicaState:
+        """The replica's column in the transcript."""
+        return DOWN if self.process is None else self.process.state
+
+    def start(self) -> Registered:
+        """Start the process; what it tells of itself when it registers."""
+        assert self.process is None
+        limits = load(flags=self._settings).config.for_topic().limits()
+        manager = LogManager(self._files, ROOT, limits)
+        manager.start(f"boot-{self._boots}", CLUSTER_ID, self.number, WALL_MS)
+        self.process = Process(
+            self.number, self._settings, self._replicas_type, manager, self._files
+        )
+        self._starts += 1
+        return Registered(
+            node_id=self.number,
+            epoch=NO_EPOCH,
+            endpoint=Endpoint(f"broker-{self.number}", 9092),
+            directory_id=f"directory-{self.number}",
+            run=self._starts,
+            process=f"{self.number}.{self._starts}",
+            tail_safe=manager.tail_safe,
+        )
+
+    def kill(self) -> None:
+        """The process dies; what it wrote stays."""
+        self.process = None
+        self._files.kill()
+
+    def power_off(self, tail: Tail) -> None:
+        """The machine stops."""
+        self.process = None
+        self._files.power_off(tail)
+        self._boots += 1

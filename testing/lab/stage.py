@@ -1,0 +1,334 @@
+"""Plays the steps of a run on the lab's machines, one after another, and notes what happens.
+
+Rejected: the whole app over the simulated network, as the simulation has it. There fetchers ask
+when they like, and a story needs each FETCH, each answer and each look at the ISR at its moment.
+So the stage moves the messages: a request is handled where it goes to at the step that sends it,
+and its answer (or the waiting request) is kept until a step delivers it. Time stands still but for
+`wait`. After each step follows what a broker does at once by itself: waiting requests are tried
+again, and what leaders wish goes to the controller and back. Every method named like a step
+yields one text for each thing that happens; the state of all replicas is noted with it.
+
+What a broker in its role cannot do (a leader fetches nothing) is told and not done, so that one
+text can be played under several rules. What the scenario itself decides (a broker that is down)
+is a `ScenarioError`.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from minibroker.broker.replication.isr import change_of
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.roles import Leader
+from minibroker.broker.server.handlers import produce
+from minibroker.protocol.constants import ACKS_ALL, ErrorCode
+from minibroker.protocol.messages.control import AlterPartitionRequest
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
+from minibroker.protocol.records.record import encode_values
+from minibroker.testing.disk import Tail
+from minibroker.testing.lab.copying import Copying
+from minibroker.testing.lab.machine import PARTITION, WALL_MS, Machine, Process
+from minibroker.testing.lab.office import Office
+from minibroker.testing.lab.scenario import Run, ScenarioError, Step
+from minibroker.testing.lab.strategies import RULES
+from minibroker.testing.lab.transcript import Event, Line, Told
+from minibroker.testing.lab.verdict import Produced, judge
+
+Texts = Iterator[str]
+
+
+class Played(NamedTuple):
+    """What is told of a run."""
+
+    lines: list[Line]
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A PRODUCE that waits at a broker, in one life of it."""
+
+    broker: int
+    process: Process
+    produced: Produced
+    parked: Parked[ProduceResponse]
+
+
+class Impossible(Exception):
+    """A step that the scenario itself has made impossible."""
+
+
+def play(run: Run, rule: str) -> Played:
+    """Play all of a run. Raises `ScenarioError` where a step cannot be played."""
+    return Stage(run, rule).play()
+
+
+class Stage:
+    """See the head of this module. `now` is the virtual time in seconds."""
+
+    def __init__(self, run: Run, rule: str) -> None:
+        self.now = 0.0
+        self._run = run
+        self._machines = {
+            number: Machine(number, run.settings, RULES[rule]) for number in run.brokers
+        }
+        self._office = Office(run, self._machines)
+        self._copying = {number: Copying(number, self._machines) for number in run.brokers}
+        self._waiting: list[Waiting] = []
+        self._acknowledged: list[Produced] = []
+        self._lines: list[Line] = []
+
+    def play(self) -> Played:
+        """See `play`."""
+        for machine in self._machines.values():
+            self._office.register(machine.start())
+        self._note(self._office.create(self.now))
+        for step in self._run.steps:
+            if step.action == "tell":
+                self._lines.append(Told(str(step.arguments[0])))
+                continue
+            try:
+                self._play_step(step)
+            except Impossible as impossible:
+                raise ScenarioError(step.line, str(impossible)) from None
+        running = {number: m.process for number, m in self._machines.items() if m.process}
+        logs = {number: process.partition.log for number, process in running.items()}
+        return Played(self._lines, judge(self._acknowledged, logs, self._office.record.leader))
+
+    def _play_step(self, step: Step) -> None:
+        action: Callable[..., Texts] = getattr(self, step.action)
+        self._note(action(*step.arguments))
+        self._note(self._settle())
+
+    def _note(self, texts: Texts) -> None:
+        for text in texts:
+            states = tuple(machine.state for machine in self._machines.values())
+            self._lines.append(Event(round(self.now, 3), text, states))
+
+    def _process(self, broker: int) -> Process:
+        process = self._machines[broker].process
+        if process is None:
+            raise Impossible(f"broker {broker} is down")
+        return process
+
+    # -- producing
+
+    def produce(self, broker: int, value: str) -> Texts:
+        """One record, with acks=all."""
+        yield from self._produce(broker, value, (value.encode(),))
+
+    def burst(self, broker: int, count: int) -> Texts:
+        """Many records in one batch."""
+        values = tuple(b"%d" % number for number in range(count))
+        yield from self._produce(broker, f"{count} records", values)
+
+    def _produce(self, broker: int, label: str, values: tuple[bytes, ...]) -> Texts:
+        process = self._process(broker)
+        produced = Produced(label, values, process.partition.log.log_end)
+        batch = memoryview(encode_values(values, WALL_MS))
+        request = ProduceRequest(ACKS_ALL, 30_000, (PartitionProduce(*PARTITION, batch),))
+        answer = produce.handle(process.services, request, self.now)
+        if isinstance(answer, Parked):
+            self._waiting.append(Waiting(broker, process, produced, answer))
+            yield f"{broker} takes {label} at offset {produced.offset}"
+            return
+        assert answer is not None, "acks=all is always answered"
+        if process.partition.log.log_end > produced.offset:
+            yield f"{broker} takes {label} at offset {produced.offset}"
+        yield self._answered(broker, produced, answer)
+
+    def _answered(self, broker: int, produced: Produced, answer: ProduceResponse) -> str:
+        error = ErrorCode(answer.partitions[0].error)
+        if error:
+            return f"{broker} answers {produced.label} with {error.name}"
+        self._acknowledged.append(produced)
+        return f"{broker} acknowledges {produced.label}"
+
+    # -- copying
+
+    def ask(self, broker: int) -> Texts:
+        """The broker sends its next FETCH."""
+        self._process(broker)
+        yield self._copying[broker].ask(self.now)
+
+    def answer(self, broker: int) -> Texts:
+        """The answer to its FETCH arrives."""
+        self._process(broker)
+        yield self._copying[broker].take(self.now)
+
+    def fetch(self, broker: int) -> Texts:
+        """A whole round, as far as it goes: ask, unless a FETCH is under way, and take the answer
+        if there is one."""
+        copying = self._copying[broker]
+        if not copying.is_under_way:
+            yield from self.ask(broker)
+            yield from self._settle()
+        if copying.is_answered:
+            yield from self.answer(broker)
+
+    def copy(self, broker: int) -> Texts:
+        """Whole rounds, until the leader has nothing more to say."""
+        copying = self._copying[broker]
+        yield from self.fetch(broker)
+        while not copying.is_under_way and copying.may_ask(self.now):
+            yield from self.fetch(broker)
+
+    # -- what a broker does by timer
+
+    def check(self, broker: int) -> Texts:
+        """Look for followers that fell behind."""
+        process = self._process(broker)
+        role, log_end = process.partition.role, process.partition.log.log_end
+        lags = []
+        for other in self._machines:
+            progress = role.progress_of(other) if isinstance(role, Leader) else None
+            if progress is not None:
+                missing = log_end - max(0, progress.log_end)
+                since_s = round(self.now - progress.caught_up_at, 3)
+                lags.append(f"{other} lacks {missing} since {since_s:g} s" if missing else "")
+        process.replicas.review_isrs(self.now)
+        yield f"{broker} looks at its ISR: {', '.join(filter(None, lags)) or 'nobody lags'}"
+
+    def flush(self, broker: int) -> Texts:
+        """Force the log to the disk."""
+        process = self._process(broker)
+        process.flush()
+        process.replicas.note_flushed(process.partition, self.now)
+        yield f"{broker} forces its log to disk"
+
+    def checkpoint(self, broker: int) -> Texts:
+        """Write the high watermark down."""
+        process = self._process(broker)
+        process.checkpoint()
+        yield f"{broker} writes its HW {process.partition.high_watermark} to disk"
+
+    # -- failing
+
+    def crash_process(self, broker: int) -> Texts:
+        """The process ends, as by kill -9."""
+        yield from self._crash(broker, self._machines[broker].kill, "is killed")
+
+    def crash_power_tail_kept(self, broker: int) -> Texts:
+        """The machine stops, and what was not forced to the disk is there by luck."""
+        power_off = self._machines[broker].power_off
+        yield from self._crash(broker, lambda: power_off(Tail.KEPT), "loses power, but no data")
+
+    def crash_power_tail_lost(self, broker: int) -> Texts:
+        """The machine stops, and what was not forced to the disk is gone."""
+        power_off = self._machines[broker].power_off
+        what = "loses power, and what was not forced to disk"
+        yield from self._crash(broker, lambda: power_off(Tail.LOST), what)
+
+    def _crash(self, broker: int, end: Callable[[], None], what: str) -> Texts:
+        self._process(broker)
+        end()
+        for copying in self._copying.values():
+            copying.note_crash(broker)
+        yield f"{broker} {what}"
+
+    def expire(self, broker: int) -> Texts:
+        """The session of a broker that is down ends."""
+        if self._machines[broker].process is not None:
+            raise Impossible(f"broker {broker} runs and keeps its session")
+        self._office.expire(broker)
+        yield f"the session of {broker} ends"
+        yield from self._office.decide(self.now)
+
+    def start(self, broker: int) -> Texts:
+        """The broker comes back, and registers."""
+        machine = self._machines[broker]
+        if machine.process is not None:
+            raise Impossible(f"broker {broker} runs already")
+        self._office.register(machine.start())
+        yield f"{broker} returns"
+        yield from self._office.decide(self.now)
+        self._process(broker).manager.forget_lost_tail()
+
+    # -- time
+
+    def wait(self, seconds: float) -> Texts:
+        """Time passes, and nobody fetches."""
+        yield from self.wait_fetching(seconds)
+
+    def wait_fetching(self, seconds: float, *brokers: int) -> Texts:
+        """Time passes. Brokers go on fetching; only rounds that bring something are told."""
+        for broker in brokers:
+            self._process(broker)
+        end = self.now + seconds
+        while True:
+            for broker in brokers:
+                yield from self._copy_quietly(broker)
+            if self.now >= end:
+                break
+            due = min(end, *(each.deadline for each in self._copying.values()), self._produce_due)
+            self.now = max(self.now, due)
+            yield from self._expire()
+            yield from self._settle()
+        others = f", {' and '.join(map(str, brokers))} fetching" if brokers else ""
+        yield f"{seconds:g} s pass{others}"
+
+    def _copy_quietly(self, broker: int) -> Texts:
+        copying, machine = self._copying[broker], self._machines[broker]
+        while copying.is_answered or (not copying.is_under_way and copying.may_ask(self.now)):
+            if not copying.is_under_way:
+                copying.ask(self.now)
+                yield from self._settle()
+            if copying.is_answered:
+                before = machine.state
+                text = copying.take(self.now)
+                if machine.state != before:
+                    yield text
+
+    @property
+    def _produce_due(self) -> float:
+        return min((each.parked.deadline for each in self._waiting), default=math.inf)
+
+    def _expire(self) -> Texts:
+        """What waited until now is answered as it stands."""
+        for copying in self._copying.values():
+            copying.expire(self.now)
+        for each in list(self._waiting):
+            if each.parked.deadline <= self.now:
+                self._waiting.remove(each)
+                yield self._answered(each.broker, each.produced, each.parked.expire())
+
+    # -- what follows at once
+
+    def _settle(self) -> Texts:
+        """Let the brokers do what they do by themselves, until nothing is left to do."""
+        is_settled = False
+        while not is_settled:
+            is_settled = True
+            for happenings in (self._try_waiting(), self._bring_wishes()):
+                for text in happenings:
+                    is_settled = False
+                    yield text
+
+    def _try_waiting(self) -> Texts:
+        for each in list(self._waiting):
+            if each.process is not self._machines[each.broker].process:
+                self._waiting.remove(each)  # its connection broke with the process
+                continue
+            answer = each.parked.attempt(self.now)
+            if answer is not None:
+                self._waiting.remove(each)
+                yield self._answered(each.broker, each.produced, answer)
+        for copying in self._copying.values():
+            yield from copying.try_waiting(self.now)
+
+    def _bring_wishes(self) -> Texts:
+        for number, machine in self._machines.items():
+            process = machine.process
+            while process is not None and process.wishes.waiting:
+                proposal = process.wishes.waiting.pop(0)
+                wanted = ",".join(map(str, proposal.pending.wanted))
+                yield f"{number} asks for ISR {wanted}"
+                answer = self._office.alter(
+                    AlterPartitionRequest(number, process.broker_epoch, (change_of(proposal),))
+                ).partitions[0]
+                process.replicas.resolve(proposal, answer, self.now)
+                self._office.push(self.now)
+                isr = ",".join(map(str, answer.isr))
+                outcome = ErrorCode(answer.error).name if answer.error else f"ISR {isr}"
+                yield f"controller: {outcome}"

@@ -1,0 +1,38 @@
+"""A scenario as it is told: each run under one rule, as a table, and its verdict.
+
+What this yields is what `minibroker lab run` prints and what the transcripts in the files hold, so
+a page that somebody reads is the page that is tested.
+"""
+
+from collections.abc import Iterator
+from textwrap import wrap
+
+from minibroker.testing.lab.scenario import Run, Scenario
+from minibroker.testing.lab.stage import play
+from minibroker.testing.lab.transcript import COLUMNS_MAX, render
+
+
+def tell(scenario: Scenario, rule: str) -> Iterator[str]:
+    """Every run that names the rule, line by line; a line may hold several lines of text.
+
+    Raises `ScenarioError` where a step cannot be played.
+    """
+    separator = ""
+    for run in scenario.runs:
+        if rule in run.rules:
+            played = play(run, rule)
+            yield f"{separator}== {run.name}: rule {rule}{_conditions(run)}"
+            yield from render(run.brokers, played.lines)
+            yield "\n".join(wrap(played.verdict, COLUMNS_MAX, subsequent_indent="  "))
+            separator = "\n"
+
+
+def transcript(scenario: Scenario, rule: str) -> str:
+    """All of it as one text."""
+    return "".join(f"{line}\n" for line in tell(scenario, rule))
+
+
+def _conditions(run: Run) -> str:
+    seen = "seen" if run.is_unclean_return_seen else "unseen"
+    settings = "".join(f", {name}={value}" for name, value in run.settings.items())
+    return f"{settings}, unclean return {seen}"

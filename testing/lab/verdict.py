@@ -1,0 +1,79 @@
+"""The last line of a run: is what was acknowledged still there, and do the replicas agree?
+
+Judged from the logs themselves, record by record, not from what anybody believes of them. A record
+counts as there only with its value at the offset that was acknowledged; it is lost where no
+replica has it so.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from minibroker.broker.log.log import Log
+from minibroker.protocol.records.batch import iterate_headers
+from minibroker.protocol.records.record import decode_records
+
+WHOLE_LOG_BYTES = 1 << 30
+
+
+class Produced(NamedTuple):
+    """Records that were appended in one batch: how the scenario calls them, and what they are."""
+
+    label: str
+    values: tuple[bytes, ...]
+    offset: int
+
+
+class Stored(NamedTuple):
+    """A record as it lies in a log."""
+
+    leader_epoch: int
+    value: bytes | None
+
+
+def records_of(log: Log) -> dict[int, Stored]:
+    """Everything in a log, by offset."""
+    found = {}
+    for part in log.read(log.log_start, WHOLE_LOG_BYTES, log.log_end):
+        data = part.read()
+        for position, header in iterate_headers(data):
+            for record in decode_records(data[position : position + header.size], header):
+                found[record.offset] = Stored(header.leader_epoch, record.value)
+    return found
+
+
+def judge(acknowledged: Sequence[Produced], logs: Mapping[int, Log], leader: int) -> str:
+    """The verdict over what was acknowledged, given the logs of the brokers that run."""
+    stored = {broker: records_of(log) for broker, log in logs.items()}
+    fates = [_fate(each, stored, leader) for each in acknowledged]
+    return f"verdict: acknowledged: {'; '.join(fates) or 'nothing'}. {_agreement(stored)}"
+
+
+def _fate(produced: Produced, stored: Mapping[int, Mapping[int, Stored]], leader: int) -> str:
+    holders = [broker for broker, records in stored.items() if _is_whole(produced, records)]
+    where = f"on {_listed(holders)}" if holders else "LOST"
+    if holders and leader in stored and leader not in holders:
+        where += ", NOT on the leader"
+    return f"{produced.label} {where}"
+
+
+def _is_whole(produced: Produced, records: Mapping[int, Stored]) -> bool:
+    return all(
+        offset in records and records[offset].value == value
+        for offset, value in enumerate(produced.values, produced.offset)
+    )
+
+
+def _agreement(stored: Mapping[int, Mapping[int, Stored]]) -> str:
+    ends = {broker: max(records, default=-1) + 1 for broker, records in stored.items()}
+    shortest = min(ends.values(), default=0)
+    for offset in range(shortest):
+        if len({records.get(offset) for records in stored.values()}) > 1:
+            return f"The replicas DIFFER at offset {offset}."
+    if len(set(ends.values())) > 1:
+        behind = [broker for broker, end in ends.items() if end == shortest]
+        return f"The replicas agree up to {shortest}, where {_listed(behind)} ends."
+    return "The replicas agree."
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ",".join(map(str, brokers))
