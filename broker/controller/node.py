@@ -84,7 +84,7 @@ class ControllerNode:
         self._changed = trio.Event()  # the office, the registrations, or the controller here
         self._controller: Controller | None = None
         self._term = trio.CancelScope()  # of the controller here
-        self._is_leaving = False
+        self._has_left = False
         self._producer_ids = ProducerIds()
         self._ids_wanted = trio.Event()
         self._forwards: deque[Job[Any]] = deque()
@@ -186,14 +186,15 @@ class ControllerNode:
 
         `run` goes on until it is cancelled. Never raises for others' failures.
         """
-        self._is_leaving = True
         config = self._around.config
         if config.controlled_shutdown_enable:
             for attempt in range(1 + config.controlled_shutdown_max_retries):
                 if attempt:
-                    await trio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
+                    await self._pause(config.controlled_shutdown_retry_backoff_ms / 1000)
                 if await self._is_let_go() or not await self._may_others_lead():
                     break
+        # Not before: where all leave at once, one of them must let the others go.
+        self._has_left = True
         await self._resign()
 
     async def close(self) -> None:
@@ -221,7 +222,7 @@ class ControllerNode:
             found = snapshot.entries
             self._office = office = entries.read_office(found)
             self._wake()
-            if self._is_leaving or (office is not None and office.node_id != self._node_id):
+            if self._has_left or (office is not None and office.node_id != self._node_id):
                 continue
             epoch = entries.read_controller_epoch(found) + 1
             keys = entries.CONTROLLER, entries.CONTROLLER_EPOCH
@@ -311,6 +312,14 @@ class ControllerNode:
                 ", ".join(map(str, response.remaining)) or "nothing",
             )
         return not response.error and not response.remaining
+
+    async def _pause(self, seconds: float) -> None:
+        """Before asking again: as long as it can help."""
+        with trio.move_on_after(seconds):
+            changed = self._changed
+            while await self._may_others_lead():
+                await changed.wait()
+                changed = self._changed
 
     async def _may_others_lead(self) -> bool:
         """Whether some other broker lives and stays, so that to ask again can help."""
