@@ -96,12 +96,10 @@ class Cluster:
 
     def update_leader(self, topic_partition: TopicPartition, leader: Leader) -> bool:
         """Take a hint from an answer, if it is newer than what is known; False if it is not."""
-        if not self._known.take_hint(topic_partition, leader):
-            return False
-        if leader.node_id not in self._known.endpoints:
-            self.request_refresh()
-        self._changed.unpark_all()
-        return True
+        is_news = self._known.take_hint(topic_partition, leader)
+        if is_news:
+            self._changed.unpark_all()
+        return is_news
 
     def request_refresh(self) -> None:
         """Have the metadata asked for again, soon."""

@@ -20,6 +20,7 @@ from minibroker.protocol.messages.metadata import (
     PartitionMetadata,
     TopicMetadata,
 )
+from minibroker.protocol.messages.offsets import ListOffsetsRequest
 from minibroker.protocol.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -197,6 +198,40 @@ async def test_a_broker_that_stops_answering_is_asked_once(
         await cluster.refreshed()
         assert cluster.leader_of(T0) == Leader(2, 1)
         assert trio.current_time() < 5
+
+
+async def test_a_broker_that_answers_is_kept_whatever_the_metadata_say(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """A broker may be reached by another name than the one it is listed by; only one that is silent
+    and not listed loses its connection."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((2, 1), brokers="b"))
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        channel = await cluster.any_channel()
+        await cluster.refreshed()
+        assert channel.is_open
+        broker.answers[ApiKey.LIST_OFFSETS] = lambda _: None
+        channel.start(ApiKey.LIST_OFFSETS, ListOffsetsRequest())
+        with trio.fail_after(3):
+            await channel.closed.wait()
+
+
+async def test_metadata_that_help_nobody_are_asked_of_another_broker(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """The first may be cut off from the controller and tell of an old leader for ever."""
+    stale, fresh = await start_broker("a"), await start_broker("b")
+    stale.answers[ApiKey.METADATA] = script(metadata((1, 5)))
+    fresh.answers[ApiKey.METADATA] = script(metadata((2, 6)))
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        assert cluster.leader_of(T0) == Leader(1, 5)
+        for _ in range(2):
+            await cluster.refreshed()
+        assert cluster.leader_of(T0) == Leader(2, 6)
+        assert trio.current_time() < 0.1
 
 
 async def test_a_dead_broker_delays_only_who_wants_it(
