@@ -5,18 +5,21 @@ The answer's bytes are read at that moment too, as they would be sent, whatever 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from minibroker.broker.log.admission import CheckedBatches
 from minibroker.broker.replication.fetch_connection import check
 from minibroker.broker.replication.fetch_plan import FetchPlan
 from minibroker.broker.replication.follower import Answer, Follower, Next
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.handlers import fetch
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
+from minibroker.protocol.types import Slice
 from minibroker.testing.lab.machine import WALL_MS, Machine, Process
 
 
@@ -73,7 +76,7 @@ class Copying:
             return f"{self._number} has a FETCH under way"
         role, log = process.partition.role, process.partition.log
         if not isinstance(role, Follower):
-            why = "it leads" if process.partition.is_leader else role.reason
+            why = "it leads" if isinstance(role, Leader) else role.reason
             return f"{self._number} does not fetch: {why}"
         request = process.copier.plan.next(now, process.broker_epoch)
         if request is None:
@@ -180,13 +183,11 @@ class Copying:
 
 def _sent(response: FetchResponse) -> FetchResponse:
     """The response with the bytes in the place of the slices."""
-    return replace(
-        response,
-        partitions=tuple(
-            replace(fetched, records=b"".join(part.read() for part in fetched.records))
-            for fetched in response.partitions
-        ),
-    )
+    partitions = []
+    for fetched in response.partitions:
+        slices = cast(Sequence[Slice], fetched.records)  # b"" is none, too
+        partitions.append(replace(fetched, records=b"".join(part.read() for part in slices)))
+    return replace(response, partitions=tuple(partitions))
 
 
 def _told(answer: PartitionFetched, before: int, after: int) -> str:

@@ -22,10 +22,11 @@ from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.follower import Follower
+from minibroker.broker.replication.hosted import Parts
 from minibroker.broker.replication.isr import IsrChanges
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
-from minibroker.broker.replication.replicas import Parts, Replicas
+from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.services import Services
@@ -143,7 +144,8 @@ class Process:
         partition = self.replicas.get(PARTITION)
         if partition is None:
             return self._state_of_found_log()
-        role, mark, isr = partition.role, RoleMark.OFFLINE, ()
+        role, mark = partition.role, RoleMark.OFFLINE
+        isr: tuple[int, ...] = ()
         if isinstance(role, Leader):
             mark, isr = RoleMark.LEADER, role.isr
         elif isinstance(role, Follower):
