@@ -3,29 +3,39 @@
 The marks, and why in this order:
 
 * `.lock` is held while a broker runs; a second one is refused.
-* `meta.properties` says to which cluster and node the directory belongs.
+* `meta.properties` says to which cluster and node the directory belongs, and names it: one that
+  comes back empty has another `directory.id`.
+* `run` counts the starts, durably before anything else happens: who knows of a later run than the
+  last one here knows that the directory was put back from a copy. It says, too, whether that run
+  forces appends to the disk before it acknowledges them (`flush=always`).
 * `clean-shutdown` is written last at a clean stop, and removed before any log is opened, so that a
   crash while opening counts as unclean.
 * `boot-id` names the machine's run. If it is the same as at the last start, nothing was lost with
   the page cache, however the process ended.
 * `tail-unsafe` stands from a start that found neither a clean stop nor the same boot until somebody
-  was told (`forget_lost_tail`): a second crash, in between, must not hide the lost tail.
+  was told (`forget_lost_tail`): a second crash, in between, must not hide the lost tail. It says
+  whether what it stands for concerns a run with `flush=always`. A failed fsync sets it as well,
+  for the page cache may then show what the disk lacks, and the same boot proves nothing.
 """
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
+from typing import NamedTuple
 
 from minibroker.broker.log.files import Files, Lock
 from minibroker.broker.log.names import parse_log_name
 
 LOCK = ".lock"
 META = "meta.properties"
+DIRECTORY_ID = "directory.id"
+RUN = "run"
 CLEAN_SHUTDOWN = "clean-shutdown"
 BOOT_ID = "boot-id"
 TAIL_UNSAFE = "tail-unsafe"
 FORMAT_VERSION = "1"
+SYNCED = b"synced"  # in RUN and TAIL_UNSAFE
 
 NOT_A_DIRECTORY = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
 NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -59,10 +69,26 @@ def explaining(root: PurePath) -> Iterator[None]:
         raise DataDirectoryError(f"data directory {root}: {text} ({reason})") from error
 
 
-class DataDirectory:
-    """The marks in one directory. `is_clean`, `same_boot` and `tail_safe` are known after `begin`.
+class RunMarks(NamedTuple):
+    """What a run writes down of itself.
 
-    `tail_safe`: nothing that was appended can have been lost by how the last runs ended.
+    `new_directory_id`: 16 random bytes, for a directory that has no name yet. `is_synced`: appends
+    are forced to the disk before they are acknowledged (the broker's `flush` is `always`).
+    """
+
+    new_directory_id: bytes = bytes(16)
+    is_synced: bool = False
+
+
+NO_MARKS = RunMarks()
+
+
+class DataDirectory:
+    """The marks in one directory. What follows is known after `begin`.
+
+    `tail_safe`: nothing that was appended can have been lost by how the last runs ended, whatever
+    was forced to the disk. `was_synced`: nothing that was acknowledged can, where `flush=always`
+    is in force. `directory_id`: 32 hex digits. `run`: this one's number, 1 for the first.
     """
 
     def __init__(self, files: Files, root: PurePath) -> None:
@@ -70,6 +96,9 @@ class DataDirectory:
         self.is_clean = False
         self.same_boot = False
         self.tail_safe = False
+        self.was_synced = False
+        self.directory_id = ""
+        self.run = 0
         self._files = files
         self._lock: Lock | None = None
 
@@ -90,23 +119,44 @@ class DataDirectory:
             self._lock.release()
             self._lock = None
 
-    def begin(self, boot_id: str, cluster_id: str, node_id: int) -> None:
+    def begin(self, boot_id: str, cluster_id: str, node_id: int, marks: RunMarks) -> None:
         """Check whose directory it is, learn how the last run ended, and begin a new one."""
-        self._claim(cluster_id, node_id)
+        self._claim(cluster_id, node_id, marks.new_directory_id)
         root, files = self.root, self._files
         has_logs = any(parse_log_name(name) for name in files.list(root))
         is_new = not (files.exists(root / BOOT_ID) or has_logs)
         self.is_clean = is_new or files.exists(root / CLEAN_SHUTDOWN)
         last_boot_id = self._read_boot_id()
+        last_run, last_synced = self._read_run()
         was_told = not files.exists(root / TAIL_UNSAFE)
         self.same_boot = last_boot_id == boot_id and was_told
         self.tail_safe = (self.is_clean or self.same_boot) and was_told
+        self.was_synced = last_synced and (was_told or self._is_untold_synced())
         if not self.tail_safe and was_told:
-            files.write_atomic(root / TAIL_UNSAFE, b"")
+            files.write_atomic(root / TAIL_UNSAFE, SYNCED if last_synced else b"")
+        self.run = last_run + 1
+        # What is in the page cache only, of a run that forced nothing, is not durable by a promise
+        # of this one.
+        owes_syncs = last_boot_id == boot_id and not (self.is_clean or last_synced)
+        self._write_run(marks.is_synced and not owes_syncs)
         if last_boot_id != boot_id:
             files.write_atomic(root / BOOT_ID, boot_id.encode())
         files.remove(root / CLEAN_SHUTDOWN)
         files.sync_dir(root)
+
+    def _read_run(self) -> tuple[int, bool]:
+        """The number of the last run, and whether it forced what it acknowledged to the disk."""
+        path = self.root / RUN
+        words = self._files.read_bytes(path).split() if self._files.exists(path) else []
+        number = int(words[0]) if words and words[0].isdigit() else 0
+        return number, SYNCED in words[1:]
+
+    def _write_run(self, is_synced: bool) -> None:
+        text = b"%d %s\n" % (self.run, SYNCED) if is_synced else b"%d\n" % self.run
+        self._files.write_atomic(self.root / RUN, text)
+
+    def _is_untold_synced(self) -> bool:
+        return self._files.read_bytes(self.root / TAIL_UNSAFE) == SYNCED
 
     def _read_boot_id(self) -> str | None:
         path = self.root / BOOT_ID
@@ -119,18 +169,22 @@ class DataDirectory:
         self._files.remove(self.root / TAIL_UNSAFE)
         self._files.sync_dir(self.root)
 
+    def distrust_tail(self) -> None:
+        """An fsync has failed: what is not known to be durable may be lost on this boot, too.
+
+        Whether the mark can be written is up to the same disk; nothing is raised.
+        """
+        with suppress(OSError):
+            self._files.write_atomic(self.root / TAIL_UNSAFE, b"")
+
     def end_clean(self) -> None:
         """Everything is closed and durable."""
         self._files.write_atomic(self.root / CLEAN_SHUTDOWN, b"")
 
-    def _claim(self, cluster_id: str, node_id: int) -> None:
+    def _claim(self, cluster_id: str, node_id: int, new_directory_id: bytes) -> None:
         path = self.root / META
         ours = {"version": FORMAT_VERSION, "cluster.id": cluster_id, "node.id": str(node_id)}
-        if not self._files.exists(path):
-            text = "".join(f"{name}={value}\n" for name, value in ours.items())
-            self._files.write_atomic(path, text.encode())
-            return
-        theirs = _parse(self._files.read_bytes(path))
+        theirs = _parse(self._files.read_bytes(path)) if self._files.exists(path) else ours
         for name, value in ours.items():
             if theirs.get(name) != value:
                 raise DataDirectoryError(
@@ -138,6 +192,12 @@ class DataDirectory:
                     f" broker has {value!r}: it belongs to another broker or cluster; choose"
                     " another with --data-dir"
                 )
+        self.directory_id = theirs.get(DIRECTORY_ID, "")
+        if not self.directory_id:
+            self.directory_id = new_directory_id.hex()
+            ours[DIRECTORY_ID] = self.directory_id
+            text = "".join(f"{name}={value}\n" for name, value in ours.items())
+            self._files.write_atomic(path, text.encode())
 
 
 def _parse(data: bytes) -> dict[str, str]:

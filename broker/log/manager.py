@@ -20,7 +20,7 @@ from minibroker.broker.log.checkpoints import (
     RECOVERY_POINTS,
     Checkpoint,
 )
-from minibroker.broker.log.directory import META, DataDirectory, explaining
+from minibroker.broker.log.directory import META, NO_MARKS, DataDirectory, RunMarks, explaining
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
@@ -72,7 +72,7 @@ class LogManager:
         self._files = files
         self._root = root
         self._limits = limits
-        self._directory = DataDirectory(files, root)
+        self.directory = DataDirectory(files, root)  # whose it is, how the last runs ended
         self._logs: dict[TopicPartition, Log] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._deleted: list[tuple[int, Log]] = []
@@ -99,14 +99,16 @@ class LogManager:
         Raises DataDirectoryError. `start` does it too; may be called twice.
         """
         with explaining(self._root):
-            self._directory.take()
+            self.directory.take()
 
-    def start(self, boot_id: str, cluster_id: str, node_id: int, now_ms: int) -> None:
+    def start(
+        self, boot_id: str, cluster_id: str, node_id: int, now_ms: int, marks: RunMarks = NO_MARKS
+    ) -> None:
         """Take the directory and open all logs in it. Raises DataDirectoryError."""
         try:
             self.lock()
             with explaining(self._root):
-                self._directory.begin(boot_id, cluster_id, node_id)
+                self.directory.begin(boot_id, cluster_id, node_id, marks)
                 self._open_logs(now_ms)
         except BaseException:
             self.abandon()
@@ -115,11 +117,11 @@ class LogManager:
     @property
     def tail_safe(self) -> bool:
         """Whether no append can have been lost by how the last runs ended."""
-        return self._directory.tail_safe
+        return self.directory.tail_safe
 
     def forget_lost_tail(self) -> None:
         """Whoever decides what an unsafe tail means was told."""
-        self._directory.forget_lost_tail()
+        self.directory.forget_lost_tail()
 
     def _open_logs(self, now_ms: int) -> None:
         recovery_points = self._recovery_point_file.read()
@@ -127,15 +129,15 @@ class LogManager:
         high_watermarks = self._high_watermark_file.read()
         openings = {
             name: Opening(
-                is_clean=self._directory.is_clean,
+                is_clean=self.directory.is_clean,
                 recovery_point=recovery_points.get(name, 0),
                 log_start=log_starts.get(name, NO_OFFSET),
                 high_watermark=high_watermarks.get(name, 0),
-                same_boot=self._directory.same_boot,
+                same_boot=self.directory.same_boot,
             )
             for name in sorted({*recovery_points, *log_starts, *high_watermarks})
         }
-        unknown = Opening(is_clean=self._directory.is_clean, same_boot=self._directory.same_boot)
+        unknown = Opening(is_clean=self.directory.is_clean, same_boot=self.directory.same_boot)
         names = [name for name in self._files.list(self._root) if self._is_dir(name)]
         for name in names:
             topic_partition = parse_log_name(name)
@@ -143,8 +145,8 @@ class LogManager:
                 self._open(topic_partition, openings.get(topic_partition, unknown), now_ms)
         deleted = [name for name in names if is_deleted_name(name)]
         # A clean stop left no word of what was deleted before it.
-        self._open_missing(openings, () if self._directory.is_clean else deleted, now_ms)
-        if not self._directory.is_clean or self.statistics().damaged:
+        self._open_missing(openings, () if self.directory.is_clean else deleted, now_ms)
+        if not self.directory.is_clean or self.statistics().damaged:
             # What an unclean stop cost is known (or kept as damage): from here on nothing is
             # missing, and the next start must not believe so.
             self.checkpoint_recovery_points()
@@ -367,7 +369,7 @@ class LogManager:
                 and self.checkpoint_log_starts()
             )
             if is_written:
-                self._directory.end_clean()
+                self.directory.end_clean()
         except OSError as error:
             if error.errno not in DISK_IS_FULL:
                 raise
@@ -380,7 +382,7 @@ class LogManager:
         self._is_closed = True
         for log in [*self._logs.values(), *(log for _, log in self._deleted)]:
             log.abandon()
-        self._directory.release()
+        self.directory.release()
 
     def statistics(self) -> ManagerStatistics:
         """All logs at this moment."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from minibroker.broker.log.directory import DataDirectoryError, RunMarks
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.validate import Refused
@@ -202,3 +203,120 @@ def test_a_clock_that_goes_back_keeps_no_deleted_file():
     manager.remove_deleted_files(NOW - 1_000_000)
     assert not [name for name in files.list(ROOT) if name.endswith("-delete")]
     assert not [name for name in files.list(ROOT / str(B)) if name.endswith(".deleted")]
+
+
+def marked(files: SimulatedFiles, *, boot: str = "boot-1", is_synced: bool = False):
+    """A manager that opened the directory, of a run that says so."""
+    manager = LogManager(files, ROOT, UNLIMITED)
+    manager.start(boot, "c", 1, NOW, RunMarks(bytes([7] * 16), is_synced=is_synced))
+    return manager
+
+
+def test_a_directory_keeps_its_name():
+    """It is drawn once; a directory that comes back empty has another (row BRK-04)."""
+    files = disk()
+    manager = marked(files)
+    assert manager.directory.directory_id == "07" * 16
+    files.kill()
+    assert start(files).directory.directory_id == "07" * 16
+    assert start(disk()).directory.directory_id == "00" * 16
+
+
+def test_a_directory_of_before_there_were_names_gets_one():
+    """Cluster and node stay what they were."""
+    files = disk()
+    files.make_dir(ROOT)
+    files.write_atomic(ROOT / "meta.properties", b"version=1\ncluster.id=c\nnode.id=1\n")
+    assert marked(files).directory.directory_id == "07" * 16
+    files.power_off()
+    assert start(files, boot="boot-2").directory.directory_id == "07" * 16
+    files.kill()
+    with pytest.raises(DataDirectoryError, match=r"node\.id"):
+        start(files, node=2)
+
+
+def test_every_start_is_counted():
+    """However the last run ended, and durably before any log is opened (architecture 4.11)."""
+    files = disk()
+    assert marked(files).directory.run == 1
+    files.kill()
+    manager = start(files)
+    assert manager.directory.run == 2
+    manager.close({})
+    with_logs(files)
+    files.fail("open", name=".log")
+    with pytest.raises(DataDirectoryError):
+        start(files)
+    files.power_off()
+    assert start(files, boot="boot-2").directory.run == 5
+
+
+@pytest.mark.parametrize("text", [b"", b"x", b"-3", b"\xff synced"])
+def test_an_unreadable_run_starts_over(text):
+    """A number lower than the one known elsewhere tells that something is wrong."""
+    files = disk()
+    marked(files, is_synced=True)
+    files.kill()
+    files.write_atomic(ROOT / "run", text)
+    assert start(files).directory.run == 1
+
+
+def test_the_last_run_says_whether_it_synced():
+    """After a power cut that is what counts, not how this run is set (4.11)."""
+    files = disk()
+    runs = [(True, False), (True, True), (False, True), (False, False)]
+    for number, (is_synced, was_synced) in enumerate(runs):
+        files.kill()
+        manager = marked(files, boot=f"boot-{number}", is_synced=is_synced)
+        manager.forget_lost_tail()
+        assert manager.directory.was_synced == was_synced
+
+
+def test_a_run_answers_for_nothing_that_the_last_one_left_in_the_page_cache():
+    """After a kill of one that forced nothing, only a clean stop or a new boot settles it."""
+    files = disk()
+    for boot, is_synced, end, was_synced in [
+        ("boot-1", False, "kill", False),
+        ("boot-1", True, "kill", False),  # it inherited what the first run left
+        ("boot-1", True, "clean", False),
+        ("boot-1", True, "kill", False),  # after a clean stop: this one is true to its word
+        ("boot-2", True, "kill", True),
+    ]:
+        manager = marked(files, boot=boot, is_synced=is_synced)
+        assert manager.directory.was_synced == was_synced
+        if end == "clean":
+            manager.close({})
+        else:
+            files.kill()
+
+
+def test_a_second_crash_hides_neither_a_lost_tail_nor_that_it_was_synced():
+    """Until somebody was told, the mark says what it is about (K2)."""
+    for is_synced in (True, False):
+        files = disk()
+        marked(files, is_synced=is_synced)
+        for _ in range(3):
+            files.kill()
+            manager = marked(files, boot="boot-2", is_synced=True)
+            assert not manager.tail_safe
+            assert manager.directory.was_synced == is_synced
+
+
+def test_after_a_failed_fsync_the_same_boot_proves_nothing():
+    """The page cache may show what the disk lacks; nor does `flush=always` help."""
+    files = disk()
+    manager = marked(files, is_synced=True)
+    manager.directory.distrust_tail()
+    files.kill()
+    manager = marked(files, is_synced=True)
+    assert not manager.tail_safe
+    assert not manager.directory.same_boot
+    assert not manager.directory.was_synced
+
+
+def test_a_disk_that_takes_no_mark_hides_no_error():
+    """What is to be reported is the fsync that failed."""
+    files = disk()
+    manager = marked(files)
+    files.fail("write_atomic", name="tail-unsafe")
+    manager.directory.distrust_tail()
