@@ -128,13 +128,12 @@ class LogLeader(Leader):
             for asked in context.partitions:
                 fetched.append(self._fetch(asked, room))
                 room = max(0, room - len(fetched[-1].records))
-            answers = context.answers(fetched)
             if any(each.records or each.error or each.diverging_end >= 0 for each in fetched):
                 break
             if trio.current_time() >= deadline:
                 break
-            await trio.sleep(0.001)
-        return frame(request, FetchResponse(0, context.session_id, answers))
+            await trio.sleep(0.005)
+        return frame(request, FetchResponse(0, context.session_id, context.answers(fetched)))
 
     def _fetch(self, asked: PartitionFetch, room: int) -> PartitionFetched:
         name = TopicPartition(asked.topic, asked.partition)
@@ -149,6 +148,8 @@ class LogLeader(Leader):
         parted = (-1, -1)
         if asked.fetch_offset < log.log_start:
             error = error or ErrorCode.OFFSET_OUT_OF_RANGE
+        elif is_compared and ours.offset < 0:
+            error = error or ErrorCode.UNKNOWN_LEADER_EPOCH
         elif is_compared and (
             ours.leader_epoch < asked.last_fetched_epoch or ours.offset < asked.fetch_offset
         ):

@@ -161,7 +161,7 @@ class Fetcher:
         self._plan = FetchPlan(tools.limits)
         self._reconnect = Backoff(tools.limits.backoff_s_max)
         self._news = trio.Event()
-        self._is_resting = True  # it waits for news, not for its leader
+        self._is_resting = False  # it waits for news, not for its leader
         self._connected = trio.CancelScope()
         self._requests = 0
         self._bytes = 0

@@ -56,10 +56,10 @@ def stored(base_offset: int, count: int = 1, *, epoch: int = 0, **encoding) -> b
 class Bench:
     """One log on a simulated disk; keyword arguments change its limits."""
 
-    def __init__(self, **limits: object) -> None:
+    def __init__(self, name: TopicPartition = NAME, **limits: object) -> None:
         self.files = SimulatedFiles(random.Random(1))
         self.limits = replace(UNLIMITED, **limits)
-        self.place = Place(self.files, DIRECTORY, NAME)
+        self.place = Place(self.files, DIRECTORY, name)
         self.cuts: list[int] = []
         self.open(NEW_LOG)
 

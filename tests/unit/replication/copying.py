@@ -1,0 +1,93 @@
+"""What the tests of fetchers share: a follower's broker without connections to it, and its leader.
+
+Time is virtual and the network simulated, so the fetchers are tasks.
+"""
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from minibroker.broker.config import NOTHING, Config, load
+from minibroker.broker.replication.fetch_task import connect_by_task
+from minibroker.broker.replication.fetcher import Fetchers
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.roles import Host
+from minibroker.client.channel import ChannelOptions
+from minibroker.protocol.messages.control import PartitionState
+from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.testing.network import SimulatedNetwork
+from tests.leaders import LogLeader, leading
+from tests.unit.log.workbench import NOW, Bench
+
+EPOCH = 5
+ENDPOINT = Endpoint("broker-1", 9092)
+
+
+def state_of(
+    name: TopicPartition, *, leader: int = 1, epochs: tuple[int, int] = (EPOCH, 0)
+) -> PartitionState:
+    """Brokers 1 and 2 hold it."""
+    return PartitionState(name.topic, b"i" * 16, name.partition, leader, *epochs, (1, 2), (1, 2))
+
+
+@dataclass
+class Broker:
+    """Broker 2: partitions that follow, and the fetchers that copy them."""
+
+    network: SimulatedNetwork
+    config: Config
+    benches: dict[TopicPartition, Bench] = field(default_factory=dict)
+    partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
+    written: list[TopicPartition] = field(default_factory=list)
+    has_written: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        connect = connect_by_task(
+            self.network.host("broker-2"), ChannelOptions(request_timeout_s=5.0)
+        )
+        self.fetchers = Fetchers(
+            self.config,
+            connect,
+            self._note_write,
+            lambda: NOW,
+            lambda: 77,
+        )
+        self.host = Host(2, 30.0, lambda _: None)
+
+    def _note_write(self, partition: Partition, now: float) -> None:
+        self.written.append(partition.topic_partition)
+        self.has_written.set()
+
+    def hold(self, name: TopicPartition, overrides: Mapping[str, str] = NOTHING) -> Partition:
+        """A partition with an empty log."""
+        bench = self.benches[name] = Bench(name)
+        partition = Partition(self.host, bench.log, self.config.for_topic(overrides))
+        self.partitions[name] = partition
+        return partition
+
+    def follow(self, name: TopicPartition, **state: object) -> Partition:
+        """Let it follow, and copy it."""
+        partition = self.partitions.get(name) or self.hold(name)
+        partition.become_follower(state_of(name, **state))
+        self.fetchers.assign(partition)
+        return partition
+
+
+@asynccontextmanager
+async def cluster(
+    *names: TopicPartition, **settings: str
+) -> AsyncIterator[tuple[LogLeader, Broker]]:
+    """Broker 1 leads these, and broker 2 runs its fetchers and knows where broker 1 is."""
+    flags = {name.replace("_", "."): value for name, value in settings.items()}
+    network = SimulatedNetwork(random.Random(1))
+    leader = LogLeader(network.host("broker-1"), ENDPOINT, EPOCH)
+    leader.logs = {name: Bench(name) for name in names}
+    broker = Broker(network, load(flags={"node.id": "2", **flags}).config)
+    broker.fetchers.set_endpoints({1: ENDPOINT})
+    async with leading(leader), trio.open_nursery() as nursery:
+        nursery.start_soon(broker.fetchers.run)
+        yield leader, broker
+        nursery.cancel_scope.cancel()

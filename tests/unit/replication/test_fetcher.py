@@ -1,0 +1,393 @@
+"""Fetchers over a simulated network: what they copy, when they wait, and when they let go."""
+
+import pytest
+import trio
+
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.types import Endpoint, TopicPartition
+from tests.leaders import LogLeader
+from tests.unit.replication.copying import ENDPOINT, EPOCH, Broker, cluster, state_of
+
+A, B, C = (TopicPartition("t", number) for number in range(3))
+ROUND_TRIPS_S = 0.03  # two or three of them, with all that is sent
+LONG_POLL_S = 0.5
+
+
+def is_same(leader: LogLeader, broker: Broker, name: TopicPartition) -> bool:
+    """Whether the files of the segments are equal, byte for byte."""
+    one, other = leader.logs[name], broker.benches[name]
+    return one.bases() == other.bases() and all(
+        one.files.read_bytes(one.path(base)) == other.files.read_bytes(other.path(base))
+        for base in one.bases()
+    )
+
+
+async def settle() -> None:
+    """Longer than anything takes that does not wait."""
+    await trio.sleep(2)
+
+
+async def test_a_log_is_copied_byte_for_byte(autojump_clock):
+    """What was there, and what comes while the follower waits for it (FOL-01, FOL-02)."""
+    async with cluster(A, B) as (leader, broker):
+        for step in range(300):
+            leader.logs[A].append(3, epoch=step // 100, value=bytes(2000))
+        partition = broker.follow(A)
+        broker.follow(B)
+        await settle()
+        assert is_same(leader, broker, A)
+        assert (partition.high_watermark, partition.log.log_end) == (900, 900)
+        leader.logs[A].append(2, epoch=EPOCH)
+        leader.logs[B].append(epoch=EPOCH)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, A)
+        assert is_same(leader, broker, B)
+        assert partition.log.epochs.entries == ((0, 0), (1, 300), (2, 600), (EPOCH, 900))
+        assert set(broker.written[-2:]) == {A, B}
+        assert leader.connection_count == 1
+
+
+async def test_the_high_watermark_comes_without_records(autojump_clock):
+    """An empty answer of the session carries it (FOL-02)."""
+    async with cluster(A) as (leader, broker):
+        leader.logs[A].append(3, epoch=EPOCH)
+        leader.high_watermarks[A] = 0
+        partition = broker.follow(A)
+        await settle()
+        assert (partition.log.log_end, partition.high_watermark) == (3, 0)
+        leader.high_watermarks[A] = 2
+        await trio.sleep(LONG_POLL_S + ROUND_TRIPS_S)
+        assert partition.high_watermark == 2
+
+
+async def test_a_backlog_starves_nobody(autojump_clock):
+    """A partition that got records goes last, however much it still has (FET-11)."""
+    async with cluster(
+        A, B, replica_fetch_response_max_bytes="10000", replica_fetch_max_bytes="10000"
+    ) as (leader, broker):
+        for _ in range(200):
+            leader.logs[A].append(value=bytes(9000))
+        broker.follow(A)
+        broker.follow(B)
+        await trio.sleep(0.05)
+        leader.logs[B].append(epoch=EPOCH, value=bytes(9000))
+        await trio.sleep(ROUND_TRIPS_S)
+        assert broker.partitions[B].log.log_end == 1
+        assert 1 < broker.partitions[A].log.log_end < 100
+
+
+async def test_a_new_assignment_ends_the_long_poll(autojump_clock):
+    """It does not wait behind the partitions that have nothing new (A18)."""
+    async with cluster(A, B) as (leader, broker):
+        leader.logs[B].append(epoch=EPOCH)
+        broker.follow(A)
+        await trio.sleep(LONG_POLL_S / 4)
+        broker.follow(B)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, B)
+        leader.logs[A].append(epoch=EPOCH)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, A)
+
+
+async def test_an_assignment_in_the_same_role_changes_nothing(autojump_clock):
+    """A higher partition epoch leaves the fetch state and the long poll alone (A11, RM-03)."""
+    async with cluster(A) as (leader, broker):
+        broker.follow(A)
+        await trio.sleep(LONG_POLL_S / 4)
+        broker.follow(A, epochs=(EPOCH, 1))
+        await settle()
+        assert leader.connection_count == 1
+
+
+async def test_nothing_is_appended_after_the_partition_was_taken_away(autojump_clock):
+    """An answer that is under way does not count any more (RM-05, FOL-04)."""
+    async with cluster(A, B) as (leader, broker):
+        partition = broker.follow(A)
+        broker.follow(B)
+        await trio.sleep(LONG_POLL_S / 4)
+        broker.network.hold("broker-1", "broker-2")
+        leader.logs[A].append(epoch=EPOCH)
+        leader.logs[B].append(epoch=EPOCH)
+        await trio.sleep(ROUND_TRIPS_S)
+        broker.fetchers.unassign(A)
+        broker.network.release("broker-1", "broker-2")
+        await settle()
+        assert partition.log.log_end == 0
+        assert is_same(leader, broker, B)
+
+
+async def test_an_answer_to_an_older_role_does_not_count(autojump_clock):
+    """Neither its records nor its high watermark reach the role that came after it (RM-05)."""
+    async with cluster(A) as (leader, broker):
+        partition = broker.follow(A)
+        await trio.sleep(LONG_POLL_S / 4)
+        broker.network.hold("broker-1", "broker-2")
+        leader.logs[A].append(epoch=EPOCH)
+        await trio.sleep(ROUND_TRIPS_S)
+        partition.become_follower(state_of(A, epochs=(EPOCH + 1, 1)))
+        broker.network.release("broker-1", "broker-2")
+        await settle()
+        assert (partition.log.log_end, partition.high_watermark) == (0, 0)
+        leader.leader_epoch = EPOCH + 1
+        broker.fetchers.assign(partition)
+        await settle()
+        assert is_same(leader, broker, A)
+
+
+async def test_logs_that_parted_come_together(autojump_clock):
+    """What the leader lacks is cut by epochs, then its records are copied (FOL-05, A11)."""
+    async with cluster(A) as (leader, broker):
+        partition = broker.hold(A)
+        for epoch in (0, 0, 1, 1, 2):
+            broker.benches[A].append(epoch=epoch, value=b"ours")
+        for batch in broker.benches[A].headers()[:3]:
+            leader.logs[A].append(epoch=batch.leader_epoch, value=b"ours")
+        leader.logs[A].append(4, epoch=EPOCH, value=b"theirs")
+        broker.follow(A)
+        await settle()
+        assert is_same(leader, broker, A)
+        assert partition.log.epochs.entries == leader.logs[A].log.epochs.entries
+
+
+async def test_a_leader_that_starts_behind_the_follower(autojump_clock):
+    """Everything is dropped, and copied from the leader's start on (FOL-13)."""
+    async with cluster(A) as (leader, broker):
+        partition = broker.hold(A)
+        broker.benches[A].append(2)
+        leader.logs[A].log.restart_at(7, 0)
+        leader.logs[A].append(3, epoch=EPOCH)
+        broker.follow(A)
+        await settle()
+        assert is_same(leader, broker, A)
+        assert (partition.log.log_start, partition.high_watermark) == (7, 10)
+
+
+async def test_a_failed_partition_does_not_concern_the_others(autojump_clock):
+    """It stays as it is until its next role, which is served at once (FOL-11, FOL-15)."""
+    async with cluster(A, B) as (leader, broker):
+        partition = broker.hold(A)
+        broker.benches[A].append(5)
+        partition.role.high_watermark = 5
+        leader.logs[A].append(3)
+        leader.logs[A].append(epoch=EPOCH)
+        broker.follow(A)
+        broker.follow(B)
+        leader.logs[B].append(epoch=EPOCH)
+        await settle()
+        assert "committed below 5" in partition.role.failure
+        assert partition.log.log_end == 5
+        assert is_same(leader, broker, B)
+        asked = [request.message for request in leader.requests[-2:]]
+        assert not any(
+            each.topic == "t" and each.partition == 0 for m in asked for each in m.partitions
+        )
+        leader.logs[A].append(5)
+        leader.leader_epoch += 1
+        broker.follow(A, epochs=(EPOCH + 1, 1))
+        await trio.sleep(ROUND_TRIPS_S)
+        assert partition.high_watermark == 5
+
+
+async def test_an_error_delays_its_partition_alone(autojump_clock):
+    """20 ms, then twice as long each time, up to the limit; the others go on (FOL-12)."""
+    async with cluster(A, B, replica_fetch_backoff_ms="160") as (leader, broker):
+        leader.errors[A] = ErrorCode.UNKNOWN_LEADER_EPOCH
+        broker.follow(A)
+        broker.follow(B)
+        await trio.sleep(1.0)
+        # After 0, 20, 60, 140, 300, 460, 620, 780, 940 ms, and round trips.
+        asked = [request.message for request in leader.requests]
+        tries = sum(each.partition == 0 for message in asked for each in message.partitions)
+        assert 7 <= tries <= 9
+        leader.logs[B].append(epoch=EPOCH)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, B)
+        leader.logs[A].append(epoch=EPOCH)
+        del leader.errors[A]
+        await trio.sleep(0.16 + ROUND_TRIPS_S)
+        assert is_same(leader, broker, A)
+
+
+async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock):
+    """The rest of the same answer is applied, and it is fetched again (FOL-14)."""
+    async with cluster(A, B) as (leader, broker):
+        for name in (A, B):
+            leader.logs[name].append(epoch=EPOCH, value=bytes(100))
+        rotten = leader.logs[A]
+        rotten.files.flip(rotten.path(0), 100)
+        broker.follow(A)
+        broker.follow(B)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, B)
+        assert broker.partitions[A].log.log_end == 0
+        rotten.files.flip(rotten.path(0), 100)
+        await settle()
+        assert is_same(leader, broker, A)
+
+
+async def test_a_lost_connection_loses_no_partition(autojump_clock):
+    """All wait for the same while, then all go on (FOL-16)."""
+    async with cluster(A, B) as (leader, broker):
+        broker.follow(A)
+        broker.follow(B)
+        await trio.sleep(LONG_POLL_S / 4)
+        broker.network.cut("broker-1", "broker-2")
+        for name in (A, B):
+            leader.logs[name].append(epoch=EPOCH)
+        await trio.sleep(3)
+        assert broker.written == []
+        broker.network.mend("broker-1", "broker-2")
+        await trio.sleep(1 + ROUND_TRIPS_S)
+        assert is_same(leader, broker, A)
+        assert is_same(leader, broker, B)
+
+
+async def test_a_new_assignment_tries_a_lost_leader_at_once(autojump_clock):
+    """The controller knows better than an old back-off."""
+    async with cluster(A, B) as (leader, broker):
+        broker.network.cut("broker-1", "broker-2")
+        broker.follow(A)
+        await trio.sleep(10.1)
+        broker.network.mend("broker-1", "broker-2")
+        leader.logs[B].append(epoch=EPOCH)
+        broker.follow(B)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, B)
+
+
+async def test_a_leader_without_a_known_endpoint(autojump_clock):
+    """Copying begins when it is told where the leader is, and follows it elsewhere (RM-09)."""
+    async with cluster(A) as (leader, broker):
+        broker.fetchers.set_endpoints({1: Endpoint("broker-1", 4)})
+        partition = broker.follow(A, leader=3)
+        leader.logs[A].append(epoch=EPOCH)
+        await settle()
+        assert partition.log.log_end == 0
+        broker.fetchers.set_endpoints({3: Endpoint("broker-1", 5)})
+        await settle()
+        broker.fetchers.set_endpoints({3: ENDPOINT})
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, A)
+        broker.fetchers.set_endpoints({3: ENDPOINT})
+        await settle()
+        assert leader.connection_count == 1
+        broker.fetchers.set_endpoints({3: Endpoint("broker-1", 5)})
+        await settle()
+        assert leader.left.is_set()
+
+
+async def test_fetchers_end_when_they_have_nothing_to_copy(autojump_clock):
+    """And come back when they have (4.7)."""
+    async with cluster(A, B) as (leader, broker):
+        broker.follow(A)
+        await settle()
+        assert [each.leader for each in broker.fetchers.statistics()] == [1]
+        broker.fetchers.unassign(A)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert broker.fetchers.statistics() == []
+        await settle()
+        assert leader.left.is_set()
+        leader.logs[B].append(epoch=EPOCH)
+        broker.follow(B)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert is_same(leader, broker, B)
+
+
+async def test_partitions_are_spread_over_fetchers(autojump_clock):
+    """By a hash of their name that is the same in every run (4.7)."""
+    names = [TopicPartition("t", number) for number in range(24)]
+    async with cluster(*names, num_replica_fetchers="3") as (leader, broker):
+        for name in names:
+            leader.logs[name].append(epoch=EPOCH)
+            broker.follow(name)
+        await settle()
+        assert all(is_same(leader, broker, name) for name in names)
+        statistics = broker.fetchers.statistics()
+        assert sorted(each.fetcher_id for each in statistics) == [0, 1, 2]
+        assert sum(len(each.lags) for each in statistics) == len(names)
+        assert {each.fetcher_id: next(iter(each.lags)).partition for each in statistics} == {
+            0: 3,
+            1: 0,
+            2: 1,
+        }
+
+
+async def test_statistics_count_bytes_and_lag(autojump_clock):
+    """Bytes a second in the last few seconds, and committed records that are missing here."""
+    async with cluster(A) as (leader, broker):
+        broker.follow(A)
+        for _ in range(80):
+            leader.logs[A].append(epoch=EPOCH, value=bytes(25_000 - 70))
+            await trio.sleep(0.25)
+        (one,) = broker.fetchers.statistics()
+        assert one.bytes == leader.logs[A].log.size
+        assert one.bytes_per_s == pytest.approx(100_000, rel=0.1)
+        assert one.lags == {A: 0}
+        leader.high_watermarks[A] = 130
+        await trio.sleep(LONG_POLL_S + ROUND_TRIPS_S)
+        (one,) = broker.fetchers.statistics()
+        assert one.lags == {A: 50}
+
+
+async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock):
+    """With `flush=always` a partition is left out while its fsync is pending (4.12)."""
+    async with cluster(A, B) as (leader, broker):
+        partition = broker.hold(A, {"flush": "always"})
+        broker.follow(A)
+        broker.follow(B)
+        for step in range(1, 6):
+            leader.logs[A].append(epoch=EPOCH)
+            leader.logs[B].append(epoch=EPOCH)
+            await trio.sleep(0.2)
+            assert (partition.log.log_end, leader.positions[A]) == (step, step - 1)
+            assert leader.positions[B] == step
+            broker.benches[A].flush()
+            broker.fetchers.note_flushed(partition)
+            await trio.sleep(ROUND_TRIPS_S)
+            assert leader.positions[A] == step
+
+
+async def test_a_sync_that_is_quick_costs_no_request(autojump_clock):
+    """The others wait for it for a moment, so that nobody leaves the session for it (4.12)."""
+    async with cluster(A) as (leader, broker):
+        partition = broker.hold(A, {"flush": "always"})
+        broker.follow(A)
+        await trio.sleep(LONG_POLL_S / 4)
+        leader.logs[A].append(epoch=EPOCH)
+        await broker.has_written.wait()
+        before = len(leader.requests)
+        broker.benches[A].flush()
+        broker.fetchers.note_flushed(partition)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert [request.message.forgotten for request in leader.requests[before:]] == [()]
+
+
+async def test_requests_name_the_follower(autojump_clock):
+    """Who it is, in which registration, and how far it has the log (A1, A3)."""
+    async with cluster(A) as (leader, broker):
+        broker.hold(A)
+        broker.benches[A].append(2)
+        leader.logs[A].append(2)
+        broker.follow(A)
+        await settle()
+        first = leader.requests[0]
+        assert first.api_key == ApiKey.FETCH
+        assert (first.message.replica_id, first.message.broker_epoch) == (2, 77)
+        (asked,) = first.message.partitions
+        assert (asked.fetch_offset, asked.last_fetched_epoch, asked.log_start) == (2, 0, 0)
+        assert asked.leader_epoch == EPOCH
+        assert all(not request.message.partitions for request in leader.requests[1:])
+
+
+async def test_an_error_of_the_own_disk_ends_the_broker(autojump_clock):
+    """It comes out of `run`, and is not taken for one of the connection (architecture, 5)."""
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(OSError, match="Input/output"), flatten_subgroups=True
+    ):
+        async with cluster(A) as (leader, broker):
+            broker.hold(A)
+            broker.benches[A].files.fail("append")
+            leader.logs[A].append(epoch=EPOCH)
+            broker.follow(A)
+            await settle()
