@@ -6,7 +6,7 @@ replica here shall be is not read from it: that comes as an order (LEADER_AND_IS
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -68,12 +68,3 @@ class ClusterImage:
         if topic is None or not 0 <= name.partition < len(topic.partitions):
             return None
         return topic.partitions[name.partition]
-
-    def with_topic(self, topic: TopicImage) -> "ClusterImage":
-        """This image with a topic added or replaced."""
-        return replace(self, topics={**self.topics, topic.name: topic})
-
-    def without_topic(self, name: str) -> "ClusterImage":
-        """This image without a topic."""
-        topics = {other: topic for other, topic in self.topics.items() if other != name}
-        return replace(self, topics=topics)

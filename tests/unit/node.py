@@ -97,13 +97,17 @@ class NoController:
 
 
 class Node:
-    """Broker 1 on a disk of its own, in its first registration, epoch 1."""
+    """Broker 1 on a disk of its own, in its first registration, epoch 1.
+
+    It counts as having been told all its roles, unless a test wants to see it wait for them.
+    """
 
     def __init__(
         self,
         files: SimulatedFiles | None = None,
         *,
         replicas_type: type[Replicas] = Replicas,
+        is_ready: bool = True,
         **settings: str,
     ) -> None:
         flags = {name.replace("_", "."): value for name, value in settings.items()}
@@ -129,6 +133,8 @@ class Node:
         self.replicas = replicas_type(self.config, parts)
         brokers = {1: BrokerImage(1, Endpoint("broker-1", 9092), 1)}
         self.replicas.image = ClusterImage("cluster", 1, 0, brokers)
+        if is_ready:
+            self.replicas.ready.set()
         self.controller = NoController()
         self.services = Services(
             config=self.config,

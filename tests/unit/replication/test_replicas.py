@@ -470,7 +470,7 @@ def test_a_failed_follower_is_shown() -> None:
 
 def test_ready_is_who_knows_all() -> None:
     """A broker is ready once it was told all its roles and the whole cluster."""
-    node = Node()
+    node = Node(is_ready=False)
     node.apply(state_of())
     node.update(is_full=True)
     assert not node.replicas.is_ready

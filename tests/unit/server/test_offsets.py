@@ -27,7 +27,7 @@ def epoch_end(node: Node, epoch: int, leader_epoch: int = -1) -> PartitionEpochE
 
 
 def append(node: Node, count: int, time_ms: int = 1_000) -> None:
-    node.partition().append_as_leader(batch_of(count, time_ms=time_ms), 1, 1_000)
+    node.partition().append_as_leader(batch_of(count, time_ms=time_ms), 1, 0.0, 1_000)
 
 
 def test_latest_and_earliest() -> None:
@@ -35,7 +35,7 @@ def test_latest_and_earliest() -> None:
     node = Node()
     node.lead(state_of(epochs=(3, 0), isr=(1, 2), replicas=(1, 2)))
     append(node, 5)
-    node.partition().note_fetch(2, 2)
+    node.followed(2, 2)
     assert list_offset(node, LATEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 2, 3)
     assert list_offset(node, LATEST_TIMESTAMP, replica_id=2).offset == 5
     assert list_offset(node, EARLIEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 0, 3)
@@ -61,7 +61,7 @@ async def test_a_new_leader_does_not_send_consumers_back() -> None:
     assert list_offset(node, LATEST_TIMESTAMP).error == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(node, 9_999).error == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offset(node, EARLIEST_TIMESTAMP).offset == 0
-    node.partition().note_fetch(2, 5)
+    node.followed(2, 5)
     assert list_offset(node, LATEST_TIMESTAMP).offset == 5
 
 
