@@ -78,7 +78,7 @@ PURE = [
     *("broker/controller/state.py", "broker/controller/topics.py"),
     *("client/accumulator.py", "client/batches.py", "client/numbering.py"),
     *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),
-    *("client/chunks.py", "client/fetch_session.py"),
+    *("client/chunks.py", "client/fetch_session.py", "client/position.py", "client/trail.py"),
 ]
 # The interface of a disk has one async function, whose forms live in disk.py.
 ASYNC_ALLOWED = {("broker/log/files.py", "sync")}

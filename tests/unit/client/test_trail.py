@@ -2,8 +2,16 @@
 
 import pytest
 
+from minibroker.client.options import ConsumerOptions, read_options
+from minibroker.client.positions import STUBBORN_FAILURES, Positions
 from minibroker.client.trail import EPOCHS_KEPT_MAX, Trail
-from minibroker.protocol.types import OffsetAndEpoch
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
+from minibroker.protocol.records.batch import stamp
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
+
+A = TopicPartition("t", 0)
 
 
 def trail(*starts: tuple[int, int]) -> Trail:
@@ -53,3 +61,79 @@ def test_a_long_trail_forgets_its_oldest_epochs() -> None:
     """What it keeps is bounded."""
     read = trail(*((epoch, epoch) for epoch in range(EPOCHS_KEPT_MAX + 5)))
     assert read.parting(0, 1000, fetch_offset=1000) == 5
+
+
+def batch(base: int, count: int, leader_epoch: int) -> bytes:
+    """A stored batch of some term."""
+    made = encode_batch([(0, None, b"x", ())] * count)
+    stamp(made, base, leader_epoch)
+    return bytes(made)
+
+
+def reader(at: int) -> Positions:
+    """A consumer of one partition that stands there."""
+    positions = Positions(read_options(ConsumerOptions, "h:1", {}))
+    positions.assign([A])
+    positions.seek(A, at)
+    return positions
+
+
+def asked(positions: Positions, leader_epoch: int = 9, now: float = 0.0) -> PartitionFetch:
+    """What a leader of that epoch is asked for."""
+    ((wanted,), _) = positions.plan(lambda _: leader_epoch, now)
+    return wanted
+
+
+def test_a_fetch_names_the_epoch_of_the_last_record() -> None:
+    """None before anything was read and after a seek; batches of several terms may come at once."""
+    positions = reader(2)
+    assert asked(positions).last_fetched_epoch == -1
+    records = batch(0, 5, 3) + batch(5, 1, 3) + batch(6, 2, 7)
+    positions.note(asked(positions), PartitionFetched(*A, records=records), 0.0)
+    assert (asked(positions).fetch_offset, asked(positions).last_fetched_epoch) == (8, 7)
+    positions.seek(A, 1)
+    assert asked(positions).last_fetched_epoch == -1
+
+
+def test_after_a_cut_the_epoch_is_that_of_what_is_left() -> None:
+    """So the next fetch is checked too, and a second cut goes further back."""
+    positions = reader(2)
+    records = batch(0, 5, 3) + batch(5, 1, 4) + batch(6, 2, 7)
+    positions.note(asked(positions), PartitionFetched(*A, records=records), 0.0)
+    positions.take(100)
+    for epoch, end, offset, left in ((6, 50, 6, 4), (3, 4, 4, 3), (1, 50, 2, -1)):
+        parted = PartitionFetched(*A, diverging_epoch=epoch, diverging_end=end)
+        positions.note(asked(positions), parted, 0.0)
+        assert positions.position(A) == offset
+        assert (asked(positions).fetch_offset, asked(positions).last_fetched_epoch) == (
+            offset,
+            left,
+        )
+
+
+def test_an_epoch_above_the_leader_s_is_not_believed() -> None:
+    """N3: the checksum does not cover it, and no leader could say anything to it."""
+    positions = reader(0)
+    records = batch(0, 1, 9) + batch(1, 1, 1 << 30)
+    positions.note(asked(positions), PartitionFetched(*A, records=records), 0.0)
+    assert asked(positions).last_fetched_epoch == 9
+
+
+def test_an_epoch_that_no_leader_knows_for_long_has_the_leader_asked_for() -> None:
+    """CCO-04: UNKNOWN_LEADER_EPOCH is only retried, but not for ever: the topic may be another."""
+    positions = reader(0)
+    unknown = PartitionFetched(*A, ErrorCode.UNKNOWN_LEADER_EPOCH)
+    answers = [
+        positions.note(asked(positions, now=now), unknown, float(now))
+        for now in range(STUBBORN_FAILURES + 2)
+    ]
+    assert answers == [False] * STUBBORN_FAILURES + [True] * 2
+
+
+def test_a_new_leader_is_a_new_try() -> None:
+    """CPR-13: what was refused under an older epoch waits for no back-off."""
+    positions = reader(0)
+    positions.note(asked(positions), PartitionFetched(*A, ErrorCode.NOT_LEADER_OR_FOLLOWER), 0.0)
+    assert positions.plan(lambda _: 9, 0.0)[0] == []
+    assert asked(positions, leader_epoch=10).leader_epoch == 10
+    assert asked(positions, now=0.03).leader_epoch == 9
