@@ -71,7 +71,7 @@ class World:
 class SimulatedBroker:
     """One broker and its machine. Not running until `start`.
 
-    `life` counts the processes it was; `replicas` are those of the last one.
+    `life` counts the processes it was; `replicas` are those of the last one, once it has any.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class SimulatedBroker:
         self._scope, self._shutdown, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
         self.is_running = True
         self.life += 1
+        self.replicas = None
         await self._nursery.start(self._run)
 
     async def _run(self, task_status: trio.TaskStatus[object]) -> None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from minibroker.broker.replication.isr import change_of
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.handlers import produce
 from minibroker.protocol.constants import ACKS_ALL, ErrorCode
@@ -61,17 +62,20 @@ class Impossible(Exception):
 
 def play(run: Run, rule: str) -> Played:
     """Play all of a run. Raises `ScenarioError` where a step cannot be played."""
-    return Stage(run, rule).play()
+    return Stage(run, RULES[rule]).play()
 
 
 class Stage:
-    """See the head of this module. `now` is the virtual time in seconds."""
+    """See the head of this module. `now` is the virtual time in seconds.
 
-    def __init__(self, run: Run, rule: str) -> None:
+    Every broker gets `replicas_type`, which is where rules come in.
+    """
+
+    def __init__(self, run: Run, replicas_type: type[Replicas]) -> None:
         self.now = 0.0
         self._run = run
         self._machines = {
-            number: Machine(number, run.settings, RULES[rule]) for number in run.brokers
+            number: Machine(number, run.settings, replicas_type) for number in run.brokers
         }
         self._office = Office(run, self._machines)
         self._copying = {number: Copying(number, self._machines) for number in run.brokers}
@@ -81,9 +85,20 @@ class Stage:
 
     def play(self) -> Played:
         """See `play`."""
+        self.begin()
+        self.play_steps()
+        running = {number: m.process for number, m in self._machines.items() if m.process}
+        logs = {number: process.partition.log for number, process in running.items()}
+        return Played(self._lines, judge(self._acknowledged, logs, self._office.record.leader))
+
+    def begin(self) -> None:
+        """Start every broker, and make the partition."""
         for machine in self._machines.values():
             self._office.register(machine.start())
         self._note(self._office.create(self.now))
+
+    def play_steps(self) -> None:
+        """Play what the run says. Raises `ScenarioError` where a step cannot be played."""
         for step in self._run.steps:
             if step.action == "tell":
                 self._lines.append(Told(str(step.arguments[0])))
@@ -92,9 +107,13 @@ class Stage:
                 self._play_step(step)
             except Impossible as impossible:
                 raise ScenarioError(step.line, str(impossible)) from None
-        running = {number: m.process for number, m in self._machines.items() if m.process}
-        logs = {number: process.partition.log for number, process in running.items()}
-        return Played(self._lines, judge(self._acknowledged, logs, self._office.record.leader))
+
+    def process(self, broker: int) -> Process:
+        """The process of a broker that runs."""
+        process = self._machines[broker].process
+        if process is None:
+            raise Impossible(f"broker {broker} is down")
+        return process
 
     def _play_step(self, step: Step) -> None:
         action: Callable[..., Texts] = getattr(self, step.action)
@@ -105,12 +124,6 @@ class Stage:
         for text in texts:
             states = tuple(machine.state for machine in self._machines.values())
             self._lines.append(Event(round(self.now, 3), text, states))
-
-    def _process(self, broker: int) -> Process:
-        process = self._machines[broker].process
-        if process is None:
-            raise Impossible(f"broker {broker} is down")
-        return process
 
     # -- producing
 
@@ -124,7 +137,7 @@ class Stage:
         yield from self._produce(broker, f"{count} records", values)
 
     def _produce(self, broker: int, label: str, values: tuple[bytes, ...]) -> Texts:
-        process = self._process(broker)
+        process = self.process(broker)
         produced = Produced(label, values, process.partition.log.log_end)
         batch = memoryview(encode_values(values, WALL_MS))
         request = ProduceRequest(ACKS_ALL, 30_000, (PartitionProduce(*PARTITION, batch),))
@@ -149,12 +162,12 @@ class Stage:
 
     def ask(self, broker: int) -> Texts:
         """The broker sends its next FETCH."""
-        self._process(broker)
+        self.process(broker)
         yield self._copying[broker].ask(self.now)
 
     def answer(self, broker: int) -> Texts:
         """The answer to its FETCH arrives."""
-        self._process(broker)
+        self.process(broker)
         yield self._copying[broker].take(self.now)
 
     def fetch(self, broker: int) -> Texts:
@@ -178,7 +191,7 @@ class Stage:
 
     def check(self, broker: int) -> Texts:
         """Look for followers that fell behind."""
-        process = self._process(broker)
+        process = self.process(broker)
         role, log_end = process.partition.role, process.partition.log.log_end
         lags = []
         for other in self._machines:
@@ -192,14 +205,14 @@ class Stage:
 
     def flush(self, broker: int) -> Texts:
         """Force the log to the disk."""
-        process = self._process(broker)
+        process = self.process(broker)
         process.flush()
         process.replicas.note_flushed(process.partition, self.now)
         yield f"{broker} forces its log to disk"
 
     def checkpoint(self, broker: int) -> Texts:
         """Write the high watermark down."""
-        process = self._process(broker)
+        process = self.process(broker)
         process.checkpoint()
         yield f"{broker} writes its HW {process.partition.high_watermark} to disk"
 
@@ -221,7 +234,7 @@ class Stage:
         yield from self._crash(broker, lambda: power_off(Tail.LOST), what)
 
     def _crash(self, broker: int, end: Callable[[], None], what: str) -> Texts:
-        self._process(broker)
+        self.process(broker)
         end()
         for copying in self._copying.values():
             copying.note_crash(broker)
@@ -243,7 +256,7 @@ class Stage:
         self._office.register(machine.start())
         yield f"{broker} returns"
         yield from self._office.decide(self.now)
-        self._process(broker).manager.forget_lost_tail()
+        self.process(broker).manager.forget_lost_tail()
 
     # -- time
 
@@ -254,7 +267,7 @@ class Stage:
     def wait_fetching(self, seconds: float, *brokers: int) -> Texts:
         """Time passes. Brokers go on fetching; only rounds that bring something are told."""
         for broker in brokers:
-            self._process(broker)
+            self.process(broker)
         end = self.now + seconds
         while True:
             for broker in brokers:
