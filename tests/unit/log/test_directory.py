@@ -244,8 +244,9 @@ def test_every_start_is_counted():
     assert manager.directory.run == 2
     manager.close({})
     with_logs(files)
+    files.kill()
     files.fail("open", name=".log")
-    with pytest.raises(DataDirectoryError):
+    with pytest.raises(DataDirectoryError, match="cannot be used"):
         start(files)
     files.power_off()
     assert start(files, boot="boot-2").directory.run == 5
