@@ -24,7 +24,7 @@ which asks the brokers for the ends of their logs and makes the comparison a job
 
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -224,8 +224,11 @@ class Controller:
 
     async def _finish_when_told(self, job: Job[Any], answer: Any) -> None:
         """What was written is answered for in any case, even if the office is lost meanwhile."""
+        nodes = [node for node in self._channels if not self._state.is_leaving(node)]
+        if isinstance(job.request, ControlledShutdownRequest):
+            nodes.append(job.request.broker_id)
         try:
-            await self._until_told()
+            await self._until_told(nodes)
         finally:
             if isinstance(answer, CreateTopicsResponse):
                 answer = topics.admit(answer, self._unmade())
@@ -310,9 +313,11 @@ class Controller:
 
     # -- what brokers were told
 
-    async def _until_told(self) -> None:
-        """Until every live broker knows what is true now; not for ever."""
-        marks = {node: channel.pushes.wanted for node, channel in self._channels.items()}
+    async def _until_told(self, nodes: Collection[int]) -> None:
+        """Until these brokers know what is true now, as far as they live; not for ever."""
+        marks = {
+            node: self._channels[node].pushes.wanted for node in nodes if node in self._channels
+        }
         with trio.move_on_after(TELLING_S_MAX):
             while any(
                 channel.pushes.told < marks.get(node, 0) for node, channel in self._channels.items()
@@ -336,11 +341,13 @@ class Controller:
             if not waiting:
                 await self._progress.wait()
                 continue
-            await self._until_told()
-            tails = {}
-            for node in sorted({node for nodes in waiting.values() for node in nodes}):
-                if node in self._channels:
-                    tails[node] = await self._tails_of(self._channels[node])
+            nodes = sorted({node for candidates in waiting.values() for node in candidates})
+            await self._until_told(nodes)
+            tails = {
+                node: await self._tails_of(self._channels[node])
+                for node in nodes
+                if node in self._channels
+            }
             await self.submit(Tails(tails)).wait()
             if elections.waiting_for_tails(self._state):
                 await trio.sleep(RECOVERY_AGAIN_S)

@@ -190,11 +190,10 @@ class ControllerNode:
         if config.controlled_shutdown_enable:
             for attempt in range(1 + config.controlled_shutdown_max_retries):
                 if attempt:
-                    await self._pause(config.controlled_shutdown_retry_backoff_ms / 1000)
+                    await trio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
                 if await self._is_let_go() or not await self._may_others_lead():
                     break
-        # Not before: where all leave at once, one of them must let the others go.
-        self._has_left = True
+        self._is_leaving = True
         await self._resign()
 
     async def close(self) -> None:
@@ -298,28 +297,26 @@ class ControllerNode:
         self._around.ports.notify(job)
 
     async def _is_let_go(self) -> bool:
-        """Ask to leave; whether nothing is led here any more that others could lead."""
-        request = ControlledShutdownRequest(self._node_id, self.broker_epoch)
-        try:
-            response = await self.call(ApiKey.CONTROLLED_SHUTDOWN, request)
-        except (OSError, BrokerError) as error:
-            log.warning("The controller did not answer the request to leave: %s", error)
-            return False
-        if response.error or response.remaining:
-            log.warning(
-                "The request to leave was answered with error %d; still led here: %s",
-                response.error,
-                ", ".join(map(str, response.remaining)) or "nothing",
-            )
-        return not response.error and not response.remaining
-
-    async def _pause(self, seconds: float) -> None:
-        """Before asking again: as long as it can help."""
-        with trio.move_on_after(seconds):
-            changed = self._changed
-            while await self._may_others_lead():
-                await changed.wait()
-                changed = self._changed
+        """Ask to leave; whether it is of no use to ask again."""
+        with trio.move_on_after(CALL_S_MAX):
+            while True:
+                # Made anew each time: the session may have been lost meanwhile.
+                request = ControlledShutdownRequest(self._node_id, self.broker_epoch)
+                try:
+                    response = await self.call(ApiKey.CONTROLLED_SHUTDOWN, request)
+                except (OSError, BrokerError) as error:
+                    log.info("The request to leave was not answered: %s", error)
+                    await trio.sleep(CALL_AGAIN_S)
+                    continue
+                if response.error or response.remaining:
+                    log.warning(
+                        "The request to leave was answered with error %d; still led here: %s",
+                        response.error,
+                        ", ".join(map(str, response.remaining)) or "nothing",
+                    )
+                return not response.error and not response.remaining
+        log.warning("No controller answered the request to leave")
+        return True
 
     async def _may_others_lead(self) -> bool:
         """Whether some other broker lives and stays, so that to ask again can help."""

@@ -1,8 +1,9 @@
 """METADATA: the cluster as the newest image has it, making topics that are first asked for.
 
 A topic that does not exist is made, by whoever is controller, where both this broker
-(`auto.create.topics.enable`) and the request allow it. The answer then waits for that, so that the asker learns its leaders at once
-instead of asking again; a topic that could not be made carries the reason as its error.
+(`auto.create.topics.enable`) and the request allow it. The answer then waits for that, so that the
+asker learns its leaders at once instead of asking again; a topic that could not be made carries the
+reason as its error.
 """
 
 from collections.abc import Mapping

@@ -63,7 +63,6 @@ class FakeReplicas:
         self.is_ready = True
         self.roles: dict[TopicPartition, Any] = {}
         self.logs: dict[TopicPartition, bytes] = broker.directory
-        self.tails: dict[TopicPartition, tuple[int, int]] = {}
         self.errors: dict[TopicPartition, int] = {}
         self.requests: list[Any] = []
 
@@ -120,7 +119,7 @@ class FakeReplicas:
             tuple(
                 ReplicaDescription(*name, topic_id, last_epoch=epoch, log_end=end)
                 for name, topic_id in self.logs.items()
-                for epoch, end in [self.tails.get(name, (0, 0))]
+                for epoch, end in [self._broker.tails.get(name, (0, 0))]
             ),
         )
 
@@ -187,19 +186,21 @@ class FakeBroker:
         self.node_id = node_id
         self.name = f"broker-{node_id}"
         self.directory_id = f"directory-{node_id}"
-        self.directory: dict[TopicPartition, bytes] = {}
+        self.directory: dict[TopicPartition, bytes] = {}  # topic ids of the logs in it
+        self.tails: dict[TopicPartition, tuple[int, int]] = {}  # their last epochs and ends
         self.run = 0
         self.is_running = False
         self._fleet = fleet
         self._config = load(flags={"node.id": str(node_id), **settings}).config
         self._rng = Random(f"{fleet.seed}/{node_id}")
         self._scope = trio.CancelScope()
+        self._ended = trio.Event()
 
     async def start(self, **registration: Any) -> None:
         """A new process with this directory; `registration` is what it says of its last run."""
         assert not self.is_running
         self.run += 1
-        self._scope = trio.CancelScope()
+        self._scope, self._ended = trio.CancelScope(), trio.Event()
         self.store = BrokerStore(self._fleet.store, self._scope.cancel)
         purgatory = Purgatory()
         self.replicas = FakeReplicas(self)
@@ -240,20 +241,22 @@ class FakeBroker:
             if not self._scope.cancel_called:
                 raise
         finally:
-            self.kill()
+            self.is_running = False
+            self._fleet.network.stop_host(self.name)
+            self._ended.set()
             if not has_started:
                 task_status.started()
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """The process dies; its registration stands until the lease ends."""
-        self.is_running = False
         self._fleet.network.stop_host(self.name)
         self._scope.cancel()
+        await self._ended.wait()
 
     async def stop(self) -> None:
         """A clean stop."""
         await self.node.leave()
-        self.kill()
+        await self.kill()
         await self.node.close()
 
     def leaders(self) -> dict[TopicPartition, int]:
@@ -320,7 +323,7 @@ class Fleet:
     async def until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         """Wait on virtual time."""
         with trio.move_on_after(ENOUGH_S):
-            while not await condition():
+            while not await condition():  # noqa: ASYNC110 - what it asks has no event
                 await trio.sleep(0.01)
             return
         raise AssertionError(f"it did not come to that: {what}; {await self.state()}")
@@ -384,4 +387,4 @@ async def open_fleet(count: int = 3, seed: int = 1, **settings: str) -> AsyncIte
         await fleet.add(*range(1, count + 1), **settings)
         yield fleet
         for broker in fleet.running:
-            broker.kill()
+            await broker.kill()

@@ -2,8 +2,28 @@
 
 import trio
 
+from minibroker.broker.controller.requests import is_refused
+from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    ConfigChange,
+    TopicConfigChanges,
+)
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+    IsrMember,
+    LeaderAndIsrRequest,
+    PartitionChange,
+    UpdateMetadataRequest,
+)
+from minibroker.protocol.messages.topics import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+)
 from minibroker.protocol.types import TopicPartition
-from tests.unit.controller.fleet import open_fleet
+from tests.unit.controller.fleet import T0, open_fleet
 
 
 async def test_one_is_elected_and_all_know(autojump_clock):
@@ -34,7 +54,7 @@ async def test_a_dead_leader_is_replaced(autojump_clock):
     async with open_fleet() as fleet:
         await fleet.create(partitions=3, replicas=3)
         before = await fleet.state()
-        fleet[2].kill()
+        await fleet[2].kill()
         killed_at = trio.current_time()
         await fleet.settled()
         assert trio.current_time() - killed_at < 1.2
@@ -53,9 +73,262 @@ async def test_a_dead_controller_is_replaced(autojump_clock):
     """When the controller dies with what it leads, the next one settles both, in a higher epoch."""
     async with open_fleet() as fleet:
         await fleet.create(partitions=3, replicas=3)
-        fleet[1].kill()
+        await fleet[1].kill()
         await fleet.settled()
         image = fleet[2].replicas.image
         assert image.controller_id in (2, 3)
         assert image.controller_epoch == 1
         assert 1 not in fleet[3].leaders().values()
+
+
+async def test_a_return_with_all_its_data(autojump_clock):
+    """CTL-14: a leader that restarts before anybody saw it dead has a new epoch and stays."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        await fleet[2].kill()
+        await fleet[2].start()
+        await fleet.settled()
+        for _, record in (await fleet.state()).partitions():
+            assert sorted(record.isr) == [1, 2, 3]
+            assert record.leader == record.replicas[0]
+            assert record.leader_epoch == (record.leader == 2)
+
+
+async def test_an_unsafe_return_is_seen(autojump_clock):
+    """4.11: coming back before the lease ran out does not hide a lost tail."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        await fleet[2].kill()
+        await fleet[2].start(tail_safe=False)
+        await fleet.settled()
+        assert all(2 not in record.isr for _, record in (await fleet.state()).partitions())
+
+
+async def test_all_lost_their_power(autojump_clock):
+    """4.11: all come back unsafe, one by one; the one with the most leads once all are there."""
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=3)
+        replicas = (await fleet.record()).replicas
+        for broker in fleet.running:
+            broker.tails[T0] = (0, {1: 5, 2: 6, 3: 7}[broker.node_id])
+            await broker.kill()
+        await trio.sleep(1.5)
+        for node in (3, 1):
+            await fleet[node].start(tail_safe=False)
+        await fleet.settled()
+        record = await fleet.record()
+        assert (record.leader, record.isr) == (NO_NODE, replicas)
+        assert sorted(record.unsafe) == [1, 3]
+        await fleet[2].start(tail_safe=False)
+
+        async def is_led():
+            return (await fleet.record()).leader != NO_NODE
+
+        await fleet.until(is_led, "a leader")
+        record = await fleet.record()
+        assert (record.leader, record.isr, record.unsafe) == (3, (3,), ())
+        await fleet.settled()
+
+
+async def test_a_controlled_shutdown_moves_leaders_first(autojump_clock):
+    """CTL-11: when `leave` returns, others lead and everybody knows; no lease had to end."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        began_at = trio.current_time()
+        await fleet[1].node.leave()
+        assert trio.current_time() - began_at < 0.2
+        leaders = [record.leader for _, record in (await fleet.state()).partitions()]
+        assert 1 not in leaders
+        assert 1 not in fleet[1].leaders().values()
+        assert fleet[1].replicas.image.brokers[1].is_shutting_down
+        await fleet[1].kill()
+        await fleet[1].node.close()
+        await fleet.settled()
+        assert trio.current_time() - began_at < 0.5
+
+
+async def test_all_stop_at_once(autojump_clock):
+    """Brokers that stop together do not wait for each other to take over."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        began_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for broker in fleet.running:
+                nursery.start_soon(broker.stop)
+        assert trio.current_time() - began_at < 2
+        assert (await fleet.store.get("brokers/")).entries == {}
+
+
+async def test_a_broker_cut_off_from_the_store_is_replaced(autojump_clock):
+    """It stops believing in its lease before the others do, and joins again when it can."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        fleet[1].store.is_cut = True
+        cut_at = trio.current_time()
+        fleet[1].is_running = False
+
+        async def is_doubtful():
+            return not fleet[1].node.is_lease_current(trio.current_time())
+
+        await fleet.until(is_doubtful, "doubt")
+        assert 1 in (await fleet.store.get("brokers/")).entries or trio.current_time() - cut_at < 1
+        await fleet.settled()
+        assert fleet.controller.node_id != 1
+        fleet[1].store.is_cut = False
+        fleet[1].is_running = True
+        epoch = fleet[1].node.broker_epoch
+        await fleet.settled()
+        assert fleet[1].node.broker_epoch > epoch
+        assert fleet[1].node.is_lease_current(trio.current_time())
+        for _, record in (await fleet.state()).partitions():
+            assert 1 not in record.isr
+
+
+async def test_a_topic_deleted_while_a_broker_is_away(autojump_clock):
+    """CTL-15: the name is free at once, the tombstone waits, the returning broker deletes."""
+    async with open_fleet() as fleet:
+        old = await fleet.create(replicas=3)
+        await fleet[3].kill()
+        await fleet.settled()
+        job = fleet.controller.node.submit(DeleteTopicsRequest(("t",)))
+        assert (await job.wait()).topics[0].error == 0
+        new = await fleet.create(replicas=2)
+        assert new.topic_id != old.topic_id
+        assert fleet[3].directory == {T0: old.topic_id}
+        assert list((await fleet.state()).tombstones) == [old.topic_id]
+        await fleet[3].start()
+
+        async def is_forgotten():
+            return not (await fleet.state()).tombstones
+
+        await fleet.until(is_forgotten, "no tombstone")
+        assert fleet[3].directory == {}
+        await fleet.settled()
+
+
+async def test_a_name_deleted_and_made_again(autojump_clock):
+    """RM-12: the old replicas are deleted before the new ones of the same name are made."""
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=3)
+        for _ in range(3):
+            deletion = fleet.controller.node.submit(DeleteTopicsRequest(("t",)))
+            await fleet.create(partitions=2, replicas=3)
+            assert (await deletion.wait()).topics[0].error == 0
+            await fleet.settled()
+        assert not any(broker.replicas.errors for broker in fleet.running)
+
+
+async def test_a_full_disk_is_told_and_tried_again(autojump_clock):
+    """A leader without room: the topic exists, its partition is offline, later it is made."""
+    async with open_fleet(1) as fleet:
+        fleet[1].replicas.errors[T0] = ErrorCode.KAFKA_STORAGE_ERROR
+        job = fleet[1].node.submit(CreateTopicsRequest((NewTopic("t"),)))
+        result = (await job.wait()).topics[0]
+        assert result.error == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "offline until there is" in result.error_message
+        del fleet[1].replicas.errors[T0]
+        await fleet.settled()
+
+
+async def test_unclean_election_may_be_allowed_later(autojump_clock):
+    """CTL-04: a partition waits for its ISR until the topic's setting lets another one lead."""
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=2)
+        first, second = (await fleet.record()).replicas
+        await alter_isr(fleet, first, first)
+        await fleet[first].kill()
+        await fleet.settled()
+        assert (await fleet.record()).leader == NO_NODE
+        change = ConfigChange("unclean.leader.election.enable", "true")
+        request = AlterConfigsRequest((TopicConfigChanges("t", (change,)),))
+        await fleet.controller.node.submit(request).wait()
+        await fleet.settled()
+        record = await fleet.record()
+        assert (record.leader, record.isr, record.leader_epoch) == (second, (second,), 2)
+
+
+async def alter_isr(fleet, leader, *isr):
+    """What the leader's broker would ask for."""
+    record, topic = await fleet.record(), (await fleet.state()).topics["t"]
+    change = PartitionChange(
+        "t",
+        topic.id,
+        0,
+        record.leader_epoch,
+        record.partition_epoch,
+        tuple(IsrMember(node) for node in isr),
+    )
+    request = AlterPartitionRequest(leader, fleet[leader].node.broker_epoch, (change,))
+    answer = await fleet[leader].node.call(ApiKey.ALTER_PARTITION, request)
+    return answer.partitions[0]
+
+
+async def test_a_leader_changes_its_isr_through_another_broker(autojump_clock):
+    """ALTER_PARTITION goes to whoever is controller; all brokers hear of the outcome (CTL-09)."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=1, replicas=3)
+        leader = (await fleet.record()).leader
+        altered = await alter_isr(fleet, leader, leader)
+        assert (altered.error, altered.isr, altered.partition_epoch) == (0, (leader,), 1)
+        await fleet.settled()
+
+
+async def test_no_controller_answers_elsewhere(autojump_clock):
+    """CTL-12: at any broker but the controller a request is refused with NOT_CONTROLLER."""
+    async with open_fleet() as fleet:
+        for request in (
+            CreateTopicsRequest((NewTopic("t"),)),
+            AlterPartitionRequest(2, fleet[2].node.broker_epoch),
+            ControlledShutdownRequest(2, fleet[2].node.broker_epoch),
+        ):
+            job = fleet[2].node.submit(request)
+            assert is_refused(job.result, ErrorCode.NOT_CONTROLLER)
+
+
+async def test_an_old_controller_writes_nothing(autojump_clock):
+    """A controller that was cut off and replaced is refused by the store, and by the brokers."""
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=3)
+        old = fleet[1]
+        old.store.is_cut = True
+        job = old.node.submit(CreateTopicsRequest((NewTopic("u"),)))
+        old.is_running = False
+        await fleet.settled()
+        assert fleet.controller.node.is_controller
+        old.store.is_cut = False
+        old.is_running = True
+        result = await job.wait()
+        assert result.topics[0].error == ErrorCode.NOT_CONTROLLER
+        await fleet.settled()
+        assert "u" not in (await fleet.state()).topics
+
+
+async def test_full_state_after_a_new_controller(autojump_clock):
+    """MET-01: a new controller tells everything, marked full, so that ghosts vanish."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        fleet[3].replicas.requests.clear()
+        await fleet[1].kill()
+        await fleet.settled()
+        metadata, *rest = fleet[3].replicas.requests
+        assert (type(metadata), metadata.is_full) == (UpdateMetadataRequest, True)
+        roles = next(one for one in rest if isinstance(one, LeaderAndIsrRequest))
+        assert roles.is_full
+        assert len(roles.partitions) == 3
+
+
+async def test_one_loss_is_one_transaction_and_one_push(autojump_clock):
+    """A broker's death with 300 partitions: one write, one push of each kind for each broker."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=300, replicas=3)
+        await fleet.settled()
+        before = (await fleet.store.get("")).revision
+        for broker in fleet.running:
+            broker.replicas.requests.clear()
+        await fleet[2].kill()
+        await fleet.settled()
+        assert (await fleet.store.get("")).revision == before + 2  # the lease's end, the elections
+        for node in (1, 3):
+            kinds = [type(request) for request in fleet[node].replicas.requests]
+            assert kinds == [UpdateMetadataRequest, LeaderAndIsrRequest]
+            assert len(fleet[node].replicas.requests[1].partitions) == 300

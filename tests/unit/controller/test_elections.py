@@ -1,0 +1,374 @@
+"""Who leads and who is in sync, as brokers come, go and leave: all cases of one partition."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.config import Config
+from minibroker.broker.controller.elections import (
+    LogTail,
+    plan_shutdown,
+    recover,
+    review,
+    waiting_for_tails,
+)
+from minibroker.broker.controller.state import (
+    Admission,
+    PartitionRecord,
+    Registered,
+    State,
+    TopicRecord,
+)
+from minibroker.protocol.constants import NO_NODE, ErrorCode
+from minibroker.protocol.messages.control import ControlledShutdownRequest
+from minibroker.protocol.types import Endpoint, TopicPartition
+
+CONFIG = Config()
+NAME = TopicPartition("t", 0)
+UNCLEAN = {"unclean.leader.election.enable": "true"}
+
+
+def broker(node, epoch=10, run=1, process="p1", **said):
+    return Registered(node, epoch, Endpoint("h", node), f"d{node}", run, process, **said)
+
+
+def returned(node, **said):
+    """A broker that was started again, with what it says of its last run."""
+    return broker(node, epoch=20, run=2, process="p2", **said)
+
+
+def state_of(record, live=(1, 2, 3), configs=None):
+    """A cluster of one partition, whose brokers have all been admitted once."""
+    nodes = set(record.replicas) | set(live)
+    return State(
+        topics={"t": TopicRecord(b"i" * 16, "t", configs or {}, (record,))},
+        brokers={node: broker(node) for node in live},
+        admissions={node: Admission(node, 10, f"d{node}", 1, "p1") for node in nodes},
+    )
+
+
+def partition(leader=1, isr=(1, 2, 3), replicas=(1, 2, 3), unsafe=()):
+    return PartitionRecord(0, leader, 5, 9, isr, replicas, unsafe)
+
+
+def reviewed(state, *registered):
+    """The partition after a review, and the plan."""
+    plan = review(state, {one.node_id: one for one in registered}, CONFIG)
+    return plan.state.topics["t"].partitions[0], plan
+
+
+def outcome(record):
+    return record.leader, record.isr, record.leader_epoch - 5, record.partition_epoch - 9
+
+
+@pytest.mark.parametrize(
+    ("before", "live", "configs", "after"),
+    [
+        (partition(), (1, 2, 3), {}, (1, (1, 2, 3), 0, 0)),
+        (partition(), (2, 3), {}, (2, (2, 3), 1, 1)),
+        (partition(), (1, 3), {}, (1, (1, 3), 0, 1)),
+        (partition(isr=(3, 1, 2)), (2, 3), {}, (2, (3, 2), 1, 1)),
+        (partition(replicas=(3, 2, 1)), (2, 3), {}, (3, (2, 3), 1, 1)),
+        (partition(isr=(1,)), (2, 3), {}, (NO_NODE, (1,), 1, 1)),
+        (partition(isr=(1, 2)), (3,), {}, (NO_NODE, (1, 2), 1, 1)),
+        (partition(isr=(1,)), (2, 3), UNCLEAN, (2, (2,), 1, 1)),
+        (partition(isr=(1, 3)), (3,), UNCLEAN, (3, (3,), 1, 1)),
+        (partition(), (), UNCLEAN, (NO_NODE, (1, 2, 3), 1, 1)),
+        (partition(leader=NO_NODE, isr=(1,)), (2, 3), {}, (NO_NODE, (1,), 0, 0)),
+        (partition(leader=NO_NODE, isr=(2,)), (2, 3), {}, (2, (2,), 1, 1)),
+        (partition(isr=(1,), replicas=(1,)), (2, 3), UNCLEAN, (NO_NODE, (1,), 1, 1)),
+    ],
+)
+def test_who_is_gone(before, live, configs, after):
+    """The first live in-sync replica in order leads; a dead follower raises the partition epoch
+    alone; the ISR never empties (CTL-02, CTL-04, CTL-05, CTL-09)."""
+    record, plan = reviewed(state_of(before, configs=configs), *map(broker, live))
+    assert outcome(record) == after
+    assert bool(plan.writes) == (record is not before)
+
+
+RETURNS = {
+    "clean or same boot": ({"tail_safe": True}, False),
+    "the machine stopped": ({"tail_safe": False}, True),
+    "synced before each ack": ({"tail_safe": False, "was_synced": True}, False),
+    "a damaged log": ({"damaged": frozenset({NAME})}, True),
+    "another log is damaged": ({"damaged": frozenset({TopicPartition("u", 0)})}, False),
+}
+
+
+@pytest.mark.parametrize(("said", "is_unsafe"), RETURNS.values(), ids=RETURNS)
+def test_a_leader_that_returns(said, is_unsafe):
+    """CTL-14, 4.11: it has a new epoch; it stays in sync and leads only if its tail is safe."""
+    record, _ = reviewed(state_of(partition()), returned(1, **said), broker(2), broker(3))
+    assert outcome(record) == ((2, (2, 3), 1, 1) if is_unsafe else (1, (1, 2, 3), 1, 1))
+
+
+@pytest.mark.parametrize(("said", "is_unsafe"), RETURNS.values(), ids=RETURNS)
+def test_a_follower_that_returns(said, is_unsafe):
+    """4.11: an unsafe member leaves the ISR while a safe one lives; a safe one changes nothing."""
+    record, _ = reviewed(state_of(partition()), broker(1), returned(2, **said), broker(3))
+    assert outcome(record) == ((1, (1, 3), 0, 1) if is_unsafe else (1, (1, 2, 3), 0, 0))
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        replace(returned(2), directory_id="another"),
+        replace(returned(2), run=1),
+        replace(returned(2), run=0),
+        replace(returned(2), directory_id="another", was_synced=True),
+    ],
+    ids=["empty directory", "older directory", "much older", "empty, whatever it says"],
+)
+def test_another_directory_is_unsafe(back):
+    """4.11: a broker with an empty or an older directory lacks what it had acknowledged."""
+    record, _ = reviewed(state_of(partition()), broker(1), back, broker(3))
+    assert outcome(record) == (1, (1, 3), 0, 1)
+
+
+def test_a_lost_session_loses_nothing():
+    """A process that registered anew stays in sync, whatever it said when it started."""
+    again = broker(2, epoch=20, tail_safe=False, damaged=frozenset({NAME}))
+    record, plan = reviewed(state_of(partition()), broker(1), again, broker(3))
+    assert outcome(record) == (1, (1, 2, 3), 0, 0)
+    assert plan.state.admissions[2].epoch == 20
+
+
+def test_a_topic_that_was_not_synced_is_unsafe():
+    """4.11: `flush=always` of the broker does not count for a topic with another setting."""
+    back = returned(2, tail_safe=False, was_synced=True)
+    for configs, isr in (({"flush": "interval"}, (1, 3)), ({"flush": "always"}, (1, 2, 3))):
+        state = state_of(partition(), configs=configs)
+        record, _ = reviewed(state, broker(1), back, broker(3))
+        assert record.isr == isr
+
+
+def test_a_return_is_settled_with_its_admission():
+    """The admission and what follows from the return are one transaction, and done once."""
+    state = state_of(partition())
+    _, plan = reviewed(state, broker(1), returned(2, tail_safe=False), broker(3))
+    keys = sorted(write.key for write in plan.writes)
+    assert keys == ["admissions/2", f"partitions/{(b'i' * 16).hex()}/0"]
+    again = review(plan.state, plan.state.brokers, CONFIG)
+    assert (again.writes, again.state) == ((), plan.state)
+
+
+def test_a_broker_that_is_new_is_admitted():
+    """A broker that nobody knew is live after its review, and unsafe for nothing."""
+    state = replace(state_of(partition()), admissions={}, brokers={})
+    record, plan = reviewed(state, broker(1), broker(2), broker(3))
+    assert sorted(plan.state.admissions) == [1, 2, 3]
+    assert outcome(record) == (1, (1, 2, 3), 1, 1)
+
+
+class TestNobodySafe:
+    """One machine lost its power: every member of the ISR may have lost its end (4.11)."""
+
+    def test_one_after_the_other(self):
+        """Nobody leads until all members of the ISR are back; then their ends are compared."""
+        state = state_of(partition(), live=())
+        record, plan = reviewed(state, returned(2, tail_safe=False))
+        assert outcome(record) == (NO_NODE, (1, 2, 3), 1, 1)
+        assert record.unsafe == (2,)
+        assert waiting_for_tails(plan.state) == {}
+        two = returned(2, tail_safe=False), returned(3, tail_safe=False)
+        record, plan = reviewed(plan.state, *two)
+        assert (outcome(record), record.unsafe) == ((NO_NODE, (1, 2, 3), 1, 1), (2, 3))
+        assert waiting_for_tails(plan.state) == {}
+        record, plan = reviewed(plan.state, *two, returned(1, tail_safe=False))
+        assert record.unsafe == (1, 2, 3)
+        assert waiting_for_tails(plan.state) == {NAME: (1, 2, 3)}
+
+    def test_a_safe_member_ends_the_wait(self):
+        """A safe member that comes back leads at once, and the unsafe ones leave the ISR."""
+        state = state_of(partition(leader=NO_NODE, unsafe=(2, 3)), live=(2, 3))
+        record, _ = reviewed(state, returned(1), broker(2), broker(3))
+        assert outcome(record) == (1, (1,), 1, 1)
+        assert record.unsafe == ()
+
+    def test_a_loss_is_not_forgotten(self):
+        """An unsafe member that restarts cleanly is still unsafe: what it lost stays lost."""
+        state = state_of(partition(leader=NO_NODE, unsafe=(2,)), live=(2,))
+        record, _ = reviewed(state, returned(2))
+        assert (record.leader, record.unsafe) == (NO_NODE, (2,))
+
+    @pytest.mark.parametrize(
+        ("tails", "leader"),
+        [
+            ({1: (3, 10), 2: (3, 12), 3: (2, 99)}, 2),
+            ({1: (3, 10), 2: (3, 10), 3: (3, 9)}, 1),
+            ({1: (0, 0), 2: (0, 0), 3: (1, 1)}, 3),
+        ],
+    )
+    def test_the_longest_log_leads(self, tails, leader, caplog):
+        """The largest (last epoch, log end) leads alone; what may be lost is reported."""
+        state = state_of(partition(leader=NO_NODE, unsafe=(1, 2, 3)))
+        plan = recover(state, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()})
+        record = plan.state.topics["t"].partitions[0]
+        assert outcome(record) == (leader, (leader,), 1, 1)
+        assert record.unsafe == ()
+        (report,) = plan.reports
+        assert report.level == logging.WARNING
+        assert f"Broker {leader} leads" in report.text
+
+    def test_all_of_them_must_be_heard(self):
+        """While one of the live replicas was not asked, nobody is elected."""
+        state = state_of(partition(leader=NO_NODE, unsafe=(1, 2, 3)))
+        plan = recover(state, {1: {NAME: LogTail(1, 1)}, 2: {NAME: LogTail(1, 1)}, 3: {}})
+        assert (plan.writes, plan.state) == ((), state)
+
+    def test_a_replica_that_fell_behind_may_have_the_most(self):
+        """A live replica outside the ISR is compared too: it may hold what the ISR lost (K2)."""
+        state = state_of(partition(leader=NO_NODE, isr=(1,), unsafe=(1,)))
+        assert waiting_for_tails(state) == {NAME: (1, 2, 3)}
+        tails = {1: (3, 5), 2: (3, 9), 3: (3, 7)}
+        plan = recover(state, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()})
+        assert plan.state.topics["t"].partitions[0].leader == 2
+
+    def test_a_single_replica_leads_at_once(self):
+        """A single replica leads with a warning; the next epoch shows what it has."""
+        state = state_of(partition(isr=(1,), replicas=(1,)), live=())
+        record, plan = reviewed(state, returned(1, tail_safe=False))
+        assert outcome(record) == (1, (1,), 1, 1)
+        assert [report.level for report in plan.reports] == [logging.INFO, logging.WARNING]
+
+
+class TestDamage:
+    """A log that recovery found damaged (REC-03)."""
+
+    damaged = frozenset({NAME})
+
+    @pytest.mark.parametrize("configs", [{}, UNCLEAN])
+    def test_a_single_replica_is_offline(self, configs):
+        """It never leads, whatever the topic allows, and the report names the command."""
+        state = state_of(partition(isr=(1,), replicas=(1,)), live=(), configs=configs)
+        record, plan = reviewed(state, returned(1, damaged=self.damaged))
+        assert (record.leader, record.isr, record.unsafe) == (NO_NODE, (1,), (1,))
+        assert "minibroker partition recover t 0" in plan.reports[-1].text
+        _, plan = reviewed(plan.state, replace(returned(1, damaged=self.damaged), epoch=30, run=3))
+        assert "minibroker partition recover t 0" in plan.reports[-1].text
+
+    def test_a_recovered_replica_leads(self):
+        """Once the operator has accepted the loss, the replica leads with a warning."""
+        state = state_of(partition(NO_NODE, (1,), (1,), unsafe=(1,)), live=())
+        record, plan = reviewed(state, returned(1))
+        assert outcome(record) == (1, (1,), 1, 1)
+        assert plan.reports[-1].level == logging.WARNING
+
+    def test_the_undamaged_lead(self):
+        """Of unsafe members one whose log is damaged is no candidate."""
+        state = state_of(partition(isr=(1, 2), replicas=(1, 2)), live=())
+        record, _ = reviewed(state, returned(1, damaged=self.damaged), returned(2, tail_safe=False))
+        assert outcome(record) == (2, (2,), 1, 1)
+
+
+class TestShutdown:
+    """CTL-11, CTL-12."""
+
+    def shut(self, state, node, epoch=10):
+        plan = plan_shutdown(state, CONFIG, ControlledShutdownRequest(node, epoch))
+        return plan.state.topics["t"].partitions[0], plan
+
+    def test_a_leader_hands_over(self):
+        """A live in-sync replica leads; the leaving broker is out of the ISR."""
+        record, plan = self.shut(state_of(partition()), 1)
+        assert outcome(record) == (2, (2, 3), 1, 1)
+        assert (plan.answer.error, plan.answer.remaining) == (0, ())
+
+    def test_a_follower_leaves_the_isr(self):
+        """It is removed from the ISRs that it follows, without an election."""
+        record, _ = self.shut(state_of(partition()), 2)
+        assert outcome(record) == (1, (1, 3), 0, 1)
+
+    def test_the_last_member_stays(self):
+        """What nobody else can lead is returned, and stays led."""
+        record, plan = self.shut(state_of(partition(isr=(1,))), 1)
+        assert outcome(record) == (1, (1,), 0, 0)
+        assert plan.answer.remaining == (NAME,)
+
+    def test_a_single_replica_is_not_touched(self):
+        """A partition with one replica stays as it is, and is not returned."""
+        record, plan = self.shut(state_of(partition(isr=(1,), replicas=(1,))), 1)
+        assert outcome(record) == (1, (1,), 0, 0)
+        assert plan.answer.remaining == ()
+
+    def test_two_leave(self):
+        """Who is leaving is no heir while another one stays; of two leaving the last leads on."""
+        record, plan = self.shut(state_of(partition(isr=(1, 2))), 2)
+        assert outcome(record) == (1, (1,), 0, 1)
+        record, plan = self.shut(plan.state, 1)
+        assert outcome(record) == (1, (1,), 0, 1)
+        assert plan.answer.remaining == (NAME,)
+
+    def test_asking_again_changes_nothing(self):
+        """A repeated request is answered alike, without a write."""
+        _, plan = self.shut(state_of(partition()), 1)
+        assert plan.writes
+        _, again = self.shut(plan.state, 1)
+        assert (again.writes, again.answer) == ((), plan.answer)
+
+    def test_an_old_epoch_is_refused(self):
+        """CTL-12: STALE_BROKER_EPOCH for an old registration, and for an unknown broker."""
+        for node, epoch in ((1, 9), (4, 10)):
+            _, plan = self.shut(state_of(partition()), node, epoch)
+            assert plan.answer.error == ErrorCode.STALE_BROKER_EPOCH
+            assert plan.writes == ()
+
+    def test_it_is_not_forgotten(self):
+        """A new controller reads from the store who is leaving: it gives them no leadership."""
+        _, plan = self.shut(state_of(partition()), 2)
+        record, _ = reviewed(plan.state, broker(2), broker(3))
+        assert record.leader == 3
+
+    def test_a_return_is_a_new_life(self):
+        """A broker that left and came back is not leaving any more."""
+        _, plan = self.shut(state_of(partition()), 1)
+        _, plan = reviewed(plan.state, broker(2), broker(3))
+        _, plan = reviewed(plan.state, returned(1), broker(2), broker(3))
+        assert not plan.state.is_leaving(1)
+
+
+NODES = st.lists(st.sampled_from((1, 2, 3)), unique=True, min_size=1).map(tuple)
+LIVES = st.fixed_dictionaries(
+    {
+        node: st.sampled_from(("down", "up", "back", "unsafe", "damaged", "empty"))
+        for node in (1, 2, 3)
+    }
+)
+
+
+def lives_of(lives):
+    made = {
+        "up": broker,
+        "back": returned,
+        "unsafe": lambda node: returned(node, tail_safe=False),
+        "damaged": lambda node: returned(node, damaged=frozenset({NAME})),
+        "empty": lambda node: replace(returned(node), directory_id="another"),
+    }
+    return [made[life](node) for node, life in lives.items() if life != "down"]
+
+
+@given(NODES, st.booleans(), LIVES)
+def test_elections_in_general(isr, is_led, lives):
+    """Whatever happened to the brokers: who leads lives, and is safe if any in-sync replica is;
+    the ISR never empties or grows; the epochs tell every election; a review is done once."""
+    old = partition(leader=isr[0] if is_led else NO_NODE, isr=isr)
+    record, plan = reviewed(state_of(old), *lives_of(lives))
+    safe = {node for node in isr if lives[node] in ("up", "back")}
+    if safe:
+        assert record.leader in safe
+        assert set(record.isr) == safe
+    elif record.leader != NO_NODE:
+        assert lives[record.leader] not in ("down", "damaged")
+        assert all(lives[node] != "down" for node in isr)
+    else:
+        assert record.isr == isr
+    is_same_term = record.leader == old.leader and lives.get(old.leader, "up") == "up"
+    assert record.leader_epoch == old.leader_epoch + (not is_same_term)
+    assert (record.partition_epoch > old.partition_epoch) == (
+        not is_same_term or record.isr != old.isr
+    )
+    assert review(plan.state, plan.state.brokers, CONFIG).writes == ()

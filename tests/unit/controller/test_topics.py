@@ -1,0 +1,254 @@
+"""Topics made, deleted and altered, and where their replicas come to lie."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minibroker.broker.config import Config
+from minibroker.broker.controller.placement import place
+from minibroker.broker.controller.requests import is_refused, refuse
+from minibroker.broker.controller.state import Admission, PartitionRecord, Registered, State
+from minibroker.broker.controller.topics import (
+    admit,
+    plan_alter,
+    plan_create,
+    plan_delete,
+    plan_forgetting,
+)
+from minibroker.broker.metadata.store import Delete, Put
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    ConfigChange,
+    TopicConfigChanges,
+)
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+)
+from minibroker.protocol.messages.topics import (
+    ConfigEntry,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+)
+from minibroker.protocol.types import Endpoint
+
+CONFIG = Config()
+
+
+def state_with(*nodes, leaving=()):
+    return State(
+        brokers={node: Registered(node, 1, Endpoint("h", node), "d", 1, "p") for node in nodes},
+        admissions={node: Admission(node, 1, "d", 1, "p", node in leaving) for node in nodes},
+    )
+
+
+EMPTY = state_with(1)
+
+
+def create(state, *topics, validate_only=False, config=CONFIG):
+    request = CreateTopicsRequest(topics, validate_only=validate_only)
+    return plan_create(state, config, request, Random(1))
+
+
+def with_topics(*names):
+    return create(EMPTY, *(NewTopic(name) for name in names)).state
+
+
+def alter(state, name, *changes, validate_only=False):
+    changed = TopicConfigChanges(name, tuple(ConfigChange(*change) for change in changes))
+    return plan_alter(state, CONFIG, AlterConfigsRequest((changed,), validate_only=validate_only))
+
+
+@given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 4), st.integers(0, 9))
+def test_placement(partition_count, factor, more, start):
+    """Replicas of a partition are distinct brokers, and each leads as many as any other, +-1."""
+    brokers = list(range(10, 10 + factor + more))
+    placed = place(partition_count, factor, brokers, start)
+    assert len(placed) == partition_count
+    assert all(len(set(replicas)) == factor for replicas in placed)
+    led = [sum(replicas[0] == broker for replicas in placed) for broker in brokers]
+    assert max(led) - min(led) <= 1
+
+
+def test_a_topic_is_created():
+    """A new topic has its partitions led here in epoch 0 with the ISR of all (CTL-01)."""
+    plan = create(EMPTY, NewTopic("t", 3, configs=(ConfigEntry("flush", "always"),)))
+    (result,) = plan.answer.topics
+    topic = plan.state.topics["t"]
+    assert (result.name, result.error, result.topic_id) == ("t", 0, topic.id)
+    assert len(topic.id) == 16
+    assert topic.configs == {"flush": "always"}
+    assert topic.partitions == tuple(PartitionRecord(n, 1, 0, 0, (1,), (1,)) for n in range(3))
+    assert all(isinstance(write, Put) for write in plan.writes)
+    assert len(plan.writes) == 4
+
+
+def test_defaults_of_the_broker_are_taken():
+    """-1 partitions and -1 replicas are num.partitions and default.replication.factor."""
+    plan = create(EMPTY, NewTopic("t"), config=Config(num_partitions=7))
+    assert len(plan.state.topics["t"].partitions) == 7
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "says"),
+    [
+        (NewTopic(""), ErrorCode.INVALID_TOPIC_EXCEPTION, "1 to 249 characters"),
+        (NewTopic("x" * 250), ErrorCode.INVALID_TOPIC_EXCEPTION, "1 to 249 characters"),
+        (NewTopic("."), ErrorCode.INVALID_TOPIC_EXCEPTION, "not '.' or '..'"),
+        (NewTopic(".."), ErrorCode.INVALID_TOPIC_EXCEPTION, "not '.' or '..'"),
+        (NewTopic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "only letters"),
+        (NewTopic("a\n"), ErrorCode.INVALID_TOPIC_EXCEPTION, "only letters"),
+        (NewTopic("tö"), ErrorCode.INVALID_TOPIC_EXCEPTION, "only letters"),
+        (NewTopic("__consumer_offsets"), ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker's own"),
+        (NewTopic("has_dot"), ErrorCode.INVALID_TOPIC_EXCEPTION, "'has.dot'"),
+        (NewTopic("old"), ErrorCode.TOPIC_ALREADY_EXISTS, "'old'"),
+        (NewTopic("t", 0), ErrorCode.INVALID_PARTITIONS, "at least 1"),
+        (NewTopic("t", -2), ErrorCode.INVALID_PARTITIONS, "at least 1"),
+        (NewTopic("t", 10_000), ErrorCode.INVALID_PARTITIONS, "would pass 10000"),
+        (NewTopic("t", 1, 2), ErrorCode.INVALID_REPLICATION_FACTOR, "with 1 live broker"),
+        (NewTopic("t", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR, "with 1 live broker"),
+        (
+            NewTopic("t", configs=(ConfigEntry("retntion.ms", "1"),)),
+            ErrorCode.INVALID_CONFIG,
+            "the nearest is 'retention.ms'",
+        ),
+        (
+            NewTopic("t", configs=(ConfigEntry("segment.bytes", "2"),)),
+            ErrorCode.INVALID_CONFIG,
+            "14 to 2^31-1",
+        ),
+    ],
+)
+def test_a_bad_topic_is_refused_and_the_others_are_made(wanted, error, says):
+    """Each refused topic gets its error and reason; nothing of it is written; others go on."""
+    state = with_topics("old", "has.dot")
+    plan = create(state, wanted, NewTopic("good"))
+    refused, good = plan.answer.topics
+    assert (refused.name, refused.error) == (wanted.name, error)
+    assert says in refused.error_message
+    assert good.error == 0
+    assert plan.state.topics.keys() == {"old", "has.dot", "good"}
+
+
+@pytest.mark.parametrize("name", ["x" * 249, "a.b-c_D9", "...", "-", "_"])
+def test_good_names(name):
+    """1 to 249 of letters, digits, dot, underscore and dash, but not `.` or `..`."""
+    assert create(EMPTY, NewTopic(name)).answer.topics[0].error == 0
+
+
+def test_a_name_twice_in_a_request_exists_the_second_time():
+    """The second of two equal names in one request is refused."""
+    plan = create(EMPTY, NewTopic("t"), NewTopic("t", 2))
+    assert [topic.error for topic in plan.answer.topics] == [0, ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert len(plan.state.topics["t"].partitions) == 1
+
+
+def test_validate_only_checks_and_writes_nothing():
+    """With validate_only the answers are as if, and nothing is to be written."""
+    plan = create(EMPTY, NewTopic("t"), NewTopic("."), validate_only=True)
+    assert [topic.error for topic in plan.answer.topics] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert (plan.state, plan.writes) == (EMPTY, ())
+    state = with_topics("t")
+    changed = alter(state, "t", ("flush", "never"), validate_only=True)
+    assert (changed.answer.topics[0].error, changed.state, changed.writes) == (0, state, ())
+
+
+def test_a_deletion_leaves_a_tombstone():
+    """A deleted topic goes with all its partitions and leaves its id behind (CTL-15)."""
+    state = create(EMPTY, NewTopic("t", 2), NewTopic("u")).state
+    topic = state.topics["t"]
+    plan = plan_delete(state, DeleteTopicsRequest(("t", "none", "t")))
+    errors = [result.error for result in plan.answer.topics]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert errors == [0, unknown, unknown]
+    assert plan.state.topics.keys() == {"u"}
+    assert [write.key for write in plan.writes if isinstance(write, Delete)] == [
+        "topics/t",
+        f"partitions/{topic.id.hex()}/0",
+        f"partitions/{topic.id.hex()}/1",
+    ]
+    assert [write.key for write in plan.writes if isinstance(write, Put)] == [
+        f"tombstones/{topic.id.hex()}"
+    ]
+
+
+def test_settings_are_changed_one_by_one():
+    """What is not named stays; a value None goes back to the broker's default."""
+    state = alter(with_topics("t"), "t", ("flush", "never"), ("retention.ms", "5")).state
+    assert state.topics["t"].configs == {"flush": "never", "retention.ms": "5"}
+    plan = alter(state, "t", ("flush", None), ("segment.bytes", "100"))
+    assert plan.state.topics["t"].configs == {"retention.ms": "5", "segment.bytes": "100"}
+    assert plan.state.topics["t"].partitions == state.topics["t"].partitions
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "error"),
+    [
+        ("none", ("flush", "never"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", ("flush", "now"), ErrorCode.INVALID_CONFIG),
+        ("t", ("flash", "never"), ErrorCode.INVALID_CONFIG),
+        ("t", ("flash", None), ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_a_bad_change_changes_nothing(name, change, error):
+    """Of the changes of one topic all are made or none."""
+    state = with_topics("t")
+    plan = alter(state, name, ("retention.ms", "5"), change)
+    assert plan.answer.topics[0].error == error
+    assert (plan.state, plan.writes) == (state, ())
+
+
+def test_a_refused_request_is_answered_as_a_whole():
+    """A request of which nothing is done has the error at each of its topics, or at its head."""
+    code = ErrorCode.NOT_CONTROLLER
+    requests = [
+        CreateTopicsRequest((NewTopic("a"), NewTopic("b"))),
+        DeleteTopicsRequest(("a", "b")),
+        AlterConfigsRequest((TopicConfigChanges("a"), TopicConfigChanges("b"))),
+    ]
+    for request in requests:
+        answer = refuse(request, code, "full")
+        assert [(topic.name, topic.error) for topic in answer.topics] == [("a", code), ("b", code)]
+        assert is_refused(answer, code)
+        assert not is_refused(answer, ErrorCode.REQUEST_TIMED_OUT)
+    for request in (AlterPartitionRequest(1, 1), ControlledShutdownRequest(1, 1)):
+        assert refuse(request, code, "full").error == code
+        assert is_refused(refuse(request, code, "full"), code)
+
+
+def test_replicas_come_to_brokers_that_stay():
+    """A broker that is about to stop gets no new replica, and does not count (CTL-11)."""
+    state = state_with(1, 2, 3, leaving=(2,))
+    (record,) = create(state, NewTopic("t", 1, 2)).state.topics["t"].partitions
+    assert sorted(record.replicas) == [1, 3]
+    assert record.isr == record.replicas
+    assert record.leader == record.replicas[0]
+    (refused,) = create(state, NewTopic("t", 1, 3)).answer.topics
+    assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_a_tombstone_names_who_may_hold_the_topic():
+    """All brokers that had a replica of any partition are waited for before it goes (CTL-15)."""
+    state = create(state_with(1, 2, 3), NewTopic("t", 3, 1), NewTopic("u", 1, 1)).state
+    topic = state.topics["t"]
+    deleted = plan_delete(state, DeleteTopicsRequest(("t",))).state
+    tombstone = deleted.tombstones[topic.id]
+    assert (tombstone.name, tombstone.partition_count) == ("t", 3)
+    assert tombstone.holders == (1, 2, 3)
+    plan = plan_forgetting(deleted, [topic.id])
+    assert plan.state.tombstones == {}
+    assert plan.writes == (Delete(f"tombstones/{topic.id.hex()}"),)
+
+
+def test_a_topic_without_room_is_answered_with_an_error():
+    """A topic that exists but has no logs yet is told apart from one that is there."""
+    answer = create(EMPTY, NewTopic("t"), NewTopic("u"), NewTopic(".")).answer
+    t, u, bad = admit(answer, {"u": 2}).topics
+    assert t == answer.topics[0]
+    assert u.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "2 of its partitions" in u.error_message
+    assert bad == answer.topics[2]
