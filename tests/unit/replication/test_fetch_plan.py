@@ -1,0 +1,217 @@
+"""What a fetcher asks next: sessions, order, back-off, and which answers still count."""
+
+import math
+
+import pytest
+
+from minibroker.broker.config import load
+from minibroker.broker.replication.fetch_plan import Backoff, FetchLimits, FetchPlan
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.roles import Host
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetched
+from minibroker.protocol.types import TopicPartition
+from tests.unit.log.workbench import Bench
+from tests.unit.replication.copying import EPOCH, state_of
+
+CONFIG = load(flags={"node.id": "2"}).config
+A, B, C = (TopicPartition("t", number) for number in range(3))
+
+
+class Desk:
+    """A plan, and the partitions that it is about."""
+
+    def __init__(self, *names: TopicPartition) -> None:
+        self.plan = FetchPlan(FetchLimits.of(CONFIG))
+        self.benches: dict[TopicPartition, Bench] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: TopicPartition, **overrides: str) -> None:
+        """One more partition that follows."""
+        bench = self.benches[name] = Bench(name)
+        host = Host(2, 30.0, lambda _: None)
+        partition = Partition(host, bench.log, CONFIG.for_topic(overrides))
+        partition.become_follower(state_of(name))
+        self.partitions[name] = partition
+        self.plan.add(partition, partition.role)
+
+    def next(self, now: float = 0.0) -> FetchRequest:
+        """The next request."""
+        request = self.plan.next(now, 77)
+        assert request is not None
+        return request
+
+    def answered(self, session_id: int = 9) -> None:
+        """The request was answered."""
+        self.plan.note(FetchResponse(0, session_id))
+
+    def assignment(self, name: TopicPartition):
+        """The plan's own view of a partition."""
+        return next(each for each in self.plan if each.partition.topic_partition == name)
+
+
+def names(request: FetchRequest) -> list[int]:
+    """The partitions that a request says something about."""
+    return [each.partition for each in request.partitions]
+
+
+def test_a_session_says_only_what_changed():
+    """First everything, then what moved, then nothing; the epochs count up."""
+    desk = Desk(A, B)
+    first = desk.next()
+    assert (first.session_epoch, names(first)) == (0, [0, 1])
+    desk.answered()
+    desk.benches[B].append(3, epoch=EPOCH)
+    second = desk.next()
+    assert (second.session_id, second.session_epoch, names(second)) == (9, 1, [1])
+    (asked,) = second.partitions
+    assert (asked.fetch_offset, asked.last_fetched_epoch) == (3, EPOCH)
+    desk.answered()
+    third = desk.next()
+    assert (third.session_epoch, third.partitions, third.forgotten) == (2, (), ())
+
+
+def test_a_log_start_that_moved_is_told():
+    """The leader keeps the follower's log start (A1)."""
+    desk = Desk(A)
+    desk.benches[A].append(3)
+    desk.next()
+    desk.answered()
+    desk.partitions[A].log.raise_start(2)
+    (asked,) = desk.next().partitions
+    assert asked.log_start == 2
+
+
+def test_the_session_ends_with_the_connection():
+    """The next request names the old one and says everything anew."""
+    desk = Desk(A, B)
+    desk.next()
+    desk.answered()
+    desk.plan.end_session()
+    request = desk.next()
+    assert (request.session_id, request.session_epoch, names(request)) == (9, 0, [0, 1])
+
+
+def test_a_leader_without_a_free_session():
+    """Then every request is a full one."""
+    desk = Desk(A)
+    for _ in range(3):
+        request = desk.next()
+        assert (request.session_id, request.session_epoch, names(request)) == (0, 0, [0])
+        desk.answered(session_id=0)
+
+
+def test_what_is_not_asked_any_more_is_forgotten():
+    """Taken away, backed off, failed, or its role has ended; and a new assignment is said anew."""
+    desk = Desk(A, B, C)
+    desk.next()
+    desk.answered()
+    desk.plan.remove(A)
+    desk.assignment(B).backoff.fail(0.0)
+    request = desk.next()
+    assert (request.partitions, request.forgotten) == ((), (A, B))
+    desk.answered()
+    desk.plan.add(desk.partitions[A], desk.partitions[A].role)
+    desk.partitions[C].role.failure = "it broke a rule"
+    request = desk.next(now=1.0)
+    assert (names(request), request.forgotten) == ([1, 0], (C,))
+    desk.answered()
+    desk.partitions[A].become_follower(state_of(A, epochs=(EPOCH + 1, 0)))
+    request = desk.next(now=1.0)
+    assert (request.partitions, request.forgotten) == ((), (A,))
+
+
+def test_an_assignment_renewed_between_two_requests_is_said_anew():
+    """The session may know another leader epoch of it."""
+    desk = Desk(A)
+    desk.next()
+    desk.answered()
+    desk.partitions[A].become_follower(state_of(A, epochs=(EPOCH + 1, 0)))
+    desk.plan.add(desk.partitions[A], desk.partitions[A].role)
+    request = desk.next()
+    assert [each.leader_epoch for each in request.partitions] == [EPOCH + 1]
+    assert request.forgotten == ()
+
+
+def test_nothing_to_ask_for():
+    """All are backed off or have failed: when to try again is told."""
+    desk = Desk(A, B)
+    assert desk.plan.next_due(0.0) == math.inf
+    desk.assignment(A).backoff.fail(0.0)
+    desk.partitions[B].role.failure = "it broke a rule"
+    desk.assignment(B).backoff.fail(0.0)
+    assert desk.plan.next(0.0, 77) is None
+    assert desk.plan.next_due(0.0) == pytest.approx(0.02)
+    assert names(desk.next(now=0.02)) == [0]
+
+
+def test_a_request_does_not_wait_longer_than_a_back_off():
+    """Or one partition's error would cost it a whole long poll."""
+    desk = Desk(A, B)
+    assert desk.next().wait_ms_max == 500
+    desk.assignment(B).backoff.fail(0.0)
+    assert desk.next().wait_ms_max == 20
+    desk.partitions[B].role.failure = "it broke a rule"
+    assert desk.next().wait_ms_max == 500
+
+
+def test_a_request_does_not_wait_while_a_sync_is_pending():
+    """The partition is left out until it is durable (4.12)."""
+    desk = Desk(A)
+    desk.add(B, flush="always")
+    assert not desk.plan.is_syncing
+    desk.benches[B].append()
+    assert desk.plan.is_syncing
+    request = desk.next()
+    assert (names(request), request.wait_ms_max) == ([0], 0)
+    desk.benches[B].flush()
+    assert not desk.plan.is_syncing
+    assert names(desk.next()) == [1]
+
+
+def test_who_got_records_comes_last():
+    """In the next full request, as in the leader's session (FET-11)."""
+    desk = Desk(A, B, C)
+    desk.plan.put_last(desk.assignment(A))
+    assert names(desk.next()) == [1, 2, 0]
+
+
+def test_an_answer_counts_once_and_only_while_nothing_happened():
+    """Not when it was not asked for, taken away, assigned anew, or in another role (FOL-04)."""
+    desk = Desk(A, B)
+    desk.benches[A].append(2)
+
+    def offset(name: TopicPartition) -> int | None:
+        asked = desk.plan.take(PartitionFetched(*name))
+        return asked and asked.offset
+
+    desk.next()
+    assert (offset(A), offset(A), offset(C)) == (2, None, None)
+    desk.next()
+    desk.plan.remove(A)
+    assert offset(A) is None
+    desk.plan.add(desk.partitions[A], desk.partitions[A].role)
+    desk.next()
+    desk.plan.add(desk.partitions[A], desk.partitions[A].role)
+    assert offset(A) is None
+    desk.next()
+    desk.partitions[B].become_follower(state_of(B, epochs=(EPOCH + 1, 0)))
+    assert (offset(A), offset(B)) == (2, None)
+
+
+def test_a_back_off_doubles_and_starts_again():
+    """20 ms to the limit; after a success 20 ms again (FOL-12)."""
+    backoff = Backoff(0.1)
+    waits = []
+    for _ in range(5):
+        backoff.fail(1.0)
+        waits.append(backoff.due - 1.0)
+    assert waits == pytest.approx([0.02, 0.04, 0.08, 0.1, 0.1])
+    backoff.reset()
+    assert backoff.due == -math.inf
+    backoff.fail(1.0)
+    assert backoff.due == pytest.approx(1.02)
+    short = Backoff(0.005)
+    short.fail(1.0)
+    assert short.due == pytest.approx(1.005)
