@@ -1,0 +1,275 @@
+"""`minibroker cluster` as a user types it: real brokers, killed and paused on purpose.
+
+What becomes of the records in all this is another file's business; here it is whether the commands
+do what they say, and say what happened.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from minibroker.cli.cluster_layout import HOST, Layout
+from tests.processes import COMMAND, BrokerProcess, free_base_port, run_cli
+
+PATIENCE_S = 30.0
+ALIVE = ["running"] * 3
+
+
+class Cluster:
+    """The commands for one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.stderr = ""
+
+    def __call__(self, line: str, code: int = 0, stdin: str = "") -> str:
+        """A `cluster` command's stdout; it must end with `code`, and never with a traceback."""
+        verb, *options = line.split()
+        return self._run(["cluster", verb, *options, "--data-dir", str(self.root)], code, stdin)
+
+    def ask(self, line: str, code: int = 0, stdin: str = "") -> str:
+        """The same for a command that asks the brokers."""
+        return self._run([*line.split(), "-b", Layout.load(self.root).bootstrap], code, stdin)
+
+    def _run(self, arguments: list[str], code: int, stdin: str) -> str:
+        done = run_cli(*arguments, stdin=stdin, timeout_s=90)
+        self.stderr = done.stderr
+        assert done.returncode == code, f"{arguments}\n{done.stdout}{done.stderr}{self.logs}"
+        assert "Traceback" not in done.stderr
+        return done.stdout
+
+    @property
+    def states(self) -> list[str]:
+        """Of the brokers' processes."""
+        return [row["state"] for row in json.loads(self("status --format json"))["brokers"]]
+
+    @property
+    def logs(self) -> str:
+        """What the brokers have said last, for a failure's message."""
+        paths = sorted(self.root.glob("broker-*.log"))
+        return "".join(f"--- {path.name}\n{path.read_text()[-2000:]}" for path in paths)
+
+    def kill_all(self) -> None:
+        """Whoever is left."""
+        for path in self.root.glob("broker-*.pid"):
+            run_cli("cluster", "kill", path.stem[7:], "--data-dir", str(self.root))
+
+
+def wait_until(what: str, is_so: Callable[[], bool]) -> None:
+    """An `AssertionError` that says what did not come about."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Iterator[Cluster]:
+    """A directory that is not there yet; what was started in it is gone in the end."""
+    cluster = Cluster(tmp_path / "cluster")
+    yield cluster
+    cluster.kill_all()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three brokers for several tests, each of which leaves all of them running and in sync."""
+    cluster = Cluster(tmp_path_factory.mktemp("commands") / "cluster")
+    cluster(f"up -n 3 --base-port {free_base_port(3)} --set num.partitions=2 --detach")
+    yield cluster
+    cluster.kill_all()
+
+
+class Foreground:
+    """`cluster up` that stays; its lines are read as they come."""
+
+    def __init__(self, root: Path, *options: str) -> None:
+        self.output = root.parent / "up.output"
+        command = [*COMMAND, "cluster", "up", "--data-dir", str(root), *options]
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+
+    def wait_for(self, pattern: str) -> None:
+        """Until it has said so; an error if it ends instead."""
+        wait_until(f"{pattern} in:\n{self.text}", lambda: self._has(pattern))
+
+    def _has(self, pattern: str) -> bool:
+        has_ended = self.process.poll() is not None
+        if re.search(pattern, self.text):
+            return True
+        assert not has_ended, self.text
+        return False
+
+    @property
+    def text(self) -> str:
+        """All that it has said."""
+        return self.output.read_text()
+
+    def __enter__(self) -> "Foreground":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def test_up_stays_tells_and_stops(new: Cluster) -> None:
+    """`up` says who started and when all are there, who ends and who comes back; SIGINT stops all
+    in order and is its normal end. A second `up` needs no options, and finds everything."""
+    with Foreground(new.root, "-n", "3", "--base-port", str(free_base_port(3))) as up:
+        up.wait_for(r"Cluster started: (127\.0\.0\.1:\d+,?){3}\n")
+        for number in (1, 2, 3):
+            assert re.search(rf"Broker {number} started: .*broker-{number}\.log", up.text)
+        assert new.states == ALIVE
+        new.ask("topic create kept -r 3")
+        new.ask("produce kept", stdin="one\ntwo\n")
+        new("kill 2")
+        up.wait_for(r"% WARNING: broker 2 has ended \(see .*broker-2\.log\)")
+        assert new.states == ["running", "ended without a clean stop", "running"]
+        new("start 2")
+        up.wait_for("% broker 2 runs again")
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(PATIENCE_S) == 0, up.text + new.logs
+        assert up.text.endswith("Cluster stopped\n")
+    assert new.states == ["stopped"] * 3
+    assert not list(new.root.glob("*.pid"))
+    new("up -d")
+    assert new.ask("consume kept --from-beginning -e") == "one\ntwo\n"
+    with Foreground(new.root) as up:
+        up.wait_for("Cluster started")
+        assert "broker 1 runs already" in up.text
+        assert new("down") == "Stopped 3 brokers.\n"
+        assert up.process.wait(PATIENCE_S) == 0
+        assert "broker 3 was stopped" in up.text
+
+
+def test_a_second_signal_kills(new: Cluster) -> None:
+    """Two signals at once: the exit code of the second, and no broker is left."""
+    with Foreground(new.root, "-n", "2", "--base-port", str(free_base_port(2))) as up:
+        up.wait_for("Cluster started")
+        # Both are there before it can do anything about the first.
+        up.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, up.process.pid, os.WSTOPPED)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            up.process.send_signal(number)
+        assert up.process.wait(PATIENCE_S) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert new.states == ["ended without a clean stop"] * 2
+
+
+def test_all_killed_at_once_come_back(cluster: Cluster) -> None:
+    """After `kill -9` of all brokers `up` on the same directory serves again unaided."""
+    cluster.ask("topic create survivors -r 3")
+    cluster.ask("produce survivors", stdin="one\ntwo\n")
+    assert cluster("kill 1 2 3") == "Killed broker 1.\nKilled broker 2.\nKilled broker 3.\n"
+    assert cluster.states == ["ended without a clean stop"] * 3
+    # The numbers of processes that are gone, and that by now may be another's, say nothing.
+    (cluster.root / "broker-1.pid").write_text(f"{os.getpid()}\n")
+    cluster("up --detach")
+    assert cluster.ask("consume survivors --from-beginning -e").split() == ["one", "two"]
+
+
+def test_what_is_wrong_is_shown(cluster: Cluster) -> None:
+    """A killed broker leaves the in-sync sets, and the filters, `replica status` and `cluster
+    describe` say so; started again, it is in sync again and nothing is shown any more."""
+    cluster.ask("topic create shown -r 3")
+    head, *lines = cluster.ask("topic describe shown").splitlines()
+    assert "\tPartitionCount: 2\tReplicationFactor: 3\t" in head
+    shape = r"\tTopic: shown\tPartition: [01]\tLeader: [123]\tReplicas: (\d,?){3}\tIsr: (\d,?){3}\t"
+    assert all(re.match(shape, line) for line in lines)
+    assert len(lines) == 2
+    cluster.ask("produce shown -p 0", stdin="one\ntwo\n")
+    cluster("kill 3")
+    at_minimum = "topic describe shown --at-min-isr-partitions"
+    wait_until("two in sync", lambda: len(cluster.ask(at_minimum).splitlines()) == 2)
+    assert len(cluster.ask("topic describe shown --under-replicated-partitions").splitlines()) == 2
+    assert cluster.ask("topic describe shown --under-min-isr-partitions") == ""
+    assert cluster.ask("topic describe shown --unavailable-partitions") == ""
+    described = json.loads(cluster("describe --format json"))
+    assert [broker["is_live"] for broker in described["brokers"]] == [True, True, False]
+    assert described["controller"] in (1, 2)
+    assert described["under_replicated_count"] >= 2
+    rows = json.loads(cluster.ask("replica status shown --format json"))
+    assert [(row["partition"], row["broker"]) for row in rows] == [
+        (partition, broker) for partition in (0, 1) for broker in (1, 2, 3)
+    ]
+    assert {row["role"] for row in rows if row["broker"] == 3} == {"unreachable"}
+    assert sorted(row["role"] for row in rows[:2]) == ["follower", "leader"]
+    assert [row["log_end"] for row in rows[:2]] == [2, 2]
+    cluster("start 3")
+    wait_until("all in sync", lambda: cluster.ask(at_minimum) == "")
+    assert [row["in_sync"] for row in replicas(cluster, "shown")] == [True] * 6
+    assert cluster("describe").splitlines()[0].count("\tLive: 3 of 3\t") == 1
+
+
+def replicas(cluster: Cluster, topic: str) -> list[dict]:
+    """The rows of `replica status`."""
+    return json.loads(cluster.ask(f"replica status {topic} --format json"))
+
+
+def test_a_paused_broker_loses_its_session_and_returns(cluster: Cluster) -> None:
+    """SIGSTOP beyond the session: the others go on without it; SIGCONT: it is one of them again."""
+    assert cluster("pause 1") == "Paused broker 1.\n"
+    assert cluster.states == ["paused", "running", "running"]
+
+    def live() -> list[bool]:
+        return [row["is_live"] for row in json.loads(cluster("describe --format json"))["brokers"]]
+
+    wait_until("1 is dead", lambda: live() == [False, True, True])
+    assert cluster("resume 1") == "Resumed broker 1.\n"
+    wait_until("1 is alive", lambda: live() == [True, True, True])
+
+
+def test_one_broker_stops_and_starts(cluster: Cluster) -> None:
+    """`stop` is a stop in order; what does not run cannot be killed, what runs is not started."""
+    assert cluster("stop 2") == "Stopped broker 2.\n"
+    assert cluster.states == ["running", "stopped", "running"]
+    assert cluster("stop 2") == ""
+    assert cluster.stderr == "% broker 2 does not run\n"
+    for verb in ("kill", "pause", "resume"):
+        cluster(f"{verb} 2", code=1)
+        assert cluster.stderr == "% ERROR: broker 2 does not run\n"
+    assert cluster("start 2").startswith("Broker 2 started: ")
+    assert cluster("start 2") == ""
+    assert "broker 2 runs already" in cluster.stderr
+    cluster("kill 4", code=2)
+    assert "there is no broker 4" in cluster.stderr
+    cluster("up -n 5 -d", code=2)
+    assert "has 3 brokers, not 5" in cluster.stderr
+
+
+def test_a_taken_port_is_told_before_anything_is_made(new: Cluster) -> None:
+    """Another program listens where a broker is to: the error names it, and nothing is written."""
+    base = free_base_port(2)
+    with socket.create_server((HOST, base + 1)):
+        new(f"up -n 2 --base-port {base} -d", code=1)
+    assert f"{HOST}:{base + 1}, where broker 2 is to listen" in new.stderr
+    assert not new.root.exists()
+    new("status", code=1)
+    assert "there is no cluster in" in new.stderr
+
+
+def test_a_broker_that_cannot_start_is_told(new: Cluster) -> None:
+    """The error says what the broker said and where its log is; no other one is left running."""
+    (new.root / "broker-2" / "boot-id" / "occupied").mkdir(parents=True)
+    new(f"up -n 2 --base-port {free_base_port(2)} -d", code=1)
+    error = new.stderr.splitlines()[-1]
+    assert re.match(r"% ERROR: broker 2 ended with exit code 1 .*boot-id.*broker-2\.log\)", error)
+    assert new.states[0] == "stopped"
+
+
+def test_a_broker_s_directory_is_no_cluster_s(tmp_path: Path) -> None:
+    """`cluster up` on a single broker's data directory is refused, and the broker goes on."""
+    broker = BrokerProcess(tmp_path / "data").wait_until_ready()
+    try:
+        Cluster(tmp_path / "data")("up -d", code=1)
+        assert run_cli("topic", "list", "-b", broker.address).returncode == 0
+    finally:
+        broker.kill()
