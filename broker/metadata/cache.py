@@ -62,9 +62,13 @@ def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
     )
     return Merged(
         after,
-        tuple(name for name in before if name not in topics),
+        tuple(name for name, topic in before.items() if not _is_same(topic, topics.get(name))),
         tuple(name for name, topic in topics.items() if _differs(before.get(name), topic)),
     )
+
+
+def _is_same(before: TopicImage | None, after: TopicImage | None) -> bool:
+    return before is not None and after is not None and before.id == after.id
 
 
 def _differs(before: TopicImage | None, after: TopicImage) -> bool:

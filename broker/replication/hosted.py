@@ -16,7 +16,7 @@ set and somebody else leads; else it is offline until an operator accepts the lo
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -118,10 +118,9 @@ class Hosted:
     def _take_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
         if self._host.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        log = self._parts.manager.get(name)
-        if log is not None and log.topic_id != state.topic_id:
-            return ErrorCode.INCONSISTENT_TOPIC_ID
         partition = self.partitions.get(name) or self._open(name, state)
+        if partition.topic_id != state.topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
         if (state.leader_epoch, state.partition_epoch) < partition.version:
             return ErrorCode.FENCED_LEADER_EPOCH
         if partition.is_news(state):
@@ -137,6 +136,7 @@ class Hosted:
         """The log that was found at start, or a new one. Raises `Refused` if there is no room."""
         settings = self._settings_of(name.topic)
         manager = self._parts.manager
+        self._make_way(name, state.topic_id)
         log = manager.get(name)
         if log is None:
             try:
@@ -151,6 +151,20 @@ class Hosted:
         self._unmade.pop(name, None)
         partition = self.partitions[name] = self._partition_type(self._host, log, settings)
         return partition
+
+    def _make_way(self, name: TopicPartition, topic_id: bytes) -> None:
+        """See that a log of this name which has no role yet is of this topic.
+
+        One that does not say whose it is, and is empty, is what stands for one that is gone.
+        """
+        manager = self._parts.manager
+        log = manager.get(name)
+        if log is None or log.topic_id == topic_id:
+            return
+        if not log.topic_id and log.log_start == log.log_end:
+            manager.claim(name, topic_id)
+        else:
+            manager.set_aside(name)
 
     def _change_role(self, partition: Partition, state: PartitionState, now: float) -> Change:
         if partition.follows(state):
@@ -222,17 +236,11 @@ class Hosted:
             if not self.obey(state, now).error:
                 logger.info("%s is made", name)
 
-    def set_strays_aside(self, states: Iterable[PartitionState]) -> None:
-        """A log that the metadata does not know is kept, but in nobody's way."""
-        manager = self._parts.manager
-        known = {TopicPartition(s.topic, s.partition): s.topic_id for s in states}
-        for name, log in manager.logs.items():
-            if name in self.partitions or known.get(name) == log.topic_id:
-                continue
-            if name in known and not log.topic_id and log.log_start == log.log_end:
-                manager.claim(name, known[name])
-            else:
-                manager.set_aside(name)
+    def set_strays_aside(self) -> None:
+        """Every role was told: a log without one is kept, but in nobody's way."""
+        for name in self._parts.manager.logs:
+            if name not in self.partitions:
+                self._parts.manager.set_aside(name)
 
     def see_to(self, partition: Partition, change: Change, now: float) -> None:
         """Tell others what became different."""

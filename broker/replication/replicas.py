@@ -21,7 +21,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import trio
 
-from minibroker.broker.config import NOTHING, Config, TopicConfig
+from minibroker.broker.config import NOTHING, Config, ConfigError, TopicConfig
 from minibroker.broker.metadata.cache import merged
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.replication.descriptions import (
@@ -176,13 +176,13 @@ class Replicas:
         error = self._refusal(request.controller_epoch, request.broker_epoch)
         if error:
             return LeaderAndIsrResponse(error)
-        if request.is_full:
-            self._hosted.set_strays_aside(request.partitions)
         self._parts.copier.set_endpoints(
             {broker.node_id: Endpoint(broker.host, broker.port) for broker in request.brokers}
         )
         obeyed = tuple(self._hosted.obey(state, now) for state in request.partitions)
-        self._has_all_roles |= request.is_full
+        if request.is_full:
+            self._hosted.set_strays_aside()
+            self._has_all_roles = True
         self._note_readiness()
         return LeaderAndIsrResponse(ErrorCode.NONE, obeyed)
 
@@ -213,7 +213,12 @@ class Replicas:
 
     def _settings_of(self, topic: str) -> TopicConfig:
         image = self.image.topics.get(topic)
-        return self._config.for_topic(NOTHING if image is None else image.configs)
+        configs = NOTHING if image is None else image.configs
+        try:
+            return self._config.for_topic(configs)
+        except ConfigError as error:  # a controller of another version has let it through
+            logger.error("topic %s has the broker's own settings: %s", topic, error)
+            return self._config.for_topic()
 
     def _note_readiness(self) -> None:
         if self._has_all_roles and self._is_image_whole:

@@ -60,7 +60,8 @@ class PartitionObeyed:
 class LeaderAndIsrRequest:
     """Take these roles; `brokers` says where their leaders are.
 
-    With `is_full` these are all roles of the broker: a log without one is a stray.
+    With `is_full` these, and what was told before, are all roles of the broker: a log without one
+    is a stray.
     """
 
     controller_id: int

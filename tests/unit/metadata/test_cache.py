@@ -95,8 +95,9 @@ def test_a_topic_made_anew_takes_nothing_over() -> None:
     before = image_of(topic(count=2), state(0, epochs=(7, 7)), state(1))
     anew = state(0, 2, topic_id=OTHER_ID)
     told = update(topics=(topic(topic_id=OTHER_ID),), partitions=(state(0, -2), anew))
-    image = merged(before, told).image
+    image, removed, _ = merged(before, told)
     assert image.topics["t"].id == OTHER_ID
+    assert removed == ("t",)
     assert len(image.topics["t"].partitions) == 1
     assert (partition(image).leader, partition(image).leader_epoch) == (2, 0)
 
