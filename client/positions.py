@@ -14,7 +14,8 @@ for another fetch offset. What cannot be read on (damaged bytes, an offset that 
 policy for it) stops the partition: what lies before it is returned, then every poll raises, until
 the application seeks. Nothing is skipped in silence.
 
-A leader that was elected uncleanly may lack what was read here; its answer to a fetch says so
+A leader that was elected uncleanly, or lost its log's tail in a power failure, may lack what was
+read here; its answer to a fetch says so
 (client/trail.py). What was fetched and is no more is dropped unseen. If the application has seen
 some of it, the partition goes on where the logs part, with a warning: nothing is read twice that
 is still the same, nothing is left out. With policy none it stops instead, and the error names both
@@ -287,7 +288,7 @@ class Positions:
         assert position.fetch_offset is not None
         epoch, end = answer.diverging_epoch, answer.diverging_end
         offset = position.trail.parting(epoch, end, position.fetch_offset)
-        self._cut_back(position, offset, "records were lost in an unclean leader election")
+        self._cut_back(position, offset, "its leader has lost what was read there")
 
     def _cut_back(self, position: Position, offset: int, reason: str) -> None:
         """The log has other records, or none, from this offset on."""

@@ -152,7 +152,7 @@ async def test_where_records_were_lost_a_consumer_goes_on_where_the_logs_part(
             await reading.read(consumer, 6)
     assert reading.offsets == [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8]
     assert reading.values[6:] == [b"new %d" % number for number in range(3, 9)]
-    assert "t-0 at offset 6: the log was cut to offset 3: records were lost in an" in caplog.text
+    assert "t-0 at offset 6: the log was cut to offset 3: its leader has lost" in caplog.text
 
 
 async def test_where_records_were_lost_policy_none_raises_until_a_seek(

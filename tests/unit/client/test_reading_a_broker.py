@@ -81,6 +81,30 @@ async def test_a_broker_may_go_in_the_middle_of_a_long_poll(
             assert trio.current_time() - began < 8
 
 
+async def test_what_a_broker_has_lost_is_not_skipped(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log's tail went with the power, and more came since than was lost: the consumer goes on
+    where its log and the broker's part, and says so."""
+    world = World(1)
+    async with open_broker(world, SETTINGS | {"flush": "never"}) as broker:
+        reading = Reading(world, broker)
+        await reading.fill(5)
+        async with reading.consumer() as consumer:
+            await consumer.assign_topics("t")
+            assert await read(consumer, 10) == {A: [*range(5)], B: [*range(5)]}
+            await broker.power_off()
+            await broker.start()
+            await reading.fill(8)
+            found = await read(consumer, 16)
+    kept = {name: offsets[0] for name, offsets in found.items()}
+    assert min(kept.values()) < 5
+    assert found == {name: [*range(start, start + 8)] for name, start in kept.items()}
+    for name, start in kept.items():
+        told = f"{name} at offset 5: the log was cut to offset {start}: its leader has lost"
+        assert (told in caplog.text) == (start < 5)
+
+
 async def test_what_is_paused_does_not_stop_the_rest(autojump_clock: Any, reading: Reading) -> None:
     """Records that a paused partition keeps take no room of the others in fetch.max.bytes."""
     await reading.fill(30, size=300)
