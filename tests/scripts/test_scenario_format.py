@@ -1,11 +1,14 @@
 """The text of a scenario: what is read, and what is said about a wrong line."""
 
+from pathlib import Path
+
 import pytest
 
-from minibroker.testing.lab.library import ScenarioUnknown, choose_rule, load
-from minibroker.testing.lab.scenario import ScenarioError, Step, join, parse, split
+from minibroker.testing.lab.library import ScenarioUnknown, choose_rule, load, names
+from minibroker.testing.lab.scenario import USAGES, ScenarioError, Step, join, parse, split
 from minibroker.testing.lab.stage import play
 
+ROOT = Path(__file__).resolve().parents[2]
 HEAD = "# A title\n#\n# A story.\n\nbrokers 1 2\nrules epoch hw\nunclean-return seen\n"
 
 
@@ -130,3 +133,14 @@ def test_what_a_role_cannot_do_is_told():
         "2 fetches from 0; 1 is down",
         "2 answers x with NOT_LEADER_OR_FOLLOWER",
     ]
+
+
+def test_the_page_about_the_lab_shows_what_is_played():
+    """docs/lab.md names every step, and each line of its tables stands in a transcript."""
+    page = (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
+    assert [usage for usage in USAGES if f"| `{usage}` |" not in page] == []
+    transcripts = [text for name in names() for text in load(name).transcripts.values()]
+    told = {line for text in transcripts for line in text.splitlines()}
+    shown = [line for block in page.split("```")[1::2] for line in block.strip("\n").splitlines()]
+    assert len(shown) > 30
+    assert [line for line in shown if line not in told] == []
