@@ -163,7 +163,11 @@ class _Entries:
     def __init__(self, path: PurePath, clock: BootClock) -> None:
         self._path = path
         self._connection = connect(path, FORMAT)
-        self._leases = Leases(_leases_path(path), clock)
+        try:
+            self._leases = Leases(_leases_path(path), clock)
+        except BaseException:
+            self._connection.close()
+            raise
         self._data_version: object = None
         self._polled_revision = 0
 
@@ -178,16 +182,19 @@ class _Entries:
         with transaction(self._connection, self._path, "BEGIN IMMEDIATE"):
             census = self._leases.end_expired()
             self._remove_entries_of_others_than(census.live)
-            for write in writes:
-                if isinstance(write, Put) and write.lease not in (NO_LEASE, *census.live):
-                    raise LeaseLost(f"lease {write.lease} has ended")
-            is_granted = all(self._revision_of(key) == revision for key, revision in compare)
+            used = {write.lease for write in writes if isinstance(write, Put)}
+            lost = used - census.live - {NO_LEASE}
+            is_granted = not lost and all(
+                self._revision_of(key) == revision for key, revision in compare
+            )
             if is_granted and writes:
                 self._write(writes)
             outcome = Outcome(is_granted, self._revision())
         if census.ended:
             with suppress(StoreUnavailable):  # what was written is written; the next one does it
                 self._leases.forget(census.ended)
+        if lost:
+            raise LeaseLost(f"leases that have ended: {sorted(lost)}")
         return outcome
 
     def poll(self) -> tuple[int, float]:

@@ -6,6 +6,7 @@ SQLite's boot clock is the same one.
 """
 
 import random
+import sqlite3
 
 import pytest
 import trio
@@ -235,3 +236,81 @@ async def test_many_watch_one_store(stores, clock):
         await trio.sleep(0.1)
         await one.transact([], [Put("key", b"")])
     assert seen == [1] * 4
+
+
+async def test_a_lease_of_another_boot_has_ended(tmp_path, clock):
+    """The machine has stopped meanwhile, and so has whoever held it, whatever the clock says."""
+    store = await open_sqlite(tmp_path, clock)
+    lease = await store.grant(TTL_S)
+    await store.transact([], [Put("leased", b"", lease.id)])
+    await store.close()
+    store = await open_sqlite(tmp_path, clock, "boot-2")
+    assert (await store.get("")).entries == {}
+    with pytest.raises(LeaseLost):
+        await store.renew(lease.id)
+    await store.close()
+
+
+async def test_an_entry_whose_lease_was_lost_in_a_power_cut_is_gone(tmp_path, clock):
+    """The entries are forced to the disk and the leases are not: no lease is an ended lease."""
+    store = await open_sqlite(tmp_path, clock)
+    lease = await store.grant(TTL_S)
+    await store.transact([], [Put("leased", b"", lease.id)])
+    await store.close()
+    for path in tmp_path.glob("metadata.db-leases*"):
+        path.unlink()
+    store = await open_sqlite(tmp_path, clock, "boot-2")
+    assert (await store.get("")).entries == {}
+    assert (await store.grant(TTL_S)).id != lease.id
+    await store.close()
+
+
+@pytest.mark.parametrize(("waited_s", "is_alive"), [(0.9 * TTL_S, True), (TTL_S, False)])
+async def test_a_renewal_counts_from_when_it_has_the_lock(tmp_path, clock, waited_s, is_alive):
+    """Who waited long for the lock gets the full time from then, or hears that it was too long."""
+    store = await open_sqlite(tmp_path, clock)
+    lease = await store.grant(TTL_S)
+    lost = []
+
+    async def renew():
+        try:
+            await store.renew(lease.id)
+        except LeaseLost:
+            lost.append(lease.id)
+
+    other = sqlite3.connect(tmp_path / "metadata.db-leases", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(renew)
+        await trio.sleep(0.05)
+        clock.jump(waited_s)
+        other.execute("ROLLBACK")
+        other.close()
+    assert lost == ([] if is_alive else [lease.id])
+    if is_alive:
+        clock.jump(0.9 * TTL_S)
+        await store.renew(lease.id)
+    await store.close()
+
+
+async def test_renewals_do_not_wait_for_a_writer(tmp_path, clock):
+    """Who holds the lock of the entries holds up writes, but neither leases nor reads."""
+    store = await open_sqlite(tmp_path, clock)
+    lease = await store.grant(TTL_S)
+    other = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    await store.renew(lease.id)
+    await store.grant(TTL_S)
+    await store.get("")
+    other.execute("ROLLBACK")
+    other.close()
+    await store.close()
+
+
+async def test_leases_are_not_forced_to_the_disk(tmp_path, clock):
+    """Heartbeats cost no fsync (WAL, synchronous=NORMAL)."""
+    store = await open_sqlite(tmp_path, clock)
+    connection = store._own_leases._connection
+    assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
+    assert connection.execute("PRAGMA synchronous").fetchall() == [(1,)]
+    await store.close()
