@@ -65,7 +65,8 @@ class Copying:
         role = partition.role
         if not isinstance(role, Follower) or self._machines[role.leader].process is None:
             return False
-        return not role.failure and self._process.copier.plan.next_due(now) == math.inf
+        plan = self._process.copier.plan
+        return not role.failure and not plan.is_syncing and plan.next_due(now) == math.inf
 
     # -- steps
 
@@ -80,7 +81,11 @@ class Copying:
             return f"{self._number} does not fetch: {why}"
         request = process.copier.plan.next(now, process.broker_epoch)
         if request is None:
-            why = "it has failed" if role.failure else "it backs off"
+            why = "it waits before it tries again"
+            if role.failure:
+                why = "it has failed"
+            elif process.copier.plan.is_syncing:
+                why = "its log is not on disk yet"
             return f"{self._number} does not fetch: {why}"
         leader = self._machines[role.leader].process
         text = f"{self._number} fetches from {log.log_end}"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from minibroker.broker.replication.isr import change_of
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import Replicas
-from minibroker.broker.replication.roles import Leader
+from minibroker.broker.replication.roles import NEVER, Leader
 from minibroker.broker.server.handlers import produce
 from minibroker.protocol.constants import ACKS_ALL, ErrorCode
 from minibroker.protocol.messages.control import AlterPartitionRequest
@@ -192,16 +192,18 @@ class Stage:
     def check(self, broker: int) -> Texts:
         """Look for followers that fell behind."""
         process = self.process(broker)
+        lags = ", ".join(self._lags(process)) or "nobody lags"
+        process.replicas.review_isrs(self.now)
+        yield f"{broker} looks at its ISR: {lags}"
+
+    def _lags(self, process: Process) -> Texts:
         role, log_end = process.partition.role, process.partition.log.log_end
-        lags = []
         for other in self._machines:
             progress = role.progress_of(other) if isinstance(role, Leader) else None
-            if progress is not None:
-                missing = log_end - max(0, progress.log_end)
+            if progress is not None and progress.log_end < log_end:
                 since_s = round(self.now - progress.caught_up_at, 3)
-                lags.append(f"{other} lacks {missing} since {since_s:g} s" if missing else "")
-        process.replicas.review_isrs(self.now)
-        yield f"{broker} looks at its ISR: {', '.join(filter(None, lags)) or 'nobody lags'}"
+                since = f"{since_s:g} s" if progress.caught_up_at != NEVER else "ever"
+                yield f"{other} lacks {log_end - max(0, progress.log_end)} since {since}"
 
     def flush(self, broker: int) -> Texts:
         """Force the log to the disk."""

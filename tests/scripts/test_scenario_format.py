@@ -135,6 +135,23 @@ def test_what_a_role_cannot_do_is_told():
     ]
 
 
+def test_followers_of_a_synced_topic_force_their_log_to_disk_first():
+    """With flush=always a FETCH waits for the own fsync, and an ack for that of all (4.12)."""
+    steps = "produce 1 x\ncopy 2\nfetch 2\nflush 2\nask 2\nflush 1\n"
+    told = play(parse(f"{HEAD}with flush=always\nrun a\n{steps}").runs[0], "epoch")
+    assert [line.text for line in told.lines[1:]] == [
+        "1 takes x at offset 0",
+        "2 fetches from 0",
+        "2 gets offset 0, HW 0",
+        "2 does not fetch: its log is not on disk yet",
+        "2 forces its log to disk",
+        "2 fetches from 1, epoch 0; it waits",
+        "1 forces its log to disk",
+        "1 acknowledges x",
+        "1 answers the FETCH of 2",
+    ]
+
+
 def test_the_page_about_the_lab_shows_what_is_played():
     """docs/lab.md names every step, and each line of its tables stands in a transcript."""
     page = (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
