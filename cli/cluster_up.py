@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from minibroker.cli.broker_process import POLL_S, Broker, Launch, State, end
 from minibroker.cli.cluster_layout import Layout, exclusive
@@ -30,10 +30,11 @@ class Orders:
     def __init__(self, brokers: Sequence[Broker]) -> None:
         self.received = 0
         self._brokers = brokers
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
         for number in STOPPING:
-            signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -42,8 +43,8 @@ class Orders:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number in STOPPING:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received:
