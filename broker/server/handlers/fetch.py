@@ -59,8 +59,7 @@ class _Fetch:
         self._broker_epoch = request.broker_epoch
         # The high watermarks that a follower knows, in the order of its partitions.
         self._told: list[int] = []
-        live = services.image.brokers.get(request.replica_id)
-        self._is_outlived = live is not None and NO_EPOCH < request.broker_epoch < live.epoch
+        self._is_outlived = False
         self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
 
@@ -72,6 +71,8 @@ class _Fetch:
     def note_progress(self, now: float) -> None:
         """Note a follower's reads, but for those that are refused or diverge (FET-09)."""
         replicas = self._services.replicas
+        live = replicas.image.brokers.get(self._replica_id)
+        self._is_outlived = live is not None and NO_EPOCH < self._broker_epoch < live.epoch
         for asked in self._context.partitions:
             told = self._context.told_high_watermark(asked)
             try:

@@ -45,11 +45,12 @@ class _Waiting(NamedTuple):
 class _Produce:
     """One request: its answers as they stand, and which of them are not final yet."""
 
-    __slots__ = ("_acks", "_answers", "_services", "_waiting")
+    __slots__ = ("_acks", "_answers", "_refusal", "_services", "_waiting")
 
-    def __init__(self, services: Services, acks: int) -> None:
+    def __init__(self, services: Services, acks: int, now: float) -> None:
         self._services = services
         self._acks = acks
+        self._refusal = _refusal(services, acks, now)
         self._answers: list[PartitionProduced] = []
         self._waiting: list[_Waiting] = []
 
@@ -58,7 +59,8 @@ class _Produce:
         name = TopicPartition(asked.topic, asked.partition)
         partition = None
         try:
-            self._check_acks(now)
+            if self._refusal is not None:
+                raise self._refusal
             partition = self._services.partition(name)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)
@@ -73,11 +75,11 @@ class _Produce:
         replicas.note_append(partition, now)
         if self._acks != ACKS_ALL:
             replicas.note_weak_acks(partition, self._acks, now)
-        item = _Waiting(
-            len(self._answers), partition, partition.leader_epoch, appended.last_offset + 1
-        )
-        if not self._counts(item):
-            self._waiting.append(item)
+        end = appended.last_offset + 1
+        if not self._counts(partition, end):
+            self._waiting.append(
+                _Waiting(len(self._answers), partition, partition.leader_epoch, end)
+            )
         self._answers.append(
             PartitionProduced(
                 name.topic,
@@ -114,18 +116,12 @@ class _Produce:
             )
         return ProduceResponse(tuple(self._answers))
 
-    def _check_acks(self, now: float) -> None:
-        if self._acks not in ACKS:
-            raise Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={self._acks} does not exist")
-        if self._acks != ACKS_ALL and not self._services.controller.is_lease_current(now):
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session may have ended")
-
-    def _counts(self, item: _Waiting) -> bool:
-        """Whether the batch is as safe as `acks` demands, in whichever role it is here."""
-        role = item.partition.role
+    def _counts(self, partition: Partition, end: int) -> bool:
+        """Whether everything below `end` is as safe as `acks` demands."""
         if self._acks != ACKS_ALL:
-            return item.partition.own_end >= item.end
-        return isinstance(role, Leader) and role.is_committed(item.end)
+            return partition.own_end >= end
+        role = partition.role
+        return isinstance(role, Leader) and role.is_committed(end)
 
     def _is_final(self, item: _Waiting) -> bool:
         """Whether the batch counts, or never will in this term."""
@@ -138,7 +134,7 @@ class _Produce:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             self._answers[item.place] = self._failure(name, code, "its leader changed")
             return True
-        if not self._counts(item):
+        if not self._counts(partition, item.end):
             return False
         if self._acks == ACKS_ALL and not role.is_acknowledgeable(
             partition.settings.min_insync_replicas
@@ -160,11 +156,20 @@ class _Produce:
         )
 
 
+def _refusal(services: Services, acks: int, now: float) -> Refused | None:
+    """Why none of a request's batches may be appended."""
+    if acks not in ACKS:
+        return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} does not exist")
+    if acks != ACKS_ALL and not services.controller.is_lease_current(now):
+        return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session may have ended")
+    return None
+
+
 def handle(
     services: Services, request: ProduceRequest, now: float
 ) -> ProduceResponse | Parked[ProduceResponse] | None:
     """Append each partition's batch. Raises `HangUp` where acks=0 leaves no other way to say it."""
-    produce = _Produce(services, request.acks)
+    produce = _Produce(services, request.acks, now)
     now_ms = services.wall_ms()
     for asked in request.partitions:
         produce.append(asked, now, now_ms)
