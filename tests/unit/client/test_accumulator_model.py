@@ -17,7 +17,7 @@ from minibroker.client.errors import BufferFull
 from minibroker.client.routes import Routes
 from minibroker.protocol.constants import NO_OFFSET, SEQUENCE_MAX, ErrorCode
 from minibroker.protocol.messages.produce import PartitionProduced
-from minibroker.protocol.records.batch import increment_sequence, read_header
+from minibroker.protocol.records.batch import BatchHeader, increment_sequence, read_header
 from minibroker.protocol.records.record import decode_records
 from minibroker.protocol.types import TopicPartition
 
@@ -33,6 +33,7 @@ class ModelPartition:
     expected: int = -1
     cached: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
     size_max: int = 1_000_000
+    batches: list[tuple[BatchHeader, int]] = field(default_factory=list)  # and their offsets
 
     def append(self, data: bytes) -> tuple[ErrorCode, int]:
         """What PRODUCE does with one batch: error code and base offset."""
@@ -45,12 +46,16 @@ class ModelPartition:
         base = len(self.values)
         self.values += [record.value for record in decode_records(data, header)]
         if header.producer_id >= 0:
-            if header.producer_epoch != self.epoch:
-                self.cached.clear()
-            self.epoch = header.producer_epoch
-            self.cached.append((header.base_sequence, header.record_count, base))
-            self.expected = increment_sequence(header.base_sequence, header.record_count)
+            self.batches.append((header, base))
+            self._remember(header, base)
         return ErrorCode.NONE, base
+
+    def _remember(self, header: BatchHeader, base: int) -> None:
+        if header.producer_epoch != self.epoch:
+            self.cached.clear()
+        self.epoch = header.producer_epoch
+        self.cached.append((header.base_sequence, header.record_count, base))
+        self.expected = increment_sequence(header.base_sequence, header.record_count)
 
     def _check(self, header) -> tuple[ErrorCode | None, int]:
         if header.producer_id < 0:
@@ -69,6 +74,14 @@ class ModelPartition:
             return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, NO_OFFSET
         return None, NO_OFFSET
 
+    def lose(self, count: int) -> None:
+        """A new leader has not got the last batches; it knows the producer by the others."""
+        del self.batches[len(self.batches) - count :]
+        self.forget()
+        self.values = self.values[: sum(header.record_count for header, _ in self.batches)]
+        for header, base in self.batches:
+            self._remember(header, base)
+
     def forget(self) -> None:
         """As after retention or a lost snapshot: nothing is known of the producer."""
         self.epoch, self.expected = -1, -1
@@ -83,6 +96,7 @@ class Run:
     limits: Limits
     partition_count: int = 3
     forgets: bool = False
+    loses_tails: bool = False
     first_sequence: int = 0
 
     def __post_init__(self) -> None:
@@ -98,6 +112,7 @@ class Run:
             0: deque(),
             1: deque(),
         }
+        self.told = [0] * self.partition_count  # the end of what was acknowledged
         self.sent: list[list[bytes]] = [[] for _ in range(self.partition_count)]
         self.acked: list[list[tuple[int, bytes]]] = [[] for _ in range(self.partition_count)]
         self.failed: list[list[bytes]] = [[] for _ in range(self.partition_count)]
@@ -155,6 +170,9 @@ class Run:
         """The client reads the oldest answer."""
         if self.unanswered[node]:
             for batch, answer in self.unanswered[node].popleft():
+                if answer.error == ErrorCode.NONE:
+                    end = answer.base_offset + batch.record_count
+                    self.told[answer.partition] = max(self.told[answer.partition], end)
                 self.accumulator.answer(batch, answer, self.now)
             self._take_settled()
 
@@ -174,6 +192,16 @@ class Run:
 
     def move_leader(self) -> None:
         self.leaders[self.rng.randrange(self.partition_count)] ^= 1
+        self.epoch += 1
+
+    def fail_over(self) -> None:
+        """A leader dies, with answers on the wire; who is next may lack what nobody was told of."""
+        partition = self.rng.randrange(self.partition_count)
+        model = self.models[partition]
+        self.cut(self.leaders[partition])
+        bases = [base for _, base in model.batches if base >= self.told[partition]]
+        model.lose(self.rng.randrange(len(bases) + 1))
+        self.leaders[partition] ^= 1
         self.epoch += 1
 
     def pass_time(self, seconds: float) -> None:
@@ -209,6 +237,8 @@ class Run:
             self.pass_time(self.rng.choice((0.001, 0.01, 0.1)))
         elif chance < 0.985:
             self.cut(node)
+        elif self.loses_tails:
+            self.fail_over()
         else:
             self.move_leader()
 
@@ -267,6 +297,22 @@ def test_every_record_is_stored_once_and_in_order(seed: int) -> None:
         assert sorted(value for _, value in run.acked[partition]) == model.values
         for offset, value in run.acked[partition]:
             assert offset == NO_OFFSET or model.values[offset] == value
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_record_survives_leaders_that_lack_the_last_batches(seed: int) -> None:
+    """R1, R2, L1: of what was under way a new leader has any part; all of it is stored once and in
+    order in the end, and no epoch is spent on it."""
+    run = Run(random.Random(seed), limits(), loses_tails=True)
+    for _ in range(1500):
+        run.step()
+    run.finish()
+    for partition, model in enumerate(run.models):
+        assert model.values == run.sent[partition]
+        assert sorted(value for _, value in run.acked[partition]) == model.values
+        for offset, value in run.acked[partition]:
+            assert offset == NO_OFFSET or model.values[offset] == value
+    assert run.accumulator.numbering.identity == Identity(7, 0)
 
 
 @pytest.mark.parametrize("seed", range(40))
