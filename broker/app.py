@@ -1,20 +1,23 @@
 """The composition root: what a broker is made of, in which order it starts, and how it stops.
 
     serve
-     |- Acceptor.run          takes connections
-     |   |- _close_idle       closes the silent ones
-     |   `- Session.run       one per connection: the reader
-     |       `- the writer
-     |- Controller.run        elects itself, gives out roles, then does jobs
-     |- Flusher.run           syncs what was appended
-     `- _keep_house           retention, checkpoints, expiry, deleted files
+     |- ControllerNode.run     registers, renews the lease, is controller if elected
+     |- Flusher.run            syncs what was appended
+     |- Fetchers.run           one fetcher for each leader that is copied from
+     |- keep_isrs              looks for lagging followers, asks for other in-sync sets
+     |- _keep_house            retention, checkpoints, expiry, deleted files
+     `- Acceptor.run           takes connections
+         |- _close_idle        closes the silent ones
+         `- Session.run        one per connection: the reader
+             `- the writer
 
 Start: lock the data directory, bind the address (a taken one is noticed before any log is
-touched), open the logs in a worker, become controller and take roles, and only then accept. So
-who connects early waits, and is never told a half truth.
+touched), open the logs in a worker, register, and serve. Until a controller has told all roles and
+the whole cluster, clients are answered only what is sure; then the broker has started.
 
-Clean stop: connections first, then everything that works, then high watermarks, logs and the clean
-mark. A request that still waits is not answered: its client sees a closed connection.
+Clean stop (BRK-01): give leaderships away while still serving, then connections, then everything
+that works, then high watermarks, logs and the clean mark, and the registration last. A request
+that still waits is not answered: its client sees a closed connection.
 
 Any exception of a task ends the others and leaves `serve`: no clean mark is written, and the next
 start recovers. Nothing is caught here to keep a broken broker alive.
@@ -33,24 +36,27 @@ from typing import NamedTuple
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller.controller import (
-    Controller,
-    Ports,
-    Registration,
-    ensure_cluster_id,
-)
+from minibroker.broker.controller.node import ControllerNode, ensure_cluster_id
+from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.disk import InWorker
+from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.metadata.store import MetadataStore
+from minibroker.broker.replication.fetch_connection import Connect
+from minibroker.broker.replication.fetch_task import connect_by_task
+from minibroker.broker.replication.fetch_thread import connect_by_thread
+from minibroker.broker.replication.fetcher import Fetchers
 from minibroker.broker.replication.flusher import Flusher
+from minibroker.broker.replication.hosted import Parts
+from minibroker.broker.replication.isr import IsrChanges, keep_isrs
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
 from minibroker.broker.server.services import Services
+from minibroker.client.channel import ChannelOptions
 from minibroker.client.net import Listener, Network
 from minibroker.protocol.types import Endpoint, TopicPartition
 
@@ -66,7 +72,8 @@ class System:
     """The world outside: what `serve` needs of it and does not make itself.
 
     `wall_ms` is the wall clock in milliseconds, `boot_id` names the machine's current run. The
-    store is closed by who opened it.
+    store is closed by who opened it. `replicas_type` is where the lab and the tests of the
+    simulation put other rules.
     """
 
     network: Network
@@ -106,12 +113,15 @@ async def serve(
         listener = await system.network.listen(config.listeners)
         try:
             cluster_id = await ensure_cluster_id(system.store, system.rng)
-            await system.in_worker(
-                manager.start, system.boot_id, cluster_id, config.node_id, system.wall_ms()
-            )
+            marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
+            whose = system.boot_id, cluster_id, config.node_id
+            await system.in_worker(manager.start, *whose, system.wall_ms(), marks)
             broker = _Broker(config, system, manager, listener)
-            await broker.run(cluster_id, shutdown, task_status)
-            await system.in_worker(manager.close, broker.replicas.high_watermarks())
+            try:
+                await broker.run(cluster_id, shutdown, task_status)
+            except* OSError:
+                manager.directory.distrust_tail()
+                raise
         finally:
             listener.close()
     finally:
@@ -129,53 +139,96 @@ class _Broker:
         self._manager = manager
         self._listener = listener
         purgatory = Purgatory()
-        self._flusher = Flusher(purgatory, self._sync_dir)
-        self.replicas = Replicas(config, manager, purgatory, self._flusher, system.wall_ms)
+        self._flusher = Flusher(self._sync_dir)
+        self._isr_changes = IsrChanges()
+        self._fetchers = Fetchers(
+            config,
+            _connect(config, system.network),
+            lambda partition, now: self._replicas.note_append(partition, now),
+            system.wall_ms,
+            lambda: self._node.broker_epoch,
+        )
+        self._replicas = system.replicas_type(
+            config,
+            Parts(
+                manager=manager,
+                purgatory=purgatory,
+                flusher=self._flusher,
+                copier=self._fetchers,
+                isr_changes=self._isr_changes,
+                wall_ms=system.wall_ms,
+                broker_epoch=lambda: self._node.broker_epoch,
+            ),
+        )
         ports = Ports(
-            reconfigure=self.replicas.reconfigure,
-            apply=self.replicas.apply,
-            stop=self.replicas.stop,
-            publish=self._publish,
+            take_roles=self._replicas.take_roles,
+            stop=self._replicas.stop,
+            update_metadata=self._replicas.update_metadata,
+            describe=self._replicas.describe,
             notify=purgatory.notify,
         )
-        self._controller = Controller(config, system.store, ports, system.rng)
+        self._node = ControllerNode(config, system.store, system.network, ports, system.rng)
         slots = config.max_incremental_fetch_session_cache_slots
         self._services = Services(
             config=config,
-            replicas=self.replicas,
+            replicas=self._replicas,
             purgatory=purgatory,
-            controller=self._controller,
+            controller=self._node,
             fetch_sessions=FetchSessions(system.rng, slots),
             wall_ms=system.wall_ms,
-            image=ClusterImage(),
         )
 
     async def run(
         self, cluster_id: str, shutdown: trio.Event, task_status: trio.TaskStatus[Started]
     ) -> None:
-        """Run all tasks until the shutdown."""
+        """From the registration to its end, with the logs closed."""
         endpoint = self._listener.endpoint
         damaged = self._manager.statistics().damaged
         advertised = _advertised(self._config, endpoint)
-        registration = Registration(advertised, damaged)
+        registration = Registration(
+            advertised,
+            self._manager.directory.directory_id,
+            self._manager.directory.run,
+            tail_safe=self._manager.directory.tail_safe,
+            was_synced=self._manager.directory.was_synced,
+            damaged=damaged,
+        )
+        started = Started(endpoint, advertised, cluster_id, damaged)
+        async with trio.open_nursery() as membership:
+            await membership.start(self._node.run, registration)
+            await self._work(shutdown, lambda: task_status.started(started))
+            high_watermarks = self._replicas.high_watermarks()
+            await self._system.in_worker(self._manager.close, high_watermarks)
+            membership.cancel_scope.cancel()
+        await self._node.close()
+
+    async def _work(self, shutdown: trio.Event, tell_started: Callable[[], None]) -> None:
+        """Serve until the shutdown, and until the leaderships are given away."""
         acceptor = Acceptor(self._services, self._listener)
+        interval_s = self._config.replica_lag_time_max_ms / 2000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
-            await nursery.start(self._controller.run, registration)
-            self._report_tail()
-            nursery.start_soon(self._keep_house)
+            nursery.start_soon(self._fetchers.run)
+            nursery.start_soon(
+                keep_isrs, self._replicas, self._isr_changes, self._node.call, interval_s
+            )
             async with trio.open_nursery() as connections:
                 connections.start_soon(acceptor.run)
-                task_status.started(Started(endpoint, advertised, cluster_id, damaged))
+                nursery.start_soon(self._begin, tell_started)
                 await shutdown.wait()
+                await self._node.leave()
                 connections.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
 
-    def _publish(self, image: ClusterImage) -> None:
-        self._services.image = image
+    async def _begin(self, tell_started: Callable[[], None]) -> None:
+        """Once all roles are known: say so, and begin with what needs to know them."""
+        await self._replicas.ready.wait()
+        self._report_tail()
+        tell_started()
+        await self._keep_house()
 
     def _report_tail(self) -> None:
-        """The controller has just given out roles: a lost tail concerns nobody after this."""
+        """The controller has admitted this broker: a lost tail concerns nobody after this."""
         if not self._manager.tail_safe:
             logger.warning(
                 "The machine stopped while this broker ran: records that were not flushed yet"
@@ -196,7 +249,7 @@ class _Broker:
 
     async def _do(self, duty: Duty) -> None:
         manager, now_ms = self._manager, self._system.wall_ms()
-        high_watermarks = self.replicas.high_watermarks()
+        high_watermarks = self._replicas.high_watermarks()
         match duty:
             case Duty.HIGH_WATERMARKS:
                 manager.note_high_watermarks(high_watermarks)
@@ -212,7 +265,16 @@ class _Broker:
             case Duty.PRODUCERS:
                 manager.expire_producers(now_ms)
             case Duty.UNMADE_LOGS:
-                self.replicas.retry()
+                self._replicas.retry(trio.current_time())
+
+
+def _connect(config: Config, network: Network) -> Connect:
+    """How fetchers reach their leaders."""
+    timeout_s = config.replica_socket_timeout_ms / 1000
+    options = ChannelOptions(f"fetcher-of-broker-{config.node_id}", timeout_s, timeout_s)
+    if config.replica_fetcher == "thread":
+        return connect_by_thread(options)
+    return connect_by_task(network, options)
 
 
 def _advertised(config: Config, endpoint: Endpoint) -> Endpoint:

@@ -1,19 +1,20 @@
-"""`make demo`: a broker is killed in the middle of real work, and nothing is lost or twice.
+"""`make demo`: leaders are killed in the middle of real work, and nothing is lost or twice.
 
-A broker in its own process, a topic with 4 partitions, every line of the standard library's Python
-files as a record under its file's name. When half of the lines are acknowledged (acks=all), the
-broker is killed with -9 and started again; the same idempotent producer, which knows nothing of
-it, delivers the rest. Then everything is read back and compared with the files, line by line per
-key. Exit code 0 if all is as it was, 1 at any difference.
+Three brokers in their own processes, a topic with 4 partitions on all of them, min.insync.replicas
+2. Two idempotent producers send every line of the standard library's Python files with acks=all,
+each line under its file's name. Meanwhile the leader of partition 0 is killed with -9 twice and
+started again, and then a leader is stopped (SIGSTOP) for longer than its session lasts. The
+producers know nothing of it. At the end everything is read back and compared with the files line
+by line per key, and the log files of the three brokers are compared with each other.
 
-The comparison trusts nobody: it takes the files as the truth, not what the producer believes.
+Exit code 0 if all is as it was, 1 at any difference. The comparison trusts nobody: it takes the
+files as the truth, not what the producers believe.
 """
 
+import itertools
 import sys
-import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,171 +22,189 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from minibroker.client import Admin, Consumer, Delivery, NewTopic, Producer
-from tests.processes import BrokerProcess
+from minibroker.client import Admin, Delivery, NewTopic, Producer
+from tests.processes import ClusterProcesses, running_cluster
+from tests.witness import History, Lines, differences, log_digests, read_all, standard_library
 
 TOPIC = "standard-library"
 PARTITION_COUNT = 4
+BROKER_COUNT = 3
+SETTINGS = {"replica.lag.time.max.ms": "3000"}
+PRODUCER_COUNT = 2
 LINES_MIN = 200_000
 LINES_MAX = 400_000
+# A producer sends so many lines at once and then rests, so that the work lasts through the faults.
+BURST = 500
+REST_S = 0.04
+PAUSE_S = 2.5  # more than twice a session
+HEALED_S_MAX = 30.0
 DIFFERENCES_SHOWN = 10
-STALLED_S_MAX = 30.0
-
-Lines = dict[bytes, list[bytes]]
 
 
 @dataclass
 class Story:
     """What happened, for the table and for the verdict."""
 
+    history: History = field(default_factory=lambda: History(TOPIC))
+    began: float = field(default_factory=time.monotonic)
     line_count: int = 0
     byte_count: int = 0
     delivered: int = 0
-    delivered_at_kill: int = 0
     consumed: int = 0
     produce_s: float = 0.0
-    restart_s: float = 0.0
     consume_s: float = 0.0
+    log_count: int = 0
+    events: list[tuple[float, str]] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
-    half: trio.Event = field(default_factory=trio.Event)
+
+    def note(self, event: str) -> None:
+        """Something was done to the cluster just now."""
+        self.events.append((time.monotonic() - self.began, event))
 
     def on_delivery(self, delivery: Delivery) -> None:
-        """Count what is acknowledged, and say when it is half."""
+        """Count what is acknowledged."""
         if delivery.error is not None:
             self.differences.append(f"a batch was not delivered: {delivery.error}")
             return
         self.delivered += delivery.record_count
-        if 2 * self.delivered >= self.line_count:
-            self.half.set()
-
-
-def standard_library(lines_max: int) -> Lines:
-    """The lines of real files by file name; whole files, until there are `lines_max`."""
-    root = Path(sysconfig.get_paths()["stdlib"])
-    lines: Lines = {}
-    count = 0
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root)
-        if count >= lines_max or not {"site-packages", "dist-packages"}.isdisjoint(name.parts):
-            continue
-        found = path.read_bytes().split(b"\n")
-        lines[name.as_posix().encode()] = found
-        count += len(found)
-    return lines
 
 
 async def produce(address: str, lines: Lines, story: Story) -> None:
     """Send every line, keyed by its file, in order; return when all are acknowledged."""
-    started = time.monotonic()
     async with Producer(address, acks="all", on_delivery=story.on_delivery) as producer:
-        for key, values in lines.items():
-            for value in values:
-                await producer.send(TOPIC, value, key)
+        pairs = ((key, value) for key, values in lines.items() for value in values)
+        for number, (key, value) in enumerate(pairs, start=1):
+            await producer.send(TOPIC, value, key)
+            if number % BURST == 0:
+                await trio.sleep(REST_S)
         await producer.flush()
-    story.produce_s = time.monotonic() - started
 
 
-async def kill_and_restart(brokers: list[BrokerProcess], data_dir: Path, story: Story) -> None:
-    """In the middle: `kill -9`, and the same broker again at the same address."""
-    await story.half.wait()
-    brokers[-1].kill()
-    story.delivered_at_kill = story.delivered
-    started = time.monotonic()
-    brokers.append(BrokerProcess(data_dir, listen=brokers[-1].address))
-    await trio.to_thread.run_sync(brokers[-1].wait_until_ready)
-    story.restart_s = time.monotonic() - started
+async def torment(cluster: ClusterProcesses, story: Story) -> None:
+    """Kill a leader twice and pause one once, spread over the work."""
+    history = story.history
+    for number, fault in enumerate(("kill", "kill", "pause"), start=1):
+        while story.delivered < story.line_count * number / 5:
+            await trio.sleep(REST_S)
+        await history.wait_for_isr(BROKER_COUNT)
+        leader = history.latest[0].leader
+        if fault == "kill":
+            story.note(f"broker {leader}, leader of partition 0, is killed with -9")
+            await trio.to_thread.run_sync(cluster.kill, leader)
+        else:
+            story.note(f"broker {leader}, leader of partition 0, is stopped for {PAUSE_S} s")
+            cluster.pause(leader)
+            await trio.sleep(PAUSE_S)
+        successor = await history.wait_for_another_leader(0, leader)
+        story.note(f"broker {successor.leader} leads partition 0")
+        if fault == "kill":
+            await trio.to_thread.run_sync(cluster.start, leader)
+            story.note(f"broker {leader} is started again")
+        else:
+            cluster.resume(leader)
+            story.note(f"broker {leader} goes on")
 
 
-async def consume(address: str, story: Story) -> Lines:
-    """Everything that is in the topic, by key, in the order of each partition."""
-    started = time.monotonic()
-    found: Lines = {}
-    async with Consumer(address, auto_offset_reset="earliest") as consumer:
-        partitions = await consumer.assign_topics(TOPIC)
-        ends = await consumer.end_offsets(*partitions)
-        total = sum(ends.values())
-        last_progress = time.monotonic()
-        while story.consumed < total and time.monotonic() - last_progress < STALLED_S_MAX:
-            records = await consumer.poll(1.0)
-            for record in records:
-                found.setdefault(record.key or b"", []).append(record.value or b"")
-            story.consumed += len(records)
-            last_progress = time.monotonic() if records else last_progress
-    story.consume_s = time.monotonic() - started
-    return found
-
-
-def differences(expected: Lines, found: Lines) -> Iterator[str]:
-    """Every key whose lines are not exactly the file's lines, in the file's order."""
-    for key in sorted(expected.keys() | found.keys()):
-        wanted, got = expected.get(key, []), found.get(key, [])
-        if wanted == got:
-            continue
-        name = key.decode(errors="replace")
-        pairs = zip(wanted, got, strict=False)
-        first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(wanted), len(got)))
-        yield f"{name}: {len(wanted)} lines sent, {len(got)} read, the first difference at {first}"
-
-
-async def run(story: Story, lines: Lines, data_dir: Path) -> None:
-    """The story from the first start to the comparison."""
+async def run(story: Story, lines: Lines, root: Path) -> None:
+    """The story from the first start to the comparisons."""
     story.line_count = sum(len(values) for values in lines.values())
     story.byte_count = sum(len(value) for values in lines.values() for value in values)
-    brokers = [BrokerProcess(data_dir)]
-    try:
-        address = brokers[0].wait_until_ready().address
+    with running_cluster(root, BROKER_COUNT, SETTINGS) as cluster:
+        story.note("three brokers answer")
+        address = cluster.addresses
         async with Admin(address) as admin:
             await admin.create_topics(NewTopic(TOPIC, PARTITION_COUNT))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(produce, address, lines, story)
-            nursery.start_soon(kill_and_restart, brokers, data_dir, story)
-        found = await consume(address, story)
+            nursery.start_soon(story.history.watch, address)
+            await work(cluster, story, lines)
+            nursery.cancel_scope.cancel()
+        started = time.monotonic()
+        found = await read_all(address, TOPIC)
+        story.consume_s = time.monotonic() - started
+        story.consumed = sum(map(len, found.values()))
         story.differences += differences(lines, found)
-        if story.delivered_at_kill == story.line_count:
-            story.differences.append("the broker was killed too late: all was delivered before")
-        if (code := brokers[-1].stop()) != 0:
-            story.differences.append(f"exit code {code} at the end:\n{brokers[-1].output}")
-    finally:
-        for broker in brokers:
-            broker.kill()
+        for node_id in cluster.layout.node_ids:
+            if (code := cluster.stop(node_id)) != 0:
+                story.differences.append(f"exit code {code} of broker {node_id}")
+    compare_logs(cluster, story)
+
+
+async def work(cluster: ClusterProcesses, story: Story, lines: Lines) -> None:
+    """Produce under faults, until all is acknowledged and all replicas are in sync."""
+    await story.history.wait_for_isr(BROKER_COUNT)
+    started = time.monotonic()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(torment, cluster, story)
+        async with trio.open_nursery() as producers:
+            for number in range(PRODUCER_COUNT):
+                share = dict(itertools.islice(lines.items(), number, None, PRODUCER_COUNT))
+                producers.start_soon(produce, cluster.addresses, share, story)
+        story.produce_s = time.monotonic() - started
+        story.note("every line is acknowledged")
+        nursery.cancel_scope.deadline = trio.current_time() + HEALED_S_MAX
+    if nursery.cancel_scope.cancelled_caught:
+        story.differences.append("the faults took longer than the work and its patience")
+        return
+    with trio.move_on_after(HEALED_S_MAX):
+        await story.history.wait_for_isr(BROKER_COUNT)
+        story.note("all replicas are in sync")
+        return
+    story.differences.append("not all replicas came back into the in-sync sets")
+
+
+def compare_logs(cluster: ClusterProcesses, story: Story) -> None:
+    """Every replica of a partition must hold the same bytes."""
+    digests = [log_digests(cluster.layout.data_dir(node), TOPIC) for node in (1, 2, 3)]
+    story.log_count = sum(map(len, digests))
+    for name in sorted(set().union(*digests)):
+        if len({digest.get(name) for digest in digests}) != 1:
+            story.differences.append(f"the log files of {name} differ between the brokers")
+    if story.log_count != BROKER_COUNT * PARTITION_COUNT:
+        story.differences.append(f"{story.log_count} logs were found")
 
 
 def show(story: Story, seconds: float) -> None:
-    """The table."""
-    table = Table(title="minibroker demo: kill -9 in the middle", show_header=False)
+    """The history, then the table, then the verdict."""
+    console = Console(highlight=False)
+    changes = [
+        (
+            change.time,
+            f"partition {change.partition}: leader {change.leader} in epoch"
+            f" {change.leader_epoch}, in sync {','.join(map(str, change.isr))}",
+        )
+        for change in story.history.changes
+    ]
+    for at, text in sorted([*changes, *((at, f"[bold]{text}[/]") for at, text in story.events)]):
+        console.print(f"{at:6.2f} s  {text}")
+    table = Table(title="minibroker demo: leaders killed in the middle", show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    rates = {
-        "produced with acks=all": (story.line_count, story.produce_s),
-        "consumed": (story.consumed, story.consume_s),
-    }
     table.add_row("lines of the standard library", f"{story.line_count:,}")
     table.add_row("megabytes", f"{story.byte_count / 1e6:,.1f}")
-    table.add_row("acknowledged before kill -9", f"{story.delivered_at_kill:,}")
-    table.add_row("start after kill -9 to the first answer", f"{story.restart_s:.2f} s")
-    for name, (count, took) in rates.items():
-        table.add_row(name, f"{count:,} in {took:.1f} s")
-    table.add_row("acknowledged in the end", f"{story.delivered:,}")
-    table.add_row("differences, line by line per key", f"{len(story.differences)}")
+    table.add_row("acknowledged by two replicas or more", f"{story.delivered:,}")
+    table.add_row("produced under faults in", f"{story.produce_s:.1f} s")
+    table.add_row("consumed", f"{story.consumed:,} in {story.consume_s:.1f} s")
+    table.add_row("logs compared byte by byte", f"{story.log_count}")
+    table.add_row("differences", f"{len(story.differences)}")
     table.add_row("all together", f"{seconds:.1f} s")
-    console = Console()
     console.print(table)
     for difference in story.differences[:DIFFERENCES_SHOWN]:
         console.print(f"[red]DIFFERENT[/red] {difference}")
     if not story.differences:
-        console.print("[green]Nothing lost, nothing twice, order kept.[/green]")
+        console.print(
+            "[green]Nothing lost, nothing twice, order kept, all replicas the same.[/green]"
+        )
 
 
 def main() -> int:
     """The exit code."""
     story = Story()
-    started = time.monotonic()
     lines = standard_library(LINES_MAX)
     with tempfile.TemporaryDirectory(prefix="minibroker-demo-") as directory:
-        trio.run(run, story, lines, Path(directory) / "data")
+        trio.run(run, story, lines, Path(directory))
     if story.line_count < LINES_MIN:
         story.differences.append(f"{story.line_count} lines are there, {LINES_MIN} are wanted")
-    show(story, time.monotonic() - started)
+    show(story, time.monotonic() - story.began)
     return 1 if story.differences else 0
 
 

@@ -17,6 +17,7 @@ Rejected: a registry that also answers clients. That is in `server/handlers`.
 """
 
 import logging
+from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
 import trio
@@ -46,6 +47,7 @@ from minibroker.protocol.messages.control import (
     PartitionAltered,
     StopReplicaRequest,
     StopReplicaResponse,
+    TopicState,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
@@ -159,7 +161,8 @@ class Replicas:
         """Take over how the cluster stands, and the settings of its topics."""
         error = self._refusal(request.controller_epoch, request.broker_epoch)
         if not error:
-            self.image, removed, reconfigured = merged(self.image, request)
+            topics = tuple(map(self._without_foreign_settings, request.topics))
+            self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
             for topic in removed:
                 logger.info("topic %s is deleted", topic)
             for topic in reconfigured:
@@ -213,12 +216,16 @@ class Replicas:
 
     def _settings_of(self, topic: str) -> TopicConfig:
         image = self.image.topics.get(topic)
-        configs = NOTHING if image is None else image.configs
+        return self._config.for_topic(NOTHING if image is None else image.configs)
+
+    def _without_foreign_settings(self, topic: TopicState) -> TopicState:
+        """Settings that a controller of another version knows, and this broker does not."""
         try:
-            return self._config.for_topic(configs)
-        except ConfigError as error:  # a controller of another version has let it through
-            logger.error("topic %s has the broker's own settings: %s", topic, error)
-            return self._config.for_topic()
+            self._config.for_topic({entry.name: entry.value for entry in topic.configs})
+        except ConfigError as error:
+            logger.error("topic %s has this broker's own settings: %s", topic.name, error)
+            return replace(topic, configs=())
+        return topic
 
     def _note_readiness(self) -> None:
         if self._has_all_roles and self._is_image_whole:

@@ -40,12 +40,15 @@ class Services:
 
     def partition(self, name: TopicPartition) -> Partition:
         """The replica that is here. Raises `Refused`: KAFKA_STORAGE_ERROR if there is no room for
-        it yet, NOT_LEADER_OR_FOLLOWER if it is elsewhere, UNKNOWN_TOPIC_OR_PARTITION if nowhere."""
+        it yet, NOT_LEADER_OR_FOLLOWER if it is elsewhere, UNKNOWN_TOPIC_OR_PARTITION if nowhere.
+        """
         partition = self.replicas.get(name)
         if partition is not None:
             return partition
         if self.replicas.is_unmade(name):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"there is no room for {name} yet")
+        if not self.replicas.is_ready:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no roles yet")
         if self.image.partition(name) is not None:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}")

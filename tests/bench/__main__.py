@@ -15,10 +15,13 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import footprint, throughput
+from tests.bench import cluster, footprint, throughput
 from tests.bench.rounds import Row
 
-MEASURES = {measure.__name__: measure for measure in (*throughput.MEASURES, *footprint.MEASURES)}
+MEASURES = {
+    measure.__name__: measure
+    for measure in (*throughput.MEASURES, *footprint.MEASURES, *cluster.MEASURES)
+}
 WIDTH = 150  # of a table that goes to a file
 VERDICTS = {None: "", True: "[green]yes[/]", False: "[bold red]no[/]"}
 
@@ -67,7 +70,8 @@ def main() -> None:
         console.print(table_of(rows))
         load = os.getloadavg()[1]
         console.print(
-            "Values of 100 bytes, keys null, acks=1; medians of rounds that alternate with their "
+            "Values of 100 bytes, keys null, acks=1 where nothing else is said; medians of rounds that "
+            "alternate with their "
             f"yardsticks; {time.monotonic() - began:.0f} s in all, load {load:.1f} on "
             f"{os.cpu_count()} cores (two processes at work make 2; more is somebody else)."
         )

@@ -3,7 +3,7 @@
     python -m tests.bench.clients produce ADDRESS TOPIC --way send_nowait --count N
     python -m tests.bench.clients consume ADDRESS TOPIC --count N
 
-`produce` sends records without keys with acks=1, and its time ends with the last acknowledgement;
+`produce` sends records without keys, and its time ends with the last acknowledgement;
 `consume` reads a topic from its beginning and decodes every record. A first record, outside of the
 time, has made the connection and learnt the topic, as the yardsticks' first thousand did.
 """
@@ -102,10 +102,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=16_384)
+    parser.add_argument("--acks", default="1")
     given = parser.parse_args()
     options = {
         "bootstrap.servers": given.address,
-        "acks": "1",
+        "acks": given.acks,
         "batch.size": given.batch_size,
     }
     measures: dict[str, Callable[[], float]] = {

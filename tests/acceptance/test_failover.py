@@ -1,0 +1,195 @@
+"""Three broker processes under load, killed, stopped and started again: nothing acknowledged goes.
+
+Producers number their records and write down what was acknowledged at which offset; readers write
+down every record that they are shown. At the end the cluster stops, and all of that is compared
+with what is there, and the logs of the brokers with each other.
+"""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from minibroker.client import Admin, Consumer, Delivery, NewTopic, Producer, TopicPartition
+from tests.processes import ClusterProcesses, running_cluster
+from tests.witness import History, log_digests
+
+TOPIC = "numbers"
+PARTITIONS = 3
+PRODUCERS = 2
+READERS = 2
+NODES = (1, 2, 3)
+SETTINGS = {"replica.lag.time.max.ms": "3000"}
+HEALED_S_MAX = 60.0
+Records = dict[TopicPartition, dict[int, bytes]]
+
+
+@dataclass
+class Evidence:
+    """What the clients were told."""
+
+    sent: int = 0
+    acked: Records = field(default_factory=lambda: defaultdict(dict))
+    shown: list[Records] = field(default_factory=list)
+
+    def take(self, delivery: Delivery) -> None:
+        """Called with every batch's fate."""
+        assert delivery.error is None, delivery.error
+        name = TopicPartition(delivery.topic, delivery.partition)
+        for record in delivery.records():
+            if record.offset >= 0:  # -1: acknowledged as a repetition, its place is not known
+                assert record.offset not in self.acked[name], f"{name} {record.offset} twice"
+                self.acked[name][record.offset] = record.value
+
+
+async def produce(address: str, number: int, evidence: Evidence, stop: trio.Event) -> None:
+    """Send numbered records to all partitions in turn until told to stop."""
+    rng = random.Random(number)
+    count = 0
+    async with Producer(address, on_delivery=evidence.take, linger_ms=2) as producer:
+        while not stop.is_set():
+            for _ in range(rng.randint(1, 50)):
+                value = b"%d:%d" % (number, count)
+                await producer.send(TOPIC, value, partition=count % PARTITIONS)
+                count += 1
+            await trio.sleep(0.01)
+        await producer.flush()
+    evidence.sent += count
+
+
+async def read(address: str, evidence: Evidence, drained: trio.Event) -> None:
+    """Read from the start; at the end of the log once `drained` is set."""
+    shown: Records = defaultdict(dict)
+    evidence.shown.append(shown)
+    async with Consumer(address, auto_offset_reset="earliest") as consumer:
+        names = await consumer.assign_topics(TOPIC)
+        while True:
+            is_last = drained.is_set()
+            records = await consumer.poll(0.5)
+            for record in records:
+                there = shown[TopicPartition(record.topic, record.partition)]
+                assert record.offset == len(there), "offsets go up one by one, none comes twice"
+                there[record.offset] = record.value
+            if is_last and not records:
+                ends = await consumer.end_offsets(*names)
+                if all(consumer.position(name) == ends[name] for name in names):
+                    return
+
+
+async def torment(cluster: ClusterProcesses, history: History, seed: int, rounds: int) -> None:
+    """One fault after another; each begins when all replicas are in sync."""
+    rng = random.Random(seed)
+    faults = [*("kill leader", "pause leader", "kill controller", "restart") * (rounds // 4 + 1)]
+    rng.shuffle(faults)
+    async with Admin(cluster.addresses) as admin:
+        for fault in faults[:rounds]:
+            await history.wait_for_isr(len(NODES))
+            await trio.sleep(rng.random())
+            victim = history.latest[0].leader
+            if fault == "kill controller":
+                victim = (await admin.describe_cluster()).controller_id
+            print(f"{fault}: broker {victim}")
+            if fault == "pause leader":
+                cluster.pause(victim)
+                await trio.sleep(2.5)
+                cluster.resume(victim)
+            elif fault == "restart":
+                await trio.to_thread.run_sync(cluster.restart, victim)
+            else:
+                await trio.to_thread.run_sync(cluster.kill, victim)
+                await trio.sleep(2 * rng.random())
+                await trio.to_thread.run_sync(cluster.start, victim)
+        await history.wait_for_isr(len(NODES))
+
+
+def judge(evidence: Evidence) -> None:
+    """Compare what was told with what was shown last, which is all there is."""
+    stored = evidence.shown[-1]
+    values = [value for there in stored.values() for value in there.values()]
+    assert len(values) == evidence.sent
+    assert len(set(values)) == len(values), "a record is there twice"
+    for name, there in stored.items():
+        last: dict[bytes, int] = {}
+        for offset in sorted(there):
+            producer, _, number = there[offset].partition(b":")
+            assert last.get(producer, -1) < int(number), f"{name} {offset} is out of order"
+            last[producer] = int(number)
+        for offset, value in evidence.acked[name].items():
+            assert there.get(offset) == value, f"{name} {offset}: acknowledged, and not there"
+        for shown in evidence.shown:
+            assert shown[name] == there, f"{name}: a reader was shown something else"
+
+
+def assert_equal_logs(cluster: ClusterProcesses) -> None:
+    """The replicas' files hold the same bytes."""
+    digests = [log_digests(cluster.layout.data_dir(node), TOPIC) for node in NODES]
+    assert len(digests[0]) == PARTITIONS
+    assert digests[0] == digests[1] == digests[2]
+
+
+async def run_rounds(cluster: ClusterProcesses, seed: int, rounds: int) -> None:
+    """Load and faults, then healing, then judgement."""
+    evidence = Evidence()
+    history = History(TOPIC)
+    address = cluster.addresses
+    async with Admin(address) as admin:
+        await admin.create_topics(NewTopic(TOPIC, PARTITIONS))
+    stop, drained = trio.Event(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(history.watch, address)
+        async with trio.open_nursery() as readers:
+            for _ in range(READERS):
+                readers.start_soon(read, address, evidence, drained)
+            async with trio.open_nursery() as writers:
+                for number in range(PRODUCERS):
+                    writers.start_soon(produce, address, number, evidence, stop)
+                with trio.fail_after(rounds * HEALED_S_MAX):
+                    await torment(cluster, history, seed, rounds)
+                stop.set()
+            drained.set()
+        await read(address, evidence, drained)
+        nursery.cancel_scope.cancel()
+    for node in NODES:
+        assert cluster.stop(node) == 0
+    judge(evidence)
+    assert_equal_logs(cluster)
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_nothing_acknowledged_is_lost_over_two_rounds(tmp_path, seed: int) -> None:
+    """Two faults out of kill -9, SIGSTOP, restart and controller loss harm no record."""
+    with running_cluster(tmp_path, len(NODES), SETTINGS) as cluster:
+        await run_rounds(cluster, seed, rounds=2)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_acknowledged_is_lost_over_ten_rounds(tmp_path, seed: int) -> None:
+    """Ten faults after one another harm no record."""
+    with running_cluster(tmp_path, len(NODES), SETTINGS) as cluster:
+        await run_rounds(cluster, seed, rounds=10)
+
+
+async def test_a_cluster_killed_at_once_serves_again(tmp_path) -> None:
+    """After kill -9 of all brokers they come up on the same directories with all that was acked."""
+    evidence = Evidence()
+    drained = trio.Event()
+    drained.set()
+    with running_cluster(tmp_path, len(NODES), SETTINGS) as cluster:
+        async with Admin(cluster.addresses) as admin:
+            await admin.create_topics(NewTopic(TOPIC, PARTITIONS))
+        async with trio.open_nursery() as nursery:
+            stop = trio.Event()
+            nursery.start_soon(produce, cluster.addresses, 0, evidence, stop)
+            await trio.sleep(1.5)
+            await trio.to_thread.run_sync(lambda: cluster.kill(*NODES))
+            await trio.to_thread.run_sync(cluster.start)
+            await trio.sleep(0.5)
+            stop.set()
+        await read(cluster.addresses, evidence, drained)
+        for node in NODES:
+            assert cluster.stop(node) == 0
+        judge(evidence)
+        assert_equal_logs(cluster)

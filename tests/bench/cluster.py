@@ -1,0 +1,262 @@
+"""Three brokers: how fast records are on two of them, and how long it takes when one is gone.
+
+Replication factor 3, min.insync.replicas 2, acks=all, at the settings of `minibroker cluster up`.
+All three brokers and the client share this machine, so what they can do together is what its cores
+can do.
+
+A failover is measured from outside: the time from `kill -9` of a leader to the first answer to a
+record that was sent after it, which only another leader can have given. What it consists of is
+read from the brokers' own log lines.
+"""
+
+import json
+import re
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import trio
+
+from minibroker.client import Admin, Delivery, NewTopic, Producer
+from tests.bench.rounds import Row, median_of, millions, milliseconds, run_module, seconds
+from tests.processes import ClusterProcesses, run_cli, running_cluster
+from tests.witness import History
+
+TOPIC = "bench"
+NODES = 3
+PRODUCED_COUNT = 500_000
+KAFKA_PRODUCE = (0.46e6, 0.52e6)  # records/s of Apache Kafka 4.1 with confluent-kafka on two cores
+KAFKA_P50_MS = (0.7, 1.3)
+KAFKA_P99_MS = 12.0
+KAFKA_FAILOVER_S = (10.0, 11.0)
+LATENCY_S = 4
+KILLS = 10  # for each number of partitions
+FAILOVER_S_WANTED = 1.5
+SHUTDOWN_MS_WANTED = 200.0
+PROBE_EVERY_S = 0.005
+HEALED_S_MAX = 60.0
+
+
+@contextmanager
+def fresh_cluster() -> Iterator[ClusterProcesses]:
+    """Three brokers with nothing in them; their data is gone afterwards."""
+    with (
+        TemporaryDirectory(prefix="minibroker-bench-") as directory,
+        running_cluster(Path(directory), NODES) as cluster,
+    ):
+        try:
+            yield cluster
+        except Exception as error:
+            cluster.kill_all()
+            error.add_note(f"the brokers said:\n{cluster.output[-10_000:]}")
+            raise
+
+
+async def _create(address: str, *topics: NewTopic) -> None:
+    async with Admin(address) as admin:
+        await admin.create_topics(*topics)
+
+
+def replicated_produce() -> Iterator[Row]:
+    """acks=all over three brokers, against what Kafka did once on two cores."""
+    low, high = KAFKA_PRODUCE
+    for partition_count, batch_bytes in ((1, 16_384), (4, 16_384), (4, 1_000_000)):
+        ours = median_of(partial(_produce, partition_count, batch_bytes))
+        yield Row(
+            f"acks=all on 3 brokers, send_many, {partition_count} partition"
+            f"{'s' * (partition_count > 1)}, batches of {batch_bytes / 1000:.0f} KB",
+            millions(ours),
+            "Apache Kafka 4.1, measured once, not here",
+            f"{low / 1e6:.2f}-{high / 1e6:.2f} M/s",
+            f"{ours / high:.2f}-{ours / low:.2f}",
+            f">= {millions(low)}",
+            ours >= low,
+        )
+
+
+def _produce(partition_count: int, batch_bytes: int) -> float:
+    with fresh_cluster() as cluster:
+        trio.run(_create, cluster.addresses, NewTopic(TOPIC, partition_count))
+        options = ["--way", "send_many", "--batch-size", batch_bytes, "--acks", "all"]
+        options += ["--count", PRODUCED_COUNT]
+        return run_module("clients", "produce", cluster.addresses, TOPIC, *options)["records_per_s"]
+
+
+def replicated_latency() -> Iterator[Row]:
+    """From the moment a record was due to be sent until poll returned it, 1,000 a second."""
+    with fresh_cluster() as cluster:
+        arguments = f"bench latency --format json --rate 1000 --seconds {LATENCY_S}"
+        done = run_cli(*arguments.split(), "--bootstrap-server", cluster.addresses)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+    p50, p99 = found["p50_ms"], found["p99_ms"]
+    name = "produce to consume through 3 brokers at 1,000 records/s"
+    theirs = "Apache Kafka 4.1, measured once, not here"
+    low, high = KAFKA_P50_MS
+    yield Row(f"{name}, p50", milliseconds(p50), theirs, f"{low}-{high} ms", f"{p50 / high:.2f}")
+    yield Row(
+        f"{name}, p99",
+        milliseconds(p99),
+        theirs,
+        milliseconds(KAFKA_P99_MS),
+        f"{p99 / KAFKA_P99_MS:.2f}",
+        f"< {milliseconds(KAFKA_P99_MS)}",
+        p99 < KAFKA_P99_MS,
+    )
+
+
+class Failover(NamedTuple):
+    """Seconds from `kill -9` to what each step was seen."""
+
+    lost: float  # the controller knows
+    led: float  # another broker has become leader
+    acknowledged: float
+
+
+class _Probe:
+    """A producer that sends a record every few milliseconds, and when each was acknowledged."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._sent: dict[bytes, float] = {}
+        self._after = float("inf")
+        self._first: float | None = None
+        self._acknowledged = trio.Event()
+
+    def take(self, delivery: Delivery) -> None:
+        """An answer came."""
+        assert delivery.error is None, delivery.error
+        now = time.time()
+        for record in delivery.records():
+            sent = self._sent.pop(record.value)
+            self.longest_s = max(self.longest_s, now - sent)
+            if sent >= self._after and self._first is None:
+                self._first = now
+                self._acknowledged.set()
+
+    async def send(self, address: str) -> None:
+        """Until cancelled."""
+        async with Producer(address, on_delivery=self.take, linger_ms=0) as producer:
+            number = 0
+            while True:
+                value = b"%d" % number
+                self._sent[value] = time.time()
+                await producer.send(TOPIC, value, partition=0)
+                number += 1
+                await trio.sleep(PROBE_EVERY_S)
+
+    async def first_after(self, moment: float) -> float:
+        """When the first record was acknowledged of those sent at `moment` or later."""
+        self._after, self._first, self._acknowledged = moment, None, trio.Event()
+        await self._acknowledged.wait()
+        assert self._first is not None
+        return self._first
+
+
+async def _fail_over(cluster: ClusterProcesses, partition_count: int) -> list[Failover]:
+    """Kill the leader of partition 0 again and again."""
+    address = cluster.addresses
+    await _create(address, NewTopic(TOPIC, partition_count))
+    history, probe, found = History(TOPIC), _Probe(), []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(history.watch, address)
+        nursery.start_soon(probe.send, address)
+        for _ in range(KILLS):
+            with trio.fail_after(HEALED_S_MAX):
+                await history.wait_for_isr(NODES)
+                await trio.sleep(1.0)
+                victim = history.latest[0].leader
+                killed = time.time()
+                cluster.kill(victim)
+                acknowledged = await probe.first_after(killed) - killed
+                lost = _first_line(cluster, victim, killed, LOST) - killed
+                led = _first_line(cluster, victim, killed, LED) - killed
+                found.append(Failover(lost, led, acknowledged))
+                await trio.to_thread.run_sync(cluster.start, victim)
+        nursery.cancel_scope.cancel()
+    return found
+
+
+LINE_TIME = re.compile(r"^\[(\d+-\d+-\d+ \d+:\d+:\d+,\d+)\]")
+LOST = re.compile(r"went: \d")
+LED = re.compile(rf"\[Partition {TOPIC}-0 .*\] Leader in")
+
+
+def _first_line(
+    cluster: ClusterProcesses, but: int, since: float, pattern: re.Pattern[str]
+) -> float:
+    """The time of the first such line that another broker than `but` logged since then."""
+    times = []
+    for node_id, broker in cluster.brokers.items():
+        for line in broker.lines if node_id != but else ():
+            stamp = LINE_TIME.match(line)
+            if stamp and pattern.search(line):
+                times.append(datetime.strptime(stamp[1], "%Y-%m-%d %H:%M:%S,%f").timestamp())
+    return min((each for each in times if each >= since), default=float("nan"))
+
+
+def failover() -> Iterator[Row]:
+    """kill -9 of a leader until a produce is acknowledged by the next, with few and many."""
+    low, high = KAFKA_FAILOVER_S
+    for partition_count in (1, 300):
+        with fresh_cluster() as cluster:
+            found = trio.run(_fail_over, cluster, partition_count)
+        median = statistics.median(each.acknowledged for each in found)
+        worst = max(each.acknowledged for each in found)
+        name = f"kill -9 of a leader, {partition_count} partition{'s' * (partition_count > 1)}"
+        yield Row(
+            f"{name}: to the first acknowledged record, median of {KILLS}",
+            seconds(median),
+            "Apache Kafka 4.1 at its defaults, measured once, not here",
+            f"{low:.0f}-{high:.0f} s",
+            f"{median / low:.2f}",
+            f"< {FAILOVER_S_WANTED} s",
+            median < FAILOVER_S_WANTED,
+        )
+        yield Row(f"{name}: the slowest", seconds(worst))
+        lost = statistics.median(each.lost for each in found)
+        led = statistics.median(each.led - each.lost for each in found)
+        rest = statistics.median(each.acknowledged - each.led for each in found)
+        yield Row(f"{name}: its lease ends and the controller knows", seconds(lost))
+        yield Row(f"{name}: election, push, the next leader leads", seconds(led))
+        yield Row(f"{name}: first fetches, client's retry, answer", seconds(rest))
+
+
+def shutdown() -> Iterator[Row]:
+    """How long the longest produce waits while each broker in turn is stopped in order."""
+    with fresh_cluster() as cluster:
+        longest_s = trio.run(_shut_down, cluster)
+    yield Row(
+        "longest acks=all produce during three controlled shutdowns",
+        milliseconds(longest_s * 1000),
+        wanted=f"< {milliseconds(SHUTDOWN_MS_WANTED)}",
+        is_met=longest_s * 1000 < SHUTDOWN_MS_WANTED,
+    )
+
+
+async def _shut_down(cluster: ClusterProcesses) -> float:
+    address = cluster.addresses
+    await _create(address, NewTopic(TOPIC, 1))
+    history, probe = History(TOPIC), _Probe()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(history.watch, address)
+        nursery.start_soon(probe.send, address)
+        await history.wait_for_isr(NODES)
+        await trio.sleep(1.0)
+        probe.longest_s = 0.0  # what the start cost is not asked here
+        for _ in range(NODES):
+            with trio.fail_after(HEALED_S_MAX):
+                await history.wait_for_isr(NODES)
+                await trio.to_thread.run_sync(cluster.restart, history.latest[0].leader)
+                await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    return probe.longest_s
+
+
+MEASURES = (replicated_produce, replicated_latency, failover, shutdown)
