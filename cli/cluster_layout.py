@@ -134,15 +134,14 @@ class Layout:
         root = directory.resolve()
         path = root / FILE
         try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+            return cls._parsed(root, path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
             raise Failure(
                 f"there is no cluster in {root}; name its directory with --data-dir, or make one"
                 " with `minibroker cluster up`"
             ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise Failure(f"cannot read {path}: {error}") from None
-        return cls._parsed(root, text)
+        except (OSError, ValueError) as error:
+            raise Failure(f"cannot use {path}: {error}") from None
 
     @classmethod
     def _parsed(cls, root: Path, text: str) -> Self:
@@ -152,9 +151,7 @@ class Layout:
         try:
             layout = cls(root, int(settings.pop(BROKERS)), int(settings.pop(BASE_PORT)), settings)
         except (KeyError, ValueError):
-            raise Failure(
-                f"{root / FILE} does not say {BROKERS} and {BASE_PORT} as numbers; put them back"
-            ) from None
+            raise ValueError(f"it does not say {BROKERS} and {BASE_PORT} as numbers") from None
         layout.check()
         return layout
 
@@ -173,7 +170,9 @@ class Layout:
         for name in DECIDED_HERE:
             if name in self.settings:
                 raise Failure(
-                    f"{name} of each broker follows from --data-dir and --base-port", USAGE
+                    f"{name} cannot be set for all brokers; each has its own, which follows from"
+                    " --data-dir and --base-port",
+                    USAGE,
                 )
         load("", {}, self.broker_settings(1) | {"log.dirs": str(self.data_dir(1))})
 

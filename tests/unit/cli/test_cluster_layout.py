@@ -95,12 +95,20 @@ def test_a_single_broker_s_directory_is_no_cluster_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "cluster.brokers=3\n", "cluster.brokers=x\ncluster.base.port=1\n"]
+    ("text", "told"),
+    [
+        ("", "does not say cluster.brokers"),
+        ("cluster.brokers=3\n", "does not say cluster.brokers"),
+        ("cluster.brokers=x\ncluster.base.port=1\n", "does not say cluster.brokers"),
+        ("nonsense", "not name=value"),
+        ("cluster.brokers=3\ncluster.base.port=7000\nflsh=never\n", "flush"),
+        ("cluster.brokers=3\ncluster.base.port=7000\nflush=ever\n", "never, interval, always"),
+    ],
 )
-def test_a_file_that_says_too_little_is_named(tmp_path: Path, text: str) -> None:
-    """An edited cluster.properties without its two numbers is an error that names it."""
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, text: str, told: str) -> None:
+    """A cluster.properties that was edited into nonsense is an error with its name and why."""
     (tmp_path / "cluster.properties").write_text(text)
-    with pytest.raises(Failure, match=r"cluster\.properties does not say cluster\.brokers"):
+    with pytest.raises(Failure, match=rf"cannot use .*cluster\.properties: .*{told}"):
         Layout.load(tmp_path)
 
 
