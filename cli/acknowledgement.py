@@ -16,6 +16,14 @@ MEANINGS = {
 }
 
 
+COPIES = " With acks=all that holds on every in-sync replica, which are at least {needed} of {all}."
+
+
+def copies_of(needed: int, replicas: int) -> str:
+    """The sentence for a replicated topic, "" for one that is not."""
+    return COPIES.format(needed=needed, all=replicas) if replicas > 1 else ""
+
+
 def meaning_of(flush: str, flush_ms: int) -> str:
     """The sentence for a value of `flush`; `flush_ms` is the interval in milliseconds."""
     return MEANINGS[flush].format(flush_ms=flush_ms)

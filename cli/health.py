@@ -22,10 +22,15 @@ class Health(NamedTuple):
     is_at_min_isr: bool
 
 
+def needed_in_sync(replicas: int, configs: Mapping[str, str]) -> int:
+    """How many in-sync replicas acks=all needs, of a partition with so many replicas."""
+    return min(int(configs["min.insync.replicas"]), replicas)
+
+
 def health_of(partition: "PartitionMetadata", configs: Mapping[str, str]) -> Health:
     """`configs` are the topic's, as they are in force."""
     in_sync, replicas = len(partition.isr), len(partition.replicas)
-    needed = min(int(configs["min.insync.replicas"]), replicas)
+    needed = needed_in_sync(replicas, configs)
     return Health(
         is_under_replicated=in_sync < replicas,
         is_unavailable=partition.leader_id < 0,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minibroker.cli.acknowledgement import meaning_of
-from minibroker.cli.health import Health, health_of
+from minibroker.cli.acknowledgement import copies_of, meaning_of
+from minibroker.cli.health import Health, health_of, needed_in_sync
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -135,6 +135,7 @@ def _description(
 ) -> dict[str, object]:
     """A topic as JSON shows it, with the partitions that one of the filters lets through."""
     values = {config.name: config.value for config in configs}
+    replicas = max((len(each.replicas) for each in topic.partitions), default=0)
     own = {config.name: config.value for config in configs if not config.is_default}
     partitions = [
         each
@@ -145,9 +146,10 @@ def _description(
         "topic": topic.name,
         "topic_id": base64.urlsafe_b64encode(topic.topic_id).decode().rstrip("="),
         "partition_count": len(topic.partitions),
-        "replication_factor": max((len(each.replicas) for each in topic.partitions), default=0),
+        "replication_factor": replicas,
         "configs": own,
-        "acknowledgement": meaning_of(values["flush"], int(values["flush.ms"])),
+        "acknowledgement": meaning_of(values["flush"], int(values["flush.ms"]))
+        + copies_of(needed_in_sync(replicas, values), replicas),
         "partitions": [
             {
                 "partition": each.partition,

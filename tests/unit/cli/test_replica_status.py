@@ -234,9 +234,12 @@ def test_filters_show_what_they_name(
 
 
 def test_a_topic_is_described_in_kafka_s_shape(capsys: pytest.CaptureFixture[str]) -> None:
-    """Leader, replicas and in-sync replicas stand where people grep them; no leader is `none`."""
+    """Leader, replicas and in-sync replicas stand where people grep them; no leader is `none`. An
+    acknowledgement is explained with the copies that it stands for."""
     topic.describe("events")
-    lines = capsys.readouterr().out.splitlines()
+    shown = capsys.readouterr()
+    assert "on every in-sync replica, which are at least 2 of 3" in shown.err
+    lines = shown.out.splitlines()
     assert "\tReplicationFactor: 3\t" in lines[0]
     assert lines[2] == (
         "\tTopic: events\tPartition: 1\tLeader: 2\tReplicas: 1,2,3\tIsr: 2\tElr: \tLastKnownElr: "
