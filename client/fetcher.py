@@ -16,7 +16,6 @@ Nothing is fetched before the application asks for the first records: it may wan
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -29,8 +28,8 @@ from minibroker.client.links import FETCHES
 from minibroker.client.metadata import Leader
 from minibroker.client.offsets import ask_offsets
 from minibroker.client.position import RETRY_S_MAX
-from minibroker.client.positions import Positions
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.client.positions import EpochOf, Positions
+from minibroker.protocol.constants import NO_EPOCH, ApiKey, ErrorCode
 from minibroker.protocol.messages.fetch import FetchResponse
 from minibroker.protocol.types import TopicPartition
 
@@ -100,12 +99,15 @@ class Fetcher:
 
     def _note_topics(self) -> None:
         """Find those that are not the same any more."""
+        before, self._topic_ids = self._topic_ids, {}
         for topic in {name.topic: None for name in self._positions.assignment}:
-            topic_id = self._cluster.topic_id(topic)
-            if topic_id is not None and self._topic_ids.setdefault(topic, topic_id) != topic_id:
-                self._topic_ids[topic] = topic_id
+            known = before.get(topic)
+            topic_id = self._cluster.topic_id(topic) or known
+            if known is not None and topic_id != known:
                 self._positions.restart(topic)
                 self.tell()
+            if topic_id is not None:
+                self._topic_ids[topic] = topic_id
 
     def _start_sources(self, nursery: trio.Nursery) -> None:
         """A task for each leader; where there is none, or it is down, have it asked for."""
@@ -136,10 +138,11 @@ class Fetcher:
     async def _resolve(self) -> None:
         while True:
             now = trio.current_time()
-            wanted = self._positions.unresolved(now)
+            wanted = self._positions.unresolved(self._epoch_of, now)
             if not wanted:
                 await self._wait(now)
                 continue
+            epochs = {name: self._epoch_of(name) for name in wanted}
             found = await ask_offsets(self._cluster, wanted)
             for name, answer in found.items():
                 if answer.error:
@@ -147,8 +150,9 @@ class Fetcher:
                     self.arrived.unpark_all()
                 else:
                     self._positions.resolve(name, wanted[name], answer.offset)
-            missing = [name for name in wanted if name not in found]
-            self._positions.defer(missing, trio.current_time())
+            for name, epoch in epochs.items():
+                if name not in found:
+                    self._positions.defer(name, epoch, trio.current_time())
             self.tell()
 
     async def _wait(self, now: float) -> None:
@@ -178,7 +182,7 @@ class Fetcher:
         self,
         source: _Source,
         channel: RpcChannel,
-        epoch_at: Callable[[TopicPartition], int | None],
+        epoch_at: EpochOf,
     ) -> None:
         wanted, bytes_max = self._positions.plan(epoch_at, trio.current_time())
         if not wanted:
@@ -211,7 +215,11 @@ class Fetcher:
         self.tell()
         self.arrived.unpark_all()
 
-    def _epoch_at(self, node_id: int) -> Callable[[TopicPartition], int | None]:
+    def _epoch_of(self, name: TopicPartition) -> int:
+        leader = self._cluster.leader_of(name)
+        return leader.leader_epoch if leader else NO_EPOCH
+
+    def _epoch_at(self, node_id: int) -> EpochOf:
         def epoch_at(name: TopicPartition) -> int | None:
             leader = self._cluster.leader_of(name)
             return leader.leader_epoch if leader and leader.node_id == node_id else None

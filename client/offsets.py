@@ -20,6 +20,7 @@ from minibroker.protocol.types import TopicPartition
 
 # A broker that is silent for this long is asked again, and no longer waited for.
 ROUND_S: Final = 3.0
+CONNECT_PATIENCE_S: Final = 0.1
 PAUSE_S: Final = 0.05
 
 # What is wanted of each partition: a time in ms, or the sentinel for the earliest or latest offset.
@@ -61,7 +62,11 @@ async def _ask_node(
     answers: list[PartitionOffset],
 ) -> None:
     try:
-        channel = await cluster.channel(node_id)
+        with trio.move_on_after(CONNECT_PATIENCE_S) as patience:
+            channel = await cluster.channel(node_id)
+        if patience.cancelled_caught:  # it goes on; meanwhile another may become leader
+            cluster.request_refresh()
+            return
         request = ListOffsetsRequest(partitions=tuple(asked))
         response = await channel.call(ApiKey.LIST_OFFSETS, request)
     except OSError:

@@ -66,7 +66,7 @@ class Position:
 
     def may_ask(self, leader_epoch: int, now: float) -> bool:
         """Whether nothing has failed lately. A new leader is a new try (CPR-13, for consumers)."""
-        return self.retry_at <= now or leader_epoch > self.failed_epoch != NO_EPOCH
+        return self.retry_at <= now or leader_epoch > self.failed_epoch
 
     def defer(self, now: float, leader_epoch: int) -> None:
         """An error that passes, under this epoch of the leader: ask again a little later."""

@@ -26,7 +26,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 from minibroker.client.chunks import Chunk, ConsumerRecord, whole_batches
 from minibroker.client.errors import (
@@ -57,6 +57,9 @@ CHUNKS_MAX: Final = 2
 STUBBORN_FAILURES: Final = 5
 NOTHING: Final = memoryview(b"")
 RESET_TO: Final = {"latest": LATEST_TIMESTAMP, "earliest": EARLIEST_TIMESTAMP}
+
+# The leader epoch of a partition; None where nobody leads it, or not the broker in question.
+EpochOf: TypeAlias = Callable[[TopicPartition], int | None]
 
 log = logging.getLogger("minibroker.client")
 
@@ -157,12 +160,17 @@ class Positions:
 
     # -- the brokers' side
 
-    def unresolved(self, now: float) -> dict[TopicPartition, int]:
-        """For which partitions the earliest or latest offset is to be asked for now."""
+    def unresolved(
+        self, epoch_of: Callable[[TopicPartition], int], now: float
+    ) -> dict[TopicPartition, int]:
+        """For which partitions the earliest or latest offset is to be asked for now.
+
+        `epoch_of` gives the leader epoch of any partition, -1 where nobody leads it.
+        """
         return {
             name: position.reset_to
             for name, position in self._positions.items()
-            if position.reset_to is not None and position.retry_at <= now
+            if position.reset_to is not None and position.may_ask(epoch_of(name), now)
         }
 
     def resolve(self, name: TopicPartition, reset_to: int, offset: int) -> None:
@@ -179,15 +187,12 @@ class Positions:
             position.reset_to = None
             position.failure = (PositionError, f"the broker answers {code.name}")
 
-    def defer(self, names: Iterable[TopicPartition], now: float) -> None:
-        """No answer to it yet."""
-        for name in names:
-            if (position := self._positions.get(name)) is not None:
-                position.defer(now, NO_EPOCH)
+    def defer(self, name: TopicPartition, leader_epoch: int, now: float) -> None:
+        """No answer to it yet, from the leader of this epoch."""
+        if (position := self._positions.get(name)) is not None:
+            position.defer(now, leader_epoch)
 
-    def plan(
-        self, epoch_at: Callable[[TopicPartition], int | None], now: float
-    ) -> tuple[list[PartitionFetch], int]:
+    def plan(self, epoch_at: EpochOf, now: float) -> tuple[list[PartitionFetch], int]:
         """What to ask one broker for now, and the most bytes to take; nothing to ask: wait.
 
         `epoch_at` gives the leader epoch of the partitions which that broker leads. It is asked

@@ -109,6 +109,23 @@ async def test_a_hint_in_a_fetch_answer_is_followed_at_once(
     assert (fetch.fetch_offset, fetch.leader_epoch, fetch.last_fetched_epoch) == (1, 3, 0)
 
 
+async def test_where_to_begin_is_asked_of_the_next_leader_soon(
+    reading: Reading, autojump_clock: Any
+) -> None:
+    """NET-07: while a leader is away its back-off, up to a second, does not delay the others."""
+    cluster = reading.cluster
+    await reading.fill(b"0")
+    async with reading.consumer() as consumer:
+        await consumer.assign_topics("t")
+        cluster.kill(1)
+        assert await consumer.poll(1.1) == []
+        cluster.fail_over(1, 3)
+        failed_over_at = trio.current_time()
+        await reading.read(consumer, 1)
+        assert reading.at[-1] - failed_over_at < 0.25
+        assert (await consumer.end_offsets())[A] == 1
+
+
 async def test_a_leader_that_does_not_know_its_epoch_yet_is_asked_again(
     reading: Reading, autojump_clock: Any
 ) -> None:

@@ -135,10 +135,10 @@ def test_out_of_range_resets_by_policy(policy: str, sentinel: int) -> None:
     positions = make(A, auto_offset_reset=policy)
     fetched(positions, A, batch(0, 2))
     fetched(positions, A, error=ErrorCode.OFFSET_OUT_OF_RANGE)
-    assert positions.unresolved(0.0) == {}
+    assert positions.unresolved(lambda _: 0, 0.0) == {}
     assert offsets(positions) == [0, 1]
     assert positions.take(1) == []
-    assert positions.unresolved(0.0) == {A: sentinel}
+    assert positions.unresolved(lambda _: 0, 0.0) == {A: sentinel}
     positions.resolve(A, sentinel, 40)
     assert plan(positions)[A].fetch_offset == 40
 
