@@ -34,6 +34,7 @@ from minibroker.cli.terminal import (
 if TYPE_CHECKING:
     from minibroker.client import Delivery
     from minibroker.client.blocking import Producer
+    from minibroker.protocol.messages.metadata import TopicMetadata
 
 PROGRESS_EVERY_LINES = 5_000
 
@@ -134,6 +135,7 @@ def produce(
         patience = {"max.block.ms": PATIENCE_MS}
         found = look_up(name, partition, patience | config, "max.block.ms")
         without_leader(found, partition, "takes nothing: what goes there waits for a leader")
+        _warn_of_few_copies(found, ACKS[config["acks"]])
         stack.enter_context(tally.told(sender))
         if ledger:
             kept = Ledger(ledger, ACKS[config["acks"]], _now_ms)
@@ -144,6 +146,18 @@ def produce(
         raise Failure(f"{counted(tally.failed, 'record')} not delivered: {tally.failure}")
     if interrupted:
         raise interrupted
+
+
+def _warn_of_few_copies(found: "TopicMetadata | None", acks: int) -> None:
+    from minibroker.protocol.constants import ACKS_ALL
+
+    partitions = found.partitions if found is not None else ()
+    replicas = max((len(each.replicas) for each in partitions), default=0)
+    if acks != ACKS_ALL and replicas > 1:
+        note(
+            f"WARNING: with acks={acks} a record is lost if its leader fails before it is copied,"
+            f" although the topic has {replicas} replicas; --acks all waits for them"
+        )
 
 
 def _key_or_delimiter(key: str | None, delimiter: str | None) -> tuple[bytes | None, bytes]:
