@@ -6,11 +6,11 @@ Time is virtual and the network simulated, so the fetchers are tasks.
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import trio
 
 from minibroker.broker.config import NOTHING, Config, load
+from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetcher import Fetchers
 from minibroker.broker.replication.partition import Partition
@@ -33,33 +33,28 @@ def state_of(
     return PartitionState(name.topic, b"i" * 16, name.partition, leader, *epochs, (1, 2), (1, 2))
 
 
-@dataclass
 class Broker:
     """Broker 2: partitions that follow, and the fetchers that copy them."""
 
-    network: SimulatedNetwork
-    config: Config
-    benches: dict[TopicPartition, Bench] = field(default_factory=dict)
-    partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
-    written: list[TopicPartition] = field(default_factory=list)
-    has_written: trio.Event = field(default_factory=trio.Event)
-
-    def __post_init__(self) -> None:
-        connect = connect_by_task(
-            self.network.host("broker-2"), ChannelOptions(request_timeout_s=5.0)
-        )
-        self.fetchers = Fetchers(
-            self.config,
-            connect,
-            self._note_write,
-            lambda: NOW,
-            lambda: 77,
-        )
+    def __init__(
+        self, config: Config, connect: Connect, network: SimulatedNetwork | None = None
+    ) -> None:
+        self.config = config
+        self.network = network  # to harm
+        self.benches: dict[TopicPartition, Bench] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.written: list[TopicPartition] = []
+        self.fetchers = Fetchers(config, connect, self._note_write, lambda: NOW, lambda: 77)
         self.host = Host(2, 30.0, lambda _: None)
+        self._writes = trio.lowlevel.ParkingLot()
+
+    async def has_written(self) -> None:
+        """Wait until the next answer was written."""
+        await self._writes.park()
 
     def _note_write(self, partition: Partition, now: float) -> None:
         self.written.append(partition.topic_partition)
-        self.has_written.set()
+        self._writes.unpark_all()
 
     def hold(self, name: TopicPartition, overrides: Mapping[str, str] = NOTHING) -> Partition:
         """A partition with an empty log."""
@@ -85,7 +80,9 @@ async def cluster(
     network = SimulatedNetwork(random.Random(1))
     leader = LogLeader(network.host("broker-1"), ENDPOINT, EPOCH)
     leader.logs = {name: Bench(name) for name in names}
-    broker = Broker(network, load(flags={"node.id": "2", **flags}).config)
+    config = load(flags={"node.id": "2", **flags}).config
+    options = ChannelOptions(request_timeout_s=5.0)
+    broker = Broker(config, connect_by_task(network.host("broker-2"), options), network)
     broker.fetchers.set_endpoints({1: ENDPOINT})
     async with leading(leader), trio.open_nursery() as nursery:
         nursery.start_soon(broker.fetchers.run)

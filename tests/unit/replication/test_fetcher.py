@@ -1,11 +1,18 @@
 """Fetchers over a simulated network: what they copy, when they wait, and when they let go."""
 
+import threading
+
 import pytest
 import trio
 
+from minibroker.broker.config import load
+from minibroker.broker.replication.fetch_thread import connect_by_thread
+from minibroker.client.channel import ChannelOptions
+from minibroker.client.net import TcpNetwork
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.types import Endpoint, TopicPartition
-from tests.leaders import LogLeader
+from tests.leaders import LogLeader, leading
+from tests.unit.log.workbench import Bench
 from tests.unit.replication.copying import ENDPOINT, EPOCH, Broker, cluster, state_of
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -355,7 +362,7 @@ async def test_a_sync_that_is_quick_costs_no_request(autojump_clock):
         broker.follow(A)
         await trio.sleep(LONG_POLL_S / 4)
         leader.logs[A].append(epoch=EPOCH)
-        await broker.has_written.wait()
+        await broker.has_written()
         before = len(leader.requests)
         broker.benches[A].flush()
         broker.fetchers.note_flushed(partition)
@@ -391,3 +398,29 @@ async def test_an_error_of_the_own_disk_ends_the_broker(autojump_clock):
             leader.logs[A].append(epoch=EPOCH)
             broker.follow(A)
             await settle()
+
+
+async def test_a_thread_copies_as_a_task_does():
+    """Over real sockets, and it has ended when the fetchers have (4.7)."""
+    network, endpoint = TcpNetwork(), Endpoint("127.0.0.1", 0)
+    leader = LogLeader(network, endpoint, EPOCH)
+    leader.logs = {name: Bench(name) for name in (A, B)}
+    for step in range(50):
+        leader.logs[A].append(3, epoch=step // 20, value=bytes(20_000))
+    config = load(flags={"node.id": "2"}).config
+    broker = Broker(config, connect_by_thread(ChannelOptions()))
+    async with leading(leader), trio.open_nursery() as nursery:
+        nursery.start_soon(broker.fetchers.run)
+        broker.fetchers.set_endpoints({1: leader.endpoint})
+        broker.follow(A)
+        while broker.partitions[A].log.log_end < 150:
+            await broker.has_written()
+        broker.follow(B)
+        leader.logs[B].append(epoch=EPOCH)
+        while broker.partitions[B].log.log_end < 1:
+            await broker.has_written()
+        assert is_same(leader, broker, A)
+        assert is_same(leader, broker, B)
+        broker.fetchers.unassign(B)
+        nursery.cancel_scope.cancel()
+    assert not [each.name for each in threading.enumerate() if "fetcher" in each.name]
