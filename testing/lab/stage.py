@@ -87,8 +87,10 @@ class Stage:
         """See `play`."""
         self.begin()
         self.play_steps()
-        running = {number: m.process for number, m in self._machines.items() if m.process}
-        logs = {number: process.partition.log for number, process in running.items()}
+        logs = {
+            number: None if machine.process is None else machine.process.partition.log
+            for number, machine in self._machines.items()
+        }
         return Played(self._lines, judge(self._acknowledged, logs, self._office.record.leader))
 
     def begin(self) -> None:

@@ -21,15 +21,19 @@ def tell(scenario: Scenario, rule: str) -> Iterator[str]:
     for run in scenario.runs:
         if rule in run.rules:
             played = play(run, rule)
-            yield f"{separator}== {run.name}: rule {rule}{_conditions(run)}"
+            yield separator + _wrapped(f"== {run.name}: rule {rule}{_conditions(run)}")
             yield from render(run.brokers, played.lines)
-            yield "\n".join(wrap(played.verdict, COLUMNS_MAX, subsequent_indent="  "))
+            yield _wrapped(played.verdict)
             separator = "\n"
 
 
 def transcript(scenario: Scenario, rule: str) -> str:
     """All of it as one text."""
     return "".join(f"{line}\n" for line in tell(scenario, rule))
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(wrap(text, COLUMNS_MAX, subsequent_indent="  "))
 
 
 def _conditions(run: Run) -> str:

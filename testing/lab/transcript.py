@@ -94,4 +94,5 @@ def _cell(state: ReplicaState, number_width: int) -> str:
         return state.mark.value
     numbers = f"{state.log_end:>{number_width}} {state.high_watermark:>{number_width}}"
     isr = ",".join(map(str, state.isr))
-    return f"{state.mark}{state.leader_epoch:<2} {numbers} {isr}".rstrip()
+    epoch = "-" if state.leader_epoch < 0 else str(state.leader_epoch)
+    return f"{state.mark}{epoch:<2} {numbers} {isr}".rstrip()

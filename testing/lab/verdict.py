@@ -2,7 +2,7 @@
 
 Judged from the logs themselves, record by record, not from what anybody believes of them. A record
 counts as there only with its value at the offset that was acknowledged; it is lost where no
-replica has it so.
+replica has it so. The logs of brokers that are down are not looked at.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,19 +41,18 @@ def records_of(log: Log) -> dict[int, Stored]:
     return found
 
 
-def judge(acknowledged: Sequence[Produced], logs: Mapping[int, Log], leader: int) -> str:
-    """The verdict over what was acknowledged, given the logs of the brokers that run."""
-    stored = {broker: records_of(log) for broker, log in logs.items()}
-    fates = [_fate(each, stored, leader) for each in acknowledged]
+def judge(acknowledged: Sequence[Produced], logs: Mapping[int, Log | None], leader: int) -> str:
+    """The verdict over what was acknowledged; a broker that is down has no log here."""
+    stored = {broker: records_of(log) for broker, log in logs.items() if log is not None}
+    nowhere = "LOST" if len(stored) == len(logs) else "on none that runs"
+    fates = []
+    for produced in acknowledged:
+        holders = [broker for broker, records in stored.items() if _is_whole(produced, records)]
+        where = f"on {_listed(holders)}" if holders else nowhere
+        if holders and leader in stored and leader not in holders:
+            where += ", NOT on the leader"
+        fates.append(f"{produced.label} {where}")
     return f"verdict: acknowledged: {'; '.join(fates) or 'nothing'}. {_agreement(stored)}"
-
-
-def _fate(produced: Produced, stored: Mapping[int, Mapping[int, Stored]], leader: int) -> str:
-    holders = [broker for broker, records in stored.items() if _is_whole(produced, records)]
-    where = f"on {_listed(holders)}" if holders else "LOST"
-    if holders and leader in stored and leader not in holders:
-        where += ", NOT on the leader"
-    return f"{produced.label} {where}"
 
 
 def _is_whole(produced: Produced, records: Mapping[int, Stored]) -> bool:
