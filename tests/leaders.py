@@ -4,14 +4,12 @@
 to answer from, by the rules of A10, so that a follower can copy them.
 """
 
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
 import trio
 
-from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.client.net import Network, Stream
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
@@ -22,7 +20,13 @@ from minibroker.protocol.constants import (
 )
 from minibroker.protocol.messages import APIS
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetch, PartitionFetched
+from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_OPEN,
+    FetchRequest,
+    FetchResponse,
+    PartitionFetch,
+    PartitionFetched,
+)
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
 from minibroker.protocol.rpc.codec import RequestEnvelope, decode_request, encode_response
 from minibroker.protocol.rpc.connection import FrameReader
@@ -112,20 +116,22 @@ class LogLeader(Leader):
         self.leader_epoch = leader_epoch
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.positions: dict[TopicPartition, int] = {}  # the last offset that was asked for
-        self._sessions = FetchSessions(random.Random(1), 10)
+        self._sessions: dict[int, dict[TopicPartition, PartitionFetch]] = {}
+        self._told: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
 
     async def _answer_one(self, request: RequestEnvelope) -> list[bytes]:
         message = request.message
         if request.api_key == ApiKey.LIST_OFFSETS:
             return frame(request, ListOffsetsResponse(tuple(map(self._offset, message.partitions))))
-        context = self._sessions.context(message, trio.current_time())
-        for asked in context.partitions:
+        session_id = self._session_of(message)
+        wanted = [*self._sessions[session_id].values()]
+        for asked in wanted:
             self.positions[TopicPartition(asked.topic, asked.partition)] = asked.fetch_offset
         deadline = trio.current_time() + message.wait_ms_max / 1000
         while True:
             room = message.bytes_max
             fetched = []
-            for asked in context.partitions:
+            for asked in wanted:
                 fetched.append(self._fetch(asked, room))
                 room = max(0, room - len(fetched[-1].records))
             if any(each.records or each.error or each.diverging_end >= 0 for each in fetched):
@@ -133,7 +139,30 @@ class LogLeader(Leader):
             if trio.current_time() >= deadline:
                 break
             await trio.sleep(0.005)
-        return frame(request, FetchResponse(0, context.session_id, context.answers(fetched)))
+        news = tuple(each for each in fetched if self._is_news(session_id, each))
+        return frame(request, FetchResponse(0, session_id, news))
+
+    def _session_of(self, message: FetchRequest) -> int:
+        session_id = message.session_id
+        if message.session_epoch == SESSION_EPOCH_OPEN:
+            session_id = len(self._sessions) + 1
+            self._sessions[session_id] = {}
+        session = self._sessions[session_id]
+        for asked in message.partitions:
+            name = TopicPartition(asked.topic, asked.partition)
+            session.pop(name, None)
+            session[name] = asked
+        for name in message.forgotten:
+            del session[TopicPartition(*name)]
+            self._told.pop((session_id, TopicPartition(*name)), None)
+        return session_id
+
+    def _is_news(self, session_id: int, fetched: PartitionFetched) -> bool:
+        key = (session_id, TopicPartition(fetched.topic, fetched.partition))
+        known = (fetched.high_watermark, fetched.log_start)
+        before, self._told[key] = self._told.get(key), known
+        has_more = fetched.records or fetched.error or fetched.diverging_end >= 0
+        return bool(has_more) or before != known
 
     def _fetch(self, asked: PartitionFetch, room: int) -> PartitionFetched:
         name = TopicPartition(asked.topic, asked.partition)
