@@ -1,5 +1,6 @@
 """METADATA, topics, their settings and producer ids, through the handlers and the controller."""
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import trio
 import trio.testing
 
-from minibroker.broker.controller.controller import Registration
+from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.controller.ports import Ports, Registration
+from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import HANDLERS
 from minibroker.broker.server.handlers import metadata
@@ -27,6 +30,7 @@ from minibroker.protocol.messages.topics import (
     NewTopic,
 )
 from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.testing.network import SimulatedNetwork
 from tests.unit.node import Node, state_of
 
 
@@ -36,13 +40,32 @@ def describe(node: Node, *names: str, may_create: bool = False) -> MetadataRespo
     return outcome
 
 
+def with_controller(node: Node) -> ControllerNode:
+    """A part in control of the node's own, which is not running."""
+    replicas = node.replicas
+    ports = Ports(
+        replicas.take_roles,
+        replicas.stop,
+        replicas.update_metadata,
+        replicas.describe,
+        node.purgatory.notify,
+    )
+    network = SimulatedNetwork(random.Random(3)).host("broker-1")
+    node.services.controller = ControllerNode(
+        node.config, MemoryStore(), network, ports, random.Random(4)
+    )
+    return node.services.controller
+
+
 @asynccontextmanager
 async def controlled(**settings: str) -> AsyncIterator[Node]:
-    """A node whose controller runs."""
-    node = Node(**settings)
+    """A node that is the controller."""
+    node = Node(is_ready=False, **settings)
+    controller = with_controller(node)
     async with trio.open_nursery() as nursery:
-        registration = Registration(Endpoint("broker-1", 9092))
-        await nursery.start(node.services.controller.run, registration)
+        registration = Registration(Endpoint("broker-1", 9092), "d" * 32, 1)
+        await nursery.start(controller.run, registration)
+        await node.replicas.ready.wait()
         yield node
         nursery.cancel_scope.cancel()
 
@@ -114,17 +137,24 @@ async def test_topics_are_made_when_first_asked_for(
 
 
 async def test_a_controller_that_is_late_is_told(autojump_clock: trio.testing.MockClock) -> None:
-    """What is not done in time is answered: the client asks again."""
+    """A topic that is not made in time has no leader yet: the client asks again."""
     node = Node()
+    with_controller(node)
     late = await ask(node, ApiKey.METADATA, MetadataRequest(("t",)))
     assert late.topics[0].error == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+async def test_requests_for_the_controller_are_for_it_alone() -> None:
+    """CREATE_TOPICS, DELETE_TOPICS and ALTER_CONFIGS at another broker: NOT_CONTROLLER."""
+    node = Node()
+    with_controller(node)
     for api_key, request in (
         (ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("t"),), 100)),
         (ApiKey.DELETE_TOPICS, DeleteTopicsRequest(("t",), 100)),
         (ApiKey.ALTER_CONFIGS, AlterConfigsRequest((TopicConfigChanges("t"),))),
     ):
         answer = await ask(node, api_key, request)
-        assert [topic.error for topic in answer.topics] == [ErrorCode.REQUEST_TIMED_OUT]
+        assert [topic.error for topic in answer.topics] == [ErrorCode.NOT_CONTROLLER]
 
 
 async def test_settings_of_a_topic(autojump_clock: trio.testing.MockClock) -> None:
