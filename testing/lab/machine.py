@@ -17,6 +17,7 @@ from minibroker.broker.config import load
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports
 from minibroker.broker.controller.state import Registered
+from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
@@ -189,7 +190,6 @@ class Machine:
         self._replicas_type = replicas_type
         self._files = SimulatedFiles(Random(number))
         self._boots = 1
-        self._starts = 0
 
     @property
     def state(self) -> ReplicaState:
@@ -199,21 +199,26 @@ class Machine:
     def start(self) -> Registered:
         """Start the process; what it tells of itself when it registers."""
         assert self.process is None
-        limits = load(flags=self._settings).config.for_topic().limits()
-        manager = LogManager(self._files, ROOT, limits)
-        manager.start(f"boot-{self._boots}", CLUSTER_ID, self.number, WALL_MS)
+        config = load(flags=self._settings).config
+        manager = LogManager(self._files, ROOT, config.for_topic().limits())
+        marks = RunMarks(
+            new_directory_id=self.number.to_bytes(16), is_synced=config.flush == "always"
+        )
+        manager.start(f"boot-{self._boots}", CLUSTER_ID, self.number, WALL_MS, marks)
         self.process = Process(
             self.number, self._settings, self._replicas_type, manager, self._files
         )
-        self._starts += 1
+        directory = manager.directory
         return Registered(
             node_id=self.number,
             epoch=NO_EPOCH,
             endpoint=Endpoint(f"broker-{self.number}", 9092),
-            directory_id=f"directory-{self.number}",
-            run=self._starts,
-            process=f"{self.number}.{self._starts}",
-            tail_safe=manager.tail_safe,
+            directory_id=directory.directory_id,
+            run=directory.run,
+            process=f"{self.number}.{directory.run}",
+            tail_safe=directory.tail_safe,
+            was_synced=directory.was_synced,
+            damaged=frozenset(manager.statistics().damaged),
         )
 
     def kill(self) -> None:
