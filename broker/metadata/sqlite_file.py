@@ -9,6 +9,7 @@ It is found in /proc/locks and not with F_GETLK, for which the lock's file would
 when a process closes any descriptor of a file, POSIX drops all its locks there, SQLite's too.
 """
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -69,26 +70,46 @@ def connect(path: PurePath, form: Format) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, path: PurePath, form: Format) -> None:
     """Check that the file is a sound one of this form, or make it one if it is new."""
+    with _one_process_at_a_time(path):
+        _make_or_recognise(connection, path, form)
+    with errors(path):
+        verdict = pragma(connection, "quick_check(1)")
+    if verdict != "ok":
+        raise damaged(path, str(verdict))
+
+
+def _make_or_recognise(connection: sqlite3.Connection, path: PurePath, form: Format) -> None:
     with errors(path):
         found = pragma(connection, "application_id"), pragma(connection, "user_version")
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()[0][0]
-    if found == (0, 0) and not tables:
-        with transaction(connection, path, "BEGIN IMMEDIATE"):
-            # Another process may have made them while this one waited for the lock.
-            for statement in form.statements if not pragma(connection, "user_version") else ():
-                connection.execute(statement)
-    elif found[0] != form.application_id:
+    is_new = found == (0, 0) and not tables
+    if not is_new and found[0] != form.application_id:
         raise StoreError(f"{path} is a database, but not a {form.name} of minibroker")
-    elif found[1] != form.version:
+    if not is_new and found[1] != form.version:
         raise StoreError(
             f"the {form.name} {path} has format {found[1]}; this version reads {form.version}"
         )
     with errors(path):
         pragma(connection, "journal_mode = WAL")
         pragma(connection, f"synchronous = {form.synchronous}")
-        verdict = pragma(connection, "quick_check(1)")
-    if verdict != "ok":
-        raise damaged(path, str(verdict))
+    if is_new:
+        with transaction(connection, path, "BEGIN IMMEDIATE"):
+            for statement in form.statements:
+                connection.execute(statement)
+
+
+@contextmanager
+def _one_process_at_a_time(path: PurePath) -> Iterator[None]:
+    """Several brokers may start at once, and SQLite does not wait for who else begins a WAL.
+
+    The lock is on the directory: closing another descriptor of the file would drop SQLite's locks.
+    """
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def pragma(connection: sqlite3.Connection, text: str) -> object:

@@ -7,10 +7,11 @@ durable before it is reported. BEGIN IMMEDIATE takes the write lock before anyth
 two processes on the same file exclude each other.
 
 Nobody keeps house here: every transaction first removes the entries of leases that have ended, and
-whoever watches looks every 20 ms, or when the next lease ends if that is earlier, whether another
-process has written (`data_version`, which reads shared memory) or a lease is over. All watchers of
-one store object share these looks. Renewing has a connection of its own, so that it waits neither
-for a long transaction nor for the write lock of the entries.
+whoever watches looks every 20 ms, or when the next lease ends if that is earlier, whether somebody
+has written (`data_version`, which reads shared memory) or a lease is over. The first of those who
+watch looks for all of them, in a worker that stays at it: going there and back for each look took
+three times the processor time. Watching and renewing have connections of their own, so that a
+renewal waits neither for a long transaction nor for the write lock of the entries.
 
 SQLite keeps no checksums of its own. A row therefore carries the CRC of what it says, and a
 damaged store is an error that names the file: the broker stops, nothing is deleted or made anew.
@@ -18,8 +19,9 @@ A topic that the metadata forgets would take its data with it.
 """
 
 import math
+import threading
 from collections.abc import Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import PurePath
 from typing import Final
 
@@ -50,8 +52,8 @@ from minibroker.broker.metadata.store import (
     StoreUnavailable,
 )
 
-POLL_S: Final = 0.020
-POLL_S_MIN: Final = 0.001
+LOOK_S: Final = 0.020
+LOOK_S_MIN: Final = 0.001
 LAST_CHARACTER: Final = "\U0010ffff"
 LEASES_SUFFIX: Final = "-leases"  # after the name of the store's file
 
@@ -79,18 +81,19 @@ REMOVE_LEASED: Final = f"DELETE FROM entries WHERE lease = ? AND lease <> {NO_LE
 class SqliteStore:
     """See `MetadataStore`. Made by `open`."""
 
-    def __init__(self, entries: "_Entries", own_leases: Leases, in_worker: InWorker) -> None:
+    def __init__(
+        self, entries: "_Entries", watched: "_Entries", own_leases: Leases, in_worker: InWorker
+    ) -> None:
         self._entries = entries
+        self._watched = watched
         self._own_leases = own_leases
         self._in_worker = in_worker
         # One connection has one transaction: the next caller waits for the worker to be back.
         self._turn = trio.Lock()
         self._lease_turn = trio.Lock()
-        self._poll_turn = trio.Lock()
-        self._poll_count = 0
-        self._next_end_in = math.inf
-        self._revision = 0  # the newest that is known here
-        self._has_written = trio.Event()  # since the last poll
+        self._watch_turn = trio.Lock()
+        self._revision = 0  # the newest that a watch has seen
+        self._written = threading.Event()  # since the last look
 
     @classmethod
     async def open(cls, path: PurePath, clock: BootClock, in_worker: InWorker) -> "SqliteStore":
@@ -99,8 +102,7 @@ class SqliteStore:
         Raises `StoreError` naming the file if that cannot be done, or if the file is damaged or
         belongs to something else; it is left as it is.
         """
-        entries, own_leases = await in_worker(_open, path, clock)
-        return cls(entries, own_leases, in_worker)
+        return cls(*await in_worker(_open, path, clock), in_worker)
 
     async def get(self, prefix: str) -> Snapshot:
         async with self._turn:
@@ -110,16 +112,20 @@ class SqliteStore:
         assert len({write.key for write in writes}) == len(writes), "a key is written twice"
         async with self._turn:
             outcome = await self._in_worker(self._entries.transact, compare, writes)
-        if outcome.revision > self._revision:
-            self._revision = outcome.revision
-            self._has_written.set()
+        self._written.set()
         return outcome
 
     async def watch(self, prefix: str, after: int) -> Snapshot:
         while (snapshot := await self.get(prefix)).revision <= after:
             while self._revision <= after:
-                await self._wait_for_poll()
+                await self._wait_for_news(after)
         return snapshot
+
+    async def _wait_for_news(self, after: int) -> None:
+        async with self._watch_turn:
+            if self._revision <= after:
+                wait = self._watched.wait_for_news
+                self._revision = await self._in_worker(wait, self._revision, self._written)
 
     async def grant(self, ttl_s: float) -> Lease:
         async with self._lease_turn:
@@ -135,23 +141,9 @@ class SqliteStore:
         await self.transact([], [])
 
     async def close(self) -> None:
-        async with self._turn, self._lease_turn:
-            await self._in_worker(self._own_leases.close)
-            await self._in_worker(self._entries.close)
-
-    async def _wait_for_poll(self) -> None:
-        """Wait for the next look at what others did; the first to wait does it for all."""
-        count = self._poll_count
-        async with self._poll_turn:
-            if self._poll_count != count:
-                return
-            with trio.move_on_after(min(POLL_S, max(POLL_S_MIN, self._next_end_in))):
-                await self._has_written.wait()
-            self._has_written = trio.Event()
-            async with self._turn:
-                revision, self._next_end_in = await self._in_worker(self._entries.poll)
-            self._revision = max(self._revision, revision)
-            self._poll_count += 1
+        async with self._watch_turn, self._turn, self._lease_turn:
+            for part in (self._watched, self._entries, self._own_leases):
+                await self._in_worker(part.close)
 
 
 class _Entries:
@@ -168,8 +160,9 @@ class _Entries:
         except BaseException:
             self._connection.close()
             raise
+        self._next_end_in = math.inf
         self._data_version: object = None
-        self._polled_revision = 0
+        self._seen_revision = 0
 
     def get(self, prefix: str) -> Snapshot:
         with transaction(self._connection, self._path, "BEGIN"):
@@ -197,16 +190,27 @@ class _Entries:
             raise LeaseLost(f"leases that have ended: {sorted(lost)}")
         return outcome
 
-    def poll(self) -> tuple[int, float]:
-        """The revision, and how many seconds from now the next lease ends."""
-        next_end_in = self._leases.next_end_in()
+    def wait_for_news(self, known: int, written: threading.Event) -> int:
+        """The revision, once it is above `known`; ends early if who waits for it is cancelled.
+
+        Looks at once when `written` is set, which it clears.
+        """
+        while (revision := self._look()) <= known:
+            trio.from_thread.check_cancelled()
+            written.wait(min(LOOK_S, max(LOOK_S_MIN, self._next_end_in)))
+            written.clear()
+        return revision
+
+    def _look(self) -> int:
+        """The revision, when ended leases have been seen to."""
+        self._next_end_in = self._leases.next_end_in()
+        if self._next_end_in <= 0:
+            self._seen_revision = self.transact([], []).revision
         with errors(self._path):
             data_version = pragma(self._connection, "data_version")
             if data_version != self._data_version:  # it tells of other connections only
-                self._data_version, self._polled_revision = data_version, self._revision()
-        if next_end_in <= 0:
-            self._polled_revision = self.transact([], []).revision
-        return self._polled_revision, next_end_in
+                self._data_version, self._seen_revision = data_version, self._revision()
+        return self._seen_revision
 
     def close(self) -> None:
         self._leases.close()
@@ -247,15 +251,15 @@ class _Entries:
         return Entry(value, revision)
 
 
-def _open(path: PurePath, clock: BootClock) -> tuple[_Entries, Leases]:
-    entries = _Entries(path, clock)
-    try:
+def _open(path: PurePath, clock: BootClock) -> tuple[_Entries, _Entries, Leases]:
+    with ExitStack() as opened:
+        entries = opened.enter_context(closing(_Entries(path, clock)))
         # A power cut may have taken the leases of entries that it left: nobody would notice.
         entries.transact([], [])
-        return entries, Leases(_leases_path(path), clock)
-    except BaseException:
-        entries.close()
-        raise
+        watched = opened.enter_context(closing(_Entries(path, clock)))
+        own_leases = opened.enter_context(closing(Leases(_leases_path(path), clock)))
+        opened.pop_all()
+    return entries, watched, own_leases
 
 
 def _leases_path(path: PurePath) -> PurePath:

@@ -154,3 +154,11 @@ async def test_of_two_that_race_for_a_key_one_wins(path, store, child):
         number: name.encode() for name, numbers in won.items() for number in numbers
     }
     assert sorted([*won["one"], *won["other"]]) == list(range(rounds))
+
+
+async def test_a_new_store_may_be_opened_by_several_at_once(path):
+    """Brokers that start together make one store, and none of them stumbles over the other."""
+    children = [Child(path.parent / "new" / "metadata.db") for _ in range(3)]
+    assert [await child.answer() for child in children] == ["ready"] * 3
+    for child in children:
+        child.end()
