@@ -73,6 +73,7 @@ class FakeReplicas:
             return ErrorCode.STALE_BROKER_EPOCH
         self._controller_epoch = request.controller_epoch
         self.requests.append(request)
+        self._broker.step()
         return ErrorCode.NONE
 
     def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
@@ -130,31 +131,26 @@ def version(state: Any) -> tuple[int, int]:
 
 
 class BrokerStore:
-    """The shared store as one broker reaches it: it may be cut off, or die at some call."""
+    """The shared store as one broker reaches it: it may be cut off from it."""
 
-    def __init__(self, store: MemoryStore, die: Callable[[], None]) -> None:
+    def __init__(self, store: MemoryStore, step: Callable[[], None]) -> None:
         self._store = store
-        self._die = die
+        self._step = step
         self.is_cut = False
-        self.calls = 0
-        self.dies_at = -1  # this call is not made ...
-        self.dies_after = -1  # ... and this one is made, but its answer is never seen
 
     async def _do(self, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-        self.calls += 1
-        number = self.calls
         if self.is_cut:
             await trio.sleep(0.05)
             raise StoreUnavailable("cut off")
-        if number == self.dies_at:
-            self._die()
-            await trio.sleep_forever()
+        if call == self._store.transact:
+            self._step()
+            await trio.lowlevel.checkpoint_if_cancelled()
         answer = await call(*arguments)
+        if call == self._store.transact:
+            self._step()
+            await trio.lowlevel.checkpoint_if_cancelled()
         if self.is_cut:
             raise StoreUnavailable("cut off")
-        if number == self.dies_after:
-            self._die()
-            await trio.sleep_forever()
         return answer
 
     async def get(self, prefix: str) -> Any:
@@ -201,7 +197,7 @@ class FakeBroker:
         assert not self.is_running
         self.run += 1
         self._scope, self._ended = trio.CancelScope(), trio.Event()
-        self.store = BrokerStore(self._fleet.store, self._scope.cancel)
+        self.store = BrokerStore(self._fleet.store, self._fleet.step)
         purgatory = Purgatory()
         self.replicas = FakeReplicas(self)
         ports = Ports(
@@ -247,6 +243,15 @@ class FakeBroker:
             if not has_started:
                 task_status.started()
 
+    def step(self) -> None:
+        """An order was taken here."""
+        self._fleet.step()
+
+    def die(self) -> None:
+        """As `kill`, but nobody waits for it."""
+        self.is_running = False
+        self._scope.cancel()
+
     async def kill(self) -> None:
         """The process dies; its registration stands until the lease ends."""
         self._fleet.network.stop_host(self.name)
@@ -276,6 +281,8 @@ class Fleet:
         self.nursery = nursery
         self.store = MemoryStore()
         self.network = SimulatedNetwork(Random(seed))
+        self.steps = 0
+        self.dies_at = -1
         self.brokers: dict[int, FakeBroker] = {}
 
     def __getitem__(self, node_id: int) -> FakeBroker:
@@ -290,6 +297,16 @@ class Fleet:
         """The one broker that believes it is controller."""
         (found,) = [broker for broker in self.running if broker.node.is_controller]
         return found
+
+    def step(self) -> None:
+        """Something is done: a call of the store, or an order taken. At one of them the
+        controller dies."""
+        self.steps += 1
+        if self.steps == self.dies_at:
+            for broker in self.running:
+                if broker.node.is_controller:
+                    self.network.stop_host(broker.name)
+                    broker.die()
 
     async def add(self, *node_ids: int, **settings: str) -> None:
         """Start brokers that were not there before."""
