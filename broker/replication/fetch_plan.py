@@ -15,7 +15,10 @@ An answer counts only if nothing happened meanwhile: the partition is still assi
 same assignment, in the same role (RM-05, FOL-04). Partitions that got records go to the end of the
 order, so that one with much to copy starves nobody (FET-11).
 
-Requests go in a fetch session (`protocol.messages.fetch`), in which only what changed travels.
+Requests go in a fetch session (`protocol.messages.fetch`), in which only what changed travels, and
+only what may have changed is looked at: the `agenda`. A partition is in it from its assignment, or
+from an answer about it, until it is asked for; then the session asks for it in every request. So
+hundreds of partitions with nothing new cost nothing.
 """
 
 import math
@@ -78,6 +81,11 @@ class Assignment:
         return self.partition.role is self.role
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is to be copied at all."""
+        return self.is_current and not self.role.failure
+
+    @property
     def is_syncing(self) -> bool:
         """Whether its log end is not durable, and has to be before it may be told."""
         return self.partition.own_end < self.partition.log.log_end
@@ -104,7 +112,7 @@ class Assignment:
 
 
 class Asked(NamedTuple):
-    """One partition of the request under way."""
+    """A partition whose answer came, and the offset that it was asked for."""
 
     assignment: Assignment
     offset: int
@@ -141,8 +149,10 @@ class FetchPlan:
         self._limits = limits
         # In the order in which they are to be filled.
         self._assignments: dict[TopicPartition, Assignment] = {}
-        self._under_way: dict[TopicPartition, Asked] = {}
+        self._agenda: dict[TopicPartition, Assignment] = {}
+        # What the leader fetches for us, and what it does in vain until the next request.
         self._in_session: dict[TopicPartition, Assignment] = {}
+        self._forgotten: dict[TopicPartition, None] = {}
         self._session_id = SESSION_NONE
         self._session_epoch = SESSION_EPOCH_OPEN
 
@@ -157,49 +167,56 @@ class FetchPlan:
     def add(self, partition: Partition, role: Follower) -> None:
         """Copy a partition, from now on and by this role only."""
         assert partition.role is role
-        backoff = Backoff(self._limits.backoff_s_max)
-        self._assignments[partition.topic_partition] = Assignment(partition, role, backoff)
+        name, backoff = partition.topic_partition, Backoff(self._limits.backoff_s_max)
+        self._assignments[name] = self._agenda[name] = Assignment(partition, role, backoff)
 
     def remove(self, name: TopicPartition) -> None:
         """Copy it no more; an answer that is under way does not count for it."""
         self._assignments.pop(name, None)
+        self._agenda.pop(name, None)
+        self._forget(name)
 
     # -- asking
 
     @property
     def is_syncing(self) -> bool:
         """Whether a partition waits for its fsync."""
-        return any(each.is_syncing for each in self._assignments.values())
+        return any(each.is_syncing for each in self._agenda.values())
 
     def next_due(self, now: float) -> float:
         """When a partition that is backed off now may be asked for."""
-        dues = [each.backoff.due for each in self._assignments.values() if _is_open(each)]
+        dues = [each.backoff.due for each in self._agenda.values() if each.is_open]
         return min((due for due in dues if due > now), default=math.inf)
 
     def next(self, now: float, broker_epoch: int) -> FetchRequest | None:
         """The next request, or None while there is nothing to ask for."""
+        if self._session_epoch == SESSION_EPOCH_OPEN:
+            self._agenda = dict(self._assignments)
+            self._in_session, self._forgotten = {}, {}
         limits = self._limits
-        wanted: dict[TopicPartition, Asked] = {}
         news: list[PartitionFetch] = []
         wait_s = limits.wait_s_max
-        for name, each in self._assignments.items():
-            if not _is_open(each):
-                continue
-            if each.is_syncing:
+        for name, each in [*self._agenda.items()]:
+            if not each.is_open:
+                del self._agenda[name]
+                self._forget(name)
+            elif each.is_syncing:
                 wait_s = 0.0
+                self._forget(name)
             elif each.backoff.due > now:
                 wait_s = min(wait_s, each.backoff.due - now)
+                self._forget(name)
             else:
+                del self._agenda[name]
                 ask = each.ask(limits.partition_bytes_max)
                 if ask is not each.asked or self._in_session.get(name) is not each:
                     each.asked = ask
                     news.append(ask)
-                wanted[name] = Asked(each, ask.fetch_offset)
-        if not wanted:
+                    self._in_session[name] = each
+                    self._forgotten.pop(name, None)
+        if not self._in_session:
             return None
-        forgotten = tuple(name for name in self._in_session if name not in wanted)
-        self._under_way = wanted
-        self._in_session = {name: asked.assignment for name, asked in wanted.items()}
+        forgotten, self._forgotten = tuple(self._forgotten), {}
         return FetchRequest(
             replica_id=limits.node_id,
             wait_ms_max=math.ceil(wait_s * 1000),
@@ -211,6 +228,11 @@ class FetchPlan:
             forgotten=forgotten,
             broker_epoch=broker_epoch,
         )
+
+    def _forget(self, name: TopicPartition) -> None:
+        """The leader shall not fetch it any more."""
+        if self._in_session.pop(name, None) is not None:
+            self._forgotten[name] = None
 
     # -- what came of it
 
@@ -227,13 +249,16 @@ class FetchPlan:
     def end_session(self) -> None:
         """The next request says everything, and opens another session."""
         self._session_epoch = SESSION_EPOCH_OPEN
-        self._in_session = {}
 
     def take(self, fetched: PartitionFetched) -> Asked | None:
         """What was asked for, if this answer still counts. An answer counts once."""
         name = TopicPartition(fetched.topic, fetched.partition)
-        asked = self._under_way.pop(name, None)
-        return asked if asked is not None and self.is_valid(asked.assignment) else None
+        each = self._in_session.get(name)
+        if each is None or name in self._agenda:
+            return None  # nobody asked, it was answered before, or it was assigned anew
+        self._agenda[name] = each
+        assert each.asked is not None
+        return Asked(each, each.asked.fetch_offset) if each.is_current else None
 
     def is_valid(self, assignment: Assignment) -> bool:
         """Whether nothing has happened to an assignment since."""
@@ -244,8 +269,3 @@ class FetchPlan:
         """It got records: the others come first."""
         name = assignment.partition.topic_partition
         self._assignments[name] = self._assignments.pop(name)
-
-
-def _is_open(assignment: Assignment) -> bool:
-    """Whether it is to be copied at all."""
-    return assignment.is_current and not assignment.role.failure

@@ -42,9 +42,11 @@ class Desk:
         assert request is not None
         return request
 
-    def answered(self, session_id: int = 9) -> None:
-        """The request was answered."""
+    def answered(self, *names: TopicPartition, session_id: int = 9) -> None:
+        """The request was answered, with something about these."""
         self.plan.note(FetchResponse(0, session_id))
+        for name in names:
+            assert self.plan.take(PartitionFetched(*name)) is not None
 
     def assignment(self, name: TopicPartition):
         """The plan's own view of a partition."""
@@ -61,7 +63,7 @@ def test_a_session_says_only_what_changed():
     desk = Desk(A, B)
     first = desk.next()
     assert (first.session_epoch, names(first)) == (0, [0, 1])
-    desk.answered()
+    desk.answered(B)
     desk.benches[B].append(3, epoch=EPOCH)
     second = desk.next()
     assert (second.session_id, second.session_epoch, names(second)) == (9, 1, [1])
@@ -73,11 +75,11 @@ def test_a_session_says_only_what_changed():
 
 
 def test_a_log_start_that_moved_is_told():
-    """The leader keeps the follower's log start (A1)."""
+    """With the next request after an answer: the leader keeps it (A1)."""
     desk = Desk(A)
     desk.benches[A].append(3)
     desk.next()
-    desk.answered()
+    desk.answered(A)
     desk.partitions[A].log.raise_start(2)
     (asked,) = desk.next().partitions
     assert asked.log_start == 2
@@ -99,27 +101,40 @@ def test_a_leader_without_a_free_session():
     for _ in range(3):
         request = desk.next()
         assert (request.session_id, request.session_epoch, names(request)) == (0, 0, [0])
-        desk.answered(session_id=0)
+        desk.answered(A, session_id=0)
 
 
 def test_what_is_not_asked_any_more_is_forgotten():
     """Taken away, backed off, failed, or its role has ended; and a new assignment is said anew."""
     desk = Desk(A, B, C)
     desk.next()
-    desk.answered()
+    desk.answered(A, B)
     desk.plan.remove(A)
     desk.assignment(B).backoff.fail(0.0)
     request = desk.next()
     assert (request.partitions, request.forgotten) == ((), (A, B))
-    desk.answered()
+    desk.answered(C)
     desk.plan.add(desk.partitions[A], desk.partitions[A].role)
     desk.partitions[C].role.failure = "it broke a rule"
     request = desk.next(now=1.0)
     assert (names(request), request.forgotten) == ([1, 0], (C,))
-    desk.answered()
+    desk.answered(A)
     desk.partitions[A].become_follower(state_of(A, epochs=(EPOCH + 1, 0)))
     request = desk.next(now=1.0)
     assert (request.partitions, request.forgotten) == ((), (A,))
+
+
+def test_what_is_to_be_forgotten_is_told_when_something_is_asked():
+    """Not before, and not of what is asked for again by then."""
+    desk = Desk(A, B)
+    desk.next()
+    desk.answered()
+    for name in (A, B):
+        desk.plan.remove(name)
+    assert desk.plan.next(0.0, 77) is None
+    desk.plan.add(desk.partitions[A], desk.partitions[A].role)
+    request = desk.next()
+    assert (names(request), request.forgotten) == ([0], (B,))
 
 
 def test_an_assignment_renewed_between_two_requests_is_said_anew():
@@ -150,6 +165,7 @@ def test_a_request_does_not_wait_longer_than_a_back_off():
     """Or one partition's error would cost it a whole long poll."""
     desk = Desk(A, B)
     assert desk.next().wait_ms_max == 500
+    desk.answered(B)
     desk.assignment(B).backoff.fail(0.0)
     assert desk.next().wait_ms_max == 20
     desk.partitions[B].role.failure = "it broke a rule"
@@ -165,6 +181,7 @@ def test_a_request_does_not_wait_while_a_sync_is_pending():
     assert desk.plan.is_syncing
     request = desk.next()
     assert (names(request), request.wait_ms_max) == ([0], 0)
+    desk.answered()
     desk.benches[B].flush()
     assert not desk.plan.is_syncing
     assert names(desk.next()) == [1]
