@@ -288,6 +288,19 @@ class Leader:
         progress.note_fetch(fetch, own_end, now)
         return before != fetch.offset
 
+    def note_calm_fetch(self, fetch: FollowerFetch, now: float) -> bool:
+        """The same fetch at the log end once more, by a member of the in-sync set: only times are
+        to be noted. False where `note_fetch` must be asked."""
+        progress = self._progress.get(fetch.replica_id)
+        if (
+            progress is None
+            or progress.log_end != fetch.offset
+            or fetch.replica_id not in self.isr_state.isr
+        ):
+            return False
+        progress.note_fetch(fetch, fetch.offset, now)
+        return True
+
     def is_isr_large_enough(self, min_insync_replicas: int) -> bool:
         """Whether acks=all may be promised. More than there are replicas cannot be asked for."""
         return len(self.isr) >= min(min_insync_replicas, len(self.replicas))

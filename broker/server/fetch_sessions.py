@@ -20,8 +20,11 @@ always works.
 
 import random
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from minibroker.broker.log.validate import Refused
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.roles import Leader
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.fetch import (
     SESSION_EPOCH_NONE,
@@ -38,15 +41,54 @@ SESSION_ID_MAX = 2**31 - 1
 SESSION_EPOCH_MAX = 2**31 - 1
 
 
-class _Wanted:
-    """One partition of a session: the request for it, and what its asker was last told."""
+class Calm(NamedTuple):
+    """How a partition was when it had nothing to say; while it `holds` it still has nothing.
 
-    __slots__ = ("high_watermark", "log_start", "request")
+    An asker of hundreds of partitions, most of them idle, is answered in time for few of them.
+    """
+
+    partition: Partition
+    role: Leader
+    log_start: int
+    log_end: int
+    high_watermark: int
+
+    def holds(self) -> bool:
+        """Whether the partition is as it was."""
+        role, log = self.role, self.partition.log
+        return (
+            self.partition.role is role
+            and log.log_end == self.log_end
+            and role.high_watermark == self.high_watermark
+            and log.log_start == self.log_start
+        )
+
+
+class Wanted:
+    """One partition that an asker wants: the request for it, and what it was last told.
+
+    Another request for it makes another `Wanted`: this one may still be waiting for its answer.
+    """
+
+    __slots__ = ("calm", "high_watermark", "log_start", "name", "request")
 
     def __init__(self, request: PartitionFetch) -> None:
         self.request = request
+        self.name = TopicPartition(request.topic, request.partition)
         self.high_watermark = NO_OFFSET
         self.log_start = NO_OFFSET
+        self.calm: Calm | None = None
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether nothing has happened since its asker was told all there was."""
+        calm = self.calm
+        return (
+            calm is not None
+            and calm.high_watermark == self.high_watermark
+            and calm.log_start == self.log_start
+            and calm.holds()
+        )
 
     def tell(self, answer: PartitionFetched) -> bool:
         """Note what will be told; False where the asker knows all of it already."""
@@ -73,7 +115,7 @@ class FetchSession:
         self.session_id = session_id
         self.next_epoch = 1
         self.last_used = now
-        self.wanted: dict[TopicPartition, _Wanted] = {}
+        self.wanted: dict[TopicPartition, Wanted] = {}
 
     def advance(self, now: float) -> None:
         """A request of the expected epoch came."""
@@ -85,51 +127,43 @@ class FetchSession:
     ) -> None:
         """Take over what is new or changed, to the end of the order, and drop what is to go."""
         for request in partitions:
-            name = TopicPartition(request.topic, request.partition)
-            wanted = self.wanted.pop(name, None)
-            if wanted is None:
-                wanted = _Wanted(request)
-            else:
-                wanted.request = request
-            self.wanted[name] = wanted
+            wanted = Wanted(request)
+            before = self.wanted.pop(wanted.name, None)
+            if before is not None:
+                wanted.high_watermark = before.high_watermark
+                wanted.log_start = before.log_start
+            self.wanted[wanted.name] = wanted
         for name in forgotten:
             self.wanted.pop(TopicPartition(*name), None)
 
 
 class FetchContext:
-    """One request in its session, if any: which partitions to read, and which answers to send."""
+    """One request in its session, if any: which partitions to read, and which answers to send.
 
-    __slots__ = ("_is_incremental", "partitions", "session")
+    `is_incremental`: in a running session, where only those travel that have something to say.
+    """
+
+    __slots__ = ("is_incremental", "session", "wanted")
 
     def __init__(
-        self, partitions: Sequence[PartitionFetch], session: FetchSession | None, incremental: bool
+        self, wanted: Sequence[Wanted], session: FetchSession | None, is_incremental: bool
     ) -> None:
-        self.partitions = partitions
+        self.wanted = wanted
         self.session = session
-        self._is_incremental = incremental
+        self.is_incremental = is_incremental
 
     @property
     def session_id(self) -> int:
         """For the answer; 0 where there is no session."""
         return SESSION_NONE if self.session is None else self.session.session_id
 
-    def told_high_watermark(self, asked: PartitionFetch) -> int | None:
-        """What the session told last, -1 for a partition that is to be told anew; None where
-        there is no session."""
-        if self.session is None:
-            return None
-        return self.session.wanted[TopicPartition(asked.topic, asked.partition)].high_watermark
-
-    def answers(self, fetched: Sequence[PartitionFetched]) -> tuple[PartitionFetched, ...]:
+    def answers(
+        self, fetched: Iterable[tuple[Wanted, PartitionFetched]]
+    ) -> tuple[PartitionFetched, ...]:
         """Those that travel: all, or in a running session the ones with something to say."""
-        if self.session is None:
-            return tuple(fetched)
-        news = []
-        for answer in fetched:
-            wanted = self.session.wanted.get(TopicPartition(answer.topic, answer.partition))
-            if wanted is None or wanted.tell(answer) or not self._is_incremental:
-                news.append(answer)
-        return tuple(news)
+        return tuple(
+            answer for wanted, answer in fetched if wanted.tell(answer) or not self.is_incremental
+        )
 
 
 class FetchSessions:
@@ -144,17 +178,17 @@ class FetchSessions:
         """Place a request in its session. Raises `Refused` for an unknown id or a wrong epoch."""
         if request.session_epoch == SESSION_EPOCH_NONE:
             self._sessions.pop(request.session_id, None)
-            return FetchContext(request.partitions, None, incremental=False)
+            return FetchContext([*map(Wanted, request.partitions)], None, is_incremental=False)
         if request.session_epoch == SESSION_EPOCH_OPEN:
             self._sessions.pop(request.session_id, None)
             opened = self._open(now)
-            if opened is not None:
-                opened.update(request.partitions, ())
-            return FetchContext(request.partitions, opened, incremental=False)
+            if opened is None:
+                return FetchContext([*map(Wanted, request.partitions)], None, is_incremental=False)
+            opened.update(request.partitions, ())
+            return FetchContext([*opened.wanted.values()], opened, is_incremental=False)
         session = self._continue(request, now)
         session.update(request.partitions, request.forgotten)
-        partitions = [wanted.request for wanted in session.wanted.values()]
-        return FetchContext(partitions, session, incremental=True)
+        return FetchContext([*session.wanted.values()], session, is_incremental=True)
 
     def statistics(self) -> int:
         """How many slots are taken."""

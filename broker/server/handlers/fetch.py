@@ -25,13 +25,12 @@ from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import FollowerFetch
-from minibroker.broker.server.fetch_sessions import FetchContext
+from minibroker.broker.server.fetch_sessions import Calm, FetchContext, Wanted
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
-    PartitionFetch,
     PartitionFetched,
 )
 from minibroker.protocol.rpc.codec import records_size
@@ -41,85 +40,102 @@ from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition
 class _Fetch:
     """One request in its session."""
 
-    __slots__ = (
-        "_broker_epoch",
-        "_bytes_max",
-        "_bytes_min",
-        "_context",
-        "_is_outlived",
-        "_replica_id",
-        "_services",
-        "_told",
-    )
+    __slots__ = ("_bytes_max", "_bytes_min", "_context", "_is_outlived", "_request", "_services")
 
     def __init__(self, services: Services, request: FetchRequest, context: FetchContext) -> None:
         self._services = services
         self._context = context
-        self._replica_id = request.replica_id
-        self._broker_epoch = request.broker_epoch
-        # The high watermarks that a follower knows, in the order of its partitions.
-        self._told: list[int] = []
-        self._is_outlived = False
+        self._request = request
         self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
+        self._is_outlived = False
 
     @property
     def keys(self) -> tuple[TopicPartition, ...]:
         """What the answer depends on."""
-        return tuple(TopicPartition(p.topic, p.partition) for p in self._context.partitions)
+        return tuple([wanted.name for wanted in self._context.wanted])
+
+    @property
+    def _is_follower(self) -> bool:
+        return self._request.replica_id >= 0
 
     def note_progress(self, now: float) -> None:
         """Note a follower's reads, but for those that are refused or diverge (FET-09)."""
-        replicas = self._services.replicas
-        live = replicas.image.brokers.get(self._replica_id)
-        self._is_outlived = live is not None and NO_EPOCH < self._broker_epoch < live.epoch
-        for asked in self._context.partitions:
-            told = self._context.told_high_watermark(asked)
-            try:
-                partition, _, parted = self._look(asked)
-            except Refused:  # the answer will say so
-                self._told.append(NO_OFFSET)
-                continue
-            self._told.append(partition.high_watermark if told is None else told)
-            if parted is None:
-                fetch = FollowerFetch(
-                    self._replica_id, asked.fetch_offset, asked.log_start, self._broker_epoch
-                )
-                replicas.note_fetch(partition, fetch, now)
+        replica_id, broker_epoch = self._request.replica_id, self._request.broker_epoch
+        live = self._services.image.brokers.get(replica_id)
+        self._is_outlived = live is not None and NO_EPOCH < broker_epoch < live.epoch
+        for wanted in self._context.wanted:
+            calm, asked = wanted.calm, wanted.request
+            if self._is_outlived:
+                wanted.calm = None
+            elif calm is not None and calm.holds():
+                fetch = FollowerFetch(replica_id, asked.fetch_offset, asked.log_start, broker_epoch)
+                if calm.role.note_calm_fetch(fetch, now):
+                    continue
+            self._note_progress(wanted, now)
+
+    def _note_progress(self, wanted: Wanted, now: float) -> None:
+        asked = wanted.request
+        try:
+            partition, end, parted = self._look(wanted)
+        except Refused:  # the answer will say so
+            return
+        if self._context.session is None:
+            wanted.high_watermark = partition.high_watermark
+        if parted is None:
+            fetch = FollowerFetch(
+                self._request.replica_id,
+                asked.fetch_offset,
+                asked.log_start,
+                self._request.broker_epoch,
+            )
+            self._services.replicas.note_fetch(partition, fetch, now)
+            if asked.fetch_offset == end:
+                wanted.calm = _calm(partition)
 
     def attempt(self, now: float) -> FetchResponse | None:
         """The answer, if it is due before the deadline."""
         readable = 0
-        for place, asked in enumerate(self._context.partitions):
+        for wanted in self._context.wanted:
+            calm = wanted.calm
+            if calm is not None and calm.holds() and not self._is_news(wanted, calm.high_watermark):
+                continue
             try:
-                readable += self._readable_bytes(asked, place)
+                readable += self._readable_bytes(wanted)
             except Refused:
                 return self.answer()
             if readable >= self._bytes_min:
                 return self.answer()
-        return None
+        return self.answer() if readable >= self._bytes_min else None
 
     def answer(self) -> FetchResponse:
         """Read what there is, which may be nothing."""
         room = self._bytes_max
         is_empty = True
         fetched = []
-        for asked in self._context.partitions:
-            answer = self._fetch(asked, room, at_least_one=is_empty)
+        for wanted in self._context.wanted:
+            if self._context.is_incremental and wanted.knows_all:
+                continue
+            answer = self._fetch(wanted, room, at_least_one=is_empty)
             if answer.records:
                 is_empty = False
                 room = max(0, room - records_size(answer.records))
-            fetched.append(answer)
+            fetched.append((wanted, answer))
         return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
 
-    def _look(self, asked: PartitionFetch) -> tuple[Partition, int, OffsetAndEpoch | None]:
+    def _is_news(self, wanted: Wanted, high_watermark: int) -> bool:
+        """Whether a high watermark is a reason to answer: to a follower that was told another."""
+        return self._is_follower and high_watermark != wanted.high_watermark
+
+    def _look(self, wanted: Wanted) -> tuple[Partition, int, OffsetAndEpoch | None]:
         """The partition, the offset where this reader stops, and where its log parts from ours.
 
         Raises `Refused`. That the logs part comes before that the offset is beyond the end: it
         tells a follower more.
         """
-        partition = self._services.partition(TopicPartition(asked.topic, asked.partition))
-        end = partition.readable_end(self._replica_id, asked.leader_epoch)
+        asked = wanted.request
+        partition = self._services.partition(wanted.name)
+        end = partition.readable_end(self._request.replica_id, asked.leader_epoch)
         if self._is_outlived:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")
         parted = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
@@ -128,29 +144,29 @@ class _Fetch:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
         return partition, end, parted
 
-    def _readable_bytes(self, asked: PartitionFetch, place: int) -> int:
+    def _readable_bytes(self, wanted: Wanted) -> int:
         """How much this partition has to say; a divergence is enough, and for a follower another
         high watermark than it knows. Raises `Refused`."""
-        partition, end, parted = self._look(asked)
-        if parted is not None:
+        partition, end, parted = self._look(wanted)
+        if parted is not None or self._is_news(wanted, partition.high_watermark):
             return self._bytes_min
-        if self._told and self._told[place] != partition.high_watermark:
-            return self._bytes_min
-        offset = asked.fetch_offset
+        offset = wanted.request.fetch_offset
         if offset >= end:
+            wanted.calm = _calm(partition)
             return 0
-        return min(partition.log.readable_bytes(offset, end), asked.bytes_max)
+        return min(partition.log.readable_bytes(offset, end), wanted.request.bytes_max)
 
-    def _fetch(self, asked: PartitionFetch, room: int, *, at_least_one: bool) -> PartitionFetched:
-        topic, number, offset = asked.topic, asked.partition, asked.fetch_offset
+    def _fetch(self, wanted: Wanted, room: int, *, at_least_one: bool) -> PartitionFetched:
+        asked, (topic, number) = wanted.request, wanted.name
+        offset = asked.fetch_offset
         records: Sequence[Slice] = ()
         try:
-            partition, end, parted = self._look(asked)
+            partition, end, parted = self._look(wanted)
             if parted is None and offset < end:
                 bytes_max = min(asked.bytes_max, room)
                 records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)
         except Refused as refused:
-            return self._failure(asked, refused.code)
+            return self._failure(wanted.name, refused.code)
         known = (partition.high_watermark, partition.log.log_start)
         if parted is not None:
             return PartitionFetched(
@@ -163,10 +179,16 @@ class _Fetch:
             )
         return PartitionFetched(topic, number, 0, *known, records)
 
-    def _failure(self, asked: PartitionFetch, code: ErrorCode) -> PartitionFetched:
-        name = TopicPartition(asked.topic, asked.partition)
+    def _failure(self, name: TopicPartition, code: ErrorCode) -> PartitionFetched:
         leader_id, leader_epoch = self._services.leader_hint(name, code)
         return PartitionFetched(*name, code, leader_id=leader_id, leader_epoch=leader_epoch)
+
+
+def _calm(partition: Partition) -> Calm:
+    """How a partition is that has nothing to say."""
+    log = partition.log
+    role = partition.leader()
+    return Calm(partition, role, log.log_start, log.log_end, role.high_watermark)
 
 
 def handle(
@@ -180,7 +202,7 @@ def handle(
     fetch = _Fetch(services, request, context)
     if request.replica_id >= 0:
         fetch.note_progress(now)
-    if request.wait_ms_max <= 0 or not context.partitions:
+    if request.wait_ms_max <= 0 or not context.wanted:
         return fetch.answer()
     answer = fetch.attempt(now)
     if answer is not None:

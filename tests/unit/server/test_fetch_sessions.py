@@ -38,7 +38,11 @@ def later(session_id: int, epoch: int, *partitions: PartitionFetch) -> FetchRequ
 
 
 def numbers(context: FetchContext) -> list[int]:
-    return [wanted.partition for wanted in context.partitions]
+    return [wanted.name.partition for wanted in context.wanted]
+
+
+def answers(context: FetchContext, *fetched: PartitionFetched) -> tuple[PartitionFetched, ...]:
+    return context.answers(zip(context.wanted, fetched, strict=True))
 
 
 def told(partition: int, high_watermark: int, **more: object) -> PartitionFetched:
@@ -52,7 +56,7 @@ def test_an_open_session_remembers_what_was_asked_for() -> None:
     assert numbers(first) == [0, 1, 2]
     second = slots.context(later(first.session_id, 1, want(0, 5)), 0.0)
     assert numbers(second) == [1, 2, 0]
-    assert second.partitions[2].fetch_offset == 5
+    assert second.wanted[2].request.fetch_offset == 5
 
 
 def test_forgotten_partitions_are_dropped() -> None:
@@ -69,25 +73,26 @@ def test_only_news_travels() -> None:
     """After the first answer a partition is mentioned only if it has something to say."""
     slots = sessions()
     first = slots.context(opening(want(0), want(1)), 0.0)
-    assert len(first.answers([told(0, 3), told(1, 0)])) == 2
+    assert len(answers(first, told(0, 3), told(1, 0))) == 2
     second = slots.context(later(first.session_id, 1), 0.0)
     same, moved = told(0, 3), told(1, 4)
-    assert second.answers([same, moved]) == (moved,)
+    assert answers(second, same, moved) == (moved,)
     third = slots.context(later(first.session_id, 2), 0.0)
-    assert third.answers([told(0, 3, records=b"x"), told(1, 4)]) == (told(0, 3, records=b"x"),)
+    assert answers(third, told(0, 3, records=b"x"), told(1, 4)) == (told(0, 3, records=b"x"),)
 
 
 def test_errors_and_divergences_always_travel() -> None:
     """An error is told each time, and after it the partition is told anew."""
     slots = sessions()
     first = slots.context(opening(want(0)), 0.0)
-    first.answers([told(0, 3)])
+    answers(first, told(0, 3))
     second = slots.context(later(first.session_id, 1), 0.0)
     error = PartitionFetched("t", 0, ErrorCode.OFFSET_OUT_OF_RANGE)
-    assert second.answers([error]) == (error,)
-    assert second.answers([told(0, 3)]) == (told(0, 3),)
+    assert answers(second, error) == (error,)
+    assert answers(second, told(0, 3)) == (told(0, 3),)
+    assert answers(second, told(0, 3)) == ()
     diverging = told(0, 3, diverging_epoch=1, diverging_end=2)
-    assert second.answers([diverging]) == (diverging,)
+    assert answers(second, diverging) == (diverging,)
 
 
 def test_without_a_session_everything_travels() -> None:
@@ -96,7 +101,7 @@ def test_without_a_session_everything_travels() -> None:
     first = slots.context(opening(want(0)), 0.0)
     plain = slots.context(later(first.session_id, SESSION_EPOCH_NONE, want(0)), 0.0)
     assert plain.session_id == 0
-    assert plain.answers([told(0, 3)]) == plain.answers([told(0, 3)]) == (told(0, 3),)
+    assert answers(plain, told(0, 3)) == answers(plain, told(0, 3)) == (told(0, 3),)
     assert slots.statistics() == 0
 
 
