@@ -238,13 +238,13 @@ class Cluster:
         self, avoid: RpcChannel | None, *, is_choosy: bool = True
     ) -> RpcChannel | None:
         """Who has the least to do. A choosy asker takes no one who has been silent for long."""
-        now = trio.current_time()
+        silent = self._links.silent() if is_choosy else []
         open_channels = [
             link.channel
             for link in self._links.open_links(REQUESTS)
             if link.channel is not None
             and link.channel is not avoid
-            and not (is_choosy and self._links.is_silent(link.channel, now))
+            and link.endpoint not in silent
         ]
         return min(open_channels, key=lambda channel: channel.statistics().in_flight, default=None)
 

@@ -112,20 +112,26 @@ class Links:
             return link.channel
         return await self.want(link).wait()
 
-    def is_silent(self, channel: RpcChannel, now: float) -> bool:
-        """Whether a request has waited for an answer for unusually long."""
-        return now - channel.waiting_since >= self._silent_after_s
+    def silent(self) -> list[Endpoint]:
+        """Brokers that have let a request, in any lane, wait for unusually long."""
+        now = trio.current_time()
+        return [
+            link.endpoint
+            for link in self._links.values()
+            if link.channel is not None and self._is_silent(link.channel, now)
+        ]
 
     def close_silent(self, alive: Collection[Endpoint]) -> None:
         """End the connections to silent brokers that are not among those alive."""
-        now = trio.current_time()
-        for link in self._links.values():
-            channel = link.channel
-            if channel is None or not channel.is_open or link.endpoint in alive:
-                continue
-            if self.is_silent(channel, now):
-                log.warning("%s is silent, and not among the live brokers", link.endpoint)
-                channel.close()
+        for endpoint in dict.fromkeys(self.silent()):
+            if endpoint not in alive:
+                log.warning("%s is silent, and not among the live brokers", endpoint)
+                for link in self._links.values():
+                    if link.endpoint == endpoint and link.channel is not None:
+                        link.channel.close()
+
+    def _is_silent(self, channel: RpcChannel, now: float) -> bool:
+        return now - channel.waiting_since >= self._silent_after_s
 
     def want(self, link: Link) -> _Attempt:
         """See that a try to connect is under way, unless it is open."""
@@ -165,7 +171,7 @@ class Links:
         """Tell of a silent broker, as long as it is."""
         while True:
             now = trio.current_time()
-            if self.is_silent(channel, now):
+            if self._is_silent(channel, now):
                 self._on_silence()
                 await trio.sleep(SILENT_AGAIN_S)
             else:
