@@ -70,8 +70,8 @@ def main() -> None:
         console.print(table_of(rows))
         load = os.getloadavg()[1]
         console.print(
-            "Values of 100 bytes, keys null, acks=1 where nothing else is said; medians of rounds that "
-            "alternate with their "
+            "Values of 100 bytes, keys null, acks=1 where nothing else is said; medians of rounds "
+            "that alternate with their "
             f"yardsticks; {time.monotonic() - began:.0f} s in all, load {load:.1f} on "
             f"{os.cpu_count()} cores (two processes at work make 2; more is somebody else)."
         )
