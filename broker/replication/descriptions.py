@@ -9,6 +9,7 @@ from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import NEVER, Leader, Pending, PendingExpand, Progress
 from minibroker.protocol.constants import NO_NODE
+from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.replicas import ReplicaDescription
 
 
@@ -55,6 +56,18 @@ def describe_log(log: Log) -> ReplicaDescription:
     )
 
 
+def describe_unmade(state: PartitionState) -> ReplicaDescription:
+    """A replica that has no log for want of room."""
+    return ReplicaDescription(
+        state.topic,
+        state.partition,
+        state.topic_id,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        reason="there is no room for its log yet",
+    )
+
+
 def damage_text(log: Log) -> str:
     """Why a damaged log serves nothing, and what to do."""
     assert log.damage is not None
@@ -88,10 +101,7 @@ def proposal_text(
     else:
         verb, who = "Shrinking", "Out of sync replicas"
         concerned = [replica for replica in before if replica not in after]
-    ends = (
-        f"highWatermark: {leader.high_watermark}, endOffset: {partition.log.log_end},"
-        f" leaderEpoch: {leader.leader_epoch}"
-    )
+    ends = f"highWatermark: {leader.high_watermark}, endOffset: {partition.log.log_end}"
     replicas = " ".join(
         _progress_text(replica, leader.progress_of(replica), now, now_ms) for replica in concerned
     )

@@ -76,7 +76,8 @@ class Parts:
 class Hosted:
     """See the head of this module. `settings_of` knows what holds for a topic.
 
-    `partitions` is the table of what is here, whatever its role; others only read it.
+    `partitions` is the table of what is here, whatever its role, and `unmade` that of the orders
+    that could not be obeyed for want of room, never of the same name; others only read them.
     """
 
     def __init__(
@@ -91,17 +92,7 @@ class Hosted:
         self._partition_type = partition_type
         self._settings_of = settings_of
         self.partitions: dict[TopicPartition, Partition] = {}
-        # Orders that could not be obeyed for want of room; never of a name in `partitions`.
-        self._unmade: dict[TopicPartition, PartitionState] = {}
-
-    def is_unmade(self, name: TopicPartition) -> bool:
-        """Whether it belongs here, but there was no room for its log yet."""
-        return name in self._unmade
-
-    @property
-    def unmade_count(self) -> int:
-        """How many there was no room for."""
-        return len(self._unmade)
+        self.unmade: dict[TopicPartition, PartitionState] = {}
 
     def obey(self, state: PartitionState, now: float) -> PartitionObeyed:
         """Give a partition the role that the controller wants (A18)."""
@@ -142,13 +133,13 @@ class Hosted:
             try:
                 log = manager.create(name, state.topic_id, settings.limits(), self._parts.wall_ms())
             except Refused as refused:
-                if name not in self._unmade:
+                if name not in self.unmade:
                     logger.error("%s is offline until its log can be made: %s", name, refused)
-                self._unmade[name] = state
+                self.unmade[name] = state
                 raise
         else:
             log.limits = settings.limits()
-        self._unmade.pop(name, None)
+        self.unmade.pop(name, None)
         partition = self.partitions[name] = self._partition_type(self._host, log, settings)
         return partition
 
@@ -210,9 +201,9 @@ class Hosted:
         manager = self._parts.manager
         partition = self.partitions.get(name)
         if partition is None:
-            unmade = self._unmade.get(name)
+            unmade = self.unmade.get(name)
             if unmade is not None and unmade.topic_id == stopped.topic_id:
-                del self._unmade[name]
+                del self.unmade[name]
             log = manager.get(name)
             if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
                 manager.delete(name, self._parts.wall_ms())
@@ -232,7 +223,7 @@ class Hosted:
 
     def retry(self, now: float) -> None:
         """Make the logs for which there was no room before; called now and then."""
-        for name, state in list(self._unmade.items()):
+        for name, state in list(self.unmade.items()):
             if not self.obey(state, now).error:
                 logger.info("%s is made", name)
 

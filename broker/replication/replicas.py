@@ -29,6 +29,7 @@ from minibroker.broker.replication.descriptions import (
     confirmed_text,
     describe,
     describe_log,
+    describe_unmade,
 )
 from minibroker.broker.replication.hosted import Hosted, Parts
 from minibroker.broker.replication.partition import NO_CHANGE, Partition
@@ -115,7 +116,7 @@ class Replicas:
 
     def is_unmade(self, name: TopicPartition) -> bool:
         """Whether it belongs here, but there was no room for its log yet."""
-        return self._hosted.is_unmade(name)
+        return name in self._hosted.unmade
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
@@ -126,17 +127,18 @@ class Replicas:
         roles = [partition.role for partition in self._partitions.values()]
         leaders = sum(isinstance(role, Leader) for role in roles)
         offline = sum(isinstance(role, Offline) for role in roles)
-        return Statistics(len(roles), leaders, offline + self._hosted.unmade_count)
+        return Statistics(len(roles), leaders, offline + len(self._hosted.unmade))
 
     def describe(self, request: DescribeReplicasRequest, now: float) -> DescribeReplicasResponse:
-        """How far every replica is, those that have no role yet too."""
-        found = []
+        """How far every replica is, those without a role or a log too."""
+        found = [describe_unmade(state) for state in self._hosted.unmade.values()]
         for name, log in self._parts.manager.logs.items():
-            if request.topics is None or name.topic in request.topics:
-                partition = self._partitions.get(name)
-                found.append(
-                    describe_log(log) if partition is None else describe(partition, self.broker_id)
-                )
+            partition = self._partitions.get(name)
+            found.append(
+                describe_log(log) if partition is None else describe(partition, self.broker_id)
+            )
+        if request.topics is not None:
+            found = [replica for replica in found if replica.topic in request.topics]
         return DescribeReplicasResponse(self.broker_id, self.broker_epoch, tuple(found))
 
     def _live_broker(self, node_id: int) -> BrokerImage | None:

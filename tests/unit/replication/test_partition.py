@@ -208,7 +208,7 @@ def test_every_change_is_logged_with_its_grounds(caplog: pytest.LogCaptureFixtur
     lines = [record.getMessage() for record in caplog.records]
     assert (
         "[Partition t-0 broker=1] Shrinking ISR from 1,2 to 1. Leader: (highWatermark: 2,"
-        " endOffset: 3, leaderEpoch: 4). Out of sync replicas: (brokerId: 2, endOffset: 2,"
+        " endOffset: 3). Out of sync replicas: (brokerId: 2, endOffset: 2,"
         " lastCaughtUpTimeMs: 10000)."
     ) in lines
     assert "[Partition t-0 broker=1] ISR updated to 1 and version updated to 8" in lines

@@ -253,6 +253,11 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
         node.services.partition(OTHER)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert node.replicas.statistics() == (1, 1, 1)
+    shown = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
+    assert {(r.partition, r.role, r.log_end) for r in shown} == {
+        (0, "leader", 0),
+        (1, "offline", -1),
+    }
     node.files.space_bytes = None
     node.replicas.retry(0.0)
     assert node.services.partition(OTHER).is_leader
