@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import trio
@@ -20,7 +21,7 @@ import trio
 from minibroker.broker.controller.ports import Ports, Surroundings
 from minibroker.broker.controller.pushes import Push, Pushes, Told
 from minibroker.broker.controller.state import Registered, State
-from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.client.channel import ChannelOptions, PendingReply, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.replicas import (
@@ -113,12 +114,17 @@ class Channel:
             return
         options = ChannelOptions(f"controller-{node_id}", REQUEST_S_MAX, REQUEST_S_MAX)
         async with open_channel(self._around.network, broker.endpoint, options) as channel:
+            yield partial(_send, channel)
 
-            async def send(pushes: Sequence[Push]) -> Sequence[Any]:
-                replies = [channel.start(push.api_key, push.request) for push in pushes]
-                return [await reply.wait() for reply in replies]
 
-            yield send
+async def _send(channel: RpcChannel, pushes: Sequence[Push]) -> Sequence[Any]:
+    """All at once, but one LEADER_AND_ISR after the other: the broker breathes in between."""
+    replies: list[PendingReply] = []
+    for push in pushes:
+        if replies and push.api_key == replies[-1].api_key == ApiKey.LEADER_AND_ISR:
+            await replies[-1].wait()
+        replies.append(channel.start(push.api_key, push.request))
+    return [await reply.wait() for reply in replies]
 
 
 def _local(ports: Ports) -> Send:

@@ -166,8 +166,8 @@ class ControllerNode:
             registration.was_synced,
             frozenset(registration.damaged),
         )
-        await self._session.register(wanted)
-        self._add_block(await self._patiently(self._claim_block))
+        await self._patiently(self._session.register, wanted)
+        self._producer_ids.add(await self._patiently(self._claim_block))
         task_status.started(self.broker_epoch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._claim_producer_ids)
@@ -337,10 +337,7 @@ class ControllerNode:
         while True:
             await self._ids_wanted.wait()
             self._ids_wanted = trio.Event()
-            self._add_block(await self._patiently(self._claim_block))
-
-    def _add_block(self, block: range) -> None:
-        self._producer_ids.add(block)
+            self._producer_ids.add(await self._patiently(self._claim_block))
 
     async def _claim_block(self) -> range:
         """Claim the next block by compare-and-set (PID-17)."""

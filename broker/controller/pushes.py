@@ -12,9 +12,10 @@ A push is up to three kinds of requests, in this order on one connection:
 * STOP_REPLICA, for deleted topics: a topic made again under the same name finds its place free.
 * LEADER_AND_ISR.
 
-Requests have a size limit, so a large push comes in parts. Of a full LEADER_AND_ISR it is the last
-part that is marked full (only then are the logs known that have no role), of a full
-UPDATE_METADATA the first (it replaces what was known, the others add to it).
+Requests have a size limit, and a broker that makes logs serves nobody else meanwhile. So a large
+push comes in parts, and a part of a LEADER_AND_ISR is sent when the one before is answered. Of a
+full LEADER_AND_ISR the last part is marked full (only then are the logs known that have no role),
+of a full UPDATE_METADATA the first (it replaces what was known, the others add to it).
 
 A partition that a broker refuses is told again later, where that can help: while its disk is full,
 or an older topic of the same name is still in the way. FENCED_LEADER_EPOCH is no such case: the
@@ -53,7 +54,8 @@ from minibroker.protocol.messages.control import (
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import TopicPartition
 
-PART_WEIGHT_MAX: Final = 2_000  # partitions, topics and settings in one request
+PART_WEIGHT_MAX: Final = 2_000  # of a request: partitions, topics and settings count 1
+MAKING_WEIGHT: Final = 20  # of a role for which a log has to be made: that holds a broker up
 REPEATED: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -134,7 +136,7 @@ class Pushes:
         self._sending = self.wanted
         states = _States(state)
         pushes = (*self._metadata(states), *self._deletions(), *self._roles(states))
-        for name in self._partitions:
+        for name in list(self.unmade) if self._is_full else self._partitions:
             self.unmade.pop(name, None)
         self._is_full = self._has_news = False
         self._topics.clear()
@@ -185,7 +187,8 @@ class Pushes:
             if not self._is_full and name not in states.state.topics
         ]
         is_full = self._is_full
-        for part in _parts([*topics, *deleted, *partitions]):
+        weights = [1 + len(topic.configs) for topic in topics] + [1] * len(deleted + partitions)
+        for part in _parts([*topics, *deleted, *partitions], weights):
             request = UpdateMetadataRequest(
                 *self._sender,
                 cluster_id=states.state.cluster_id,
@@ -204,7 +207,7 @@ class Pushes:
             for number in range(tombstone.partition_count)
         ]
         if stopped:
-            for part in _parts(stopped):
+            for part in _parts(stopped, [1] * len(stopped)):
                 yield Push(
                     ApiKey.STOP_REPLICA, StopReplicaRequest(*self._sender, partitions=tuple(part))
                 )
@@ -215,7 +218,8 @@ class Pushes:
         roles = [one for one in named if node in one.replicas]
         if not roles and not self._is_full:
             return
-        parts = _parts(roles)
+        weights = [1 if one.partition_epoch else MAKING_WEIGHT for one in roles]
+        parts = _parts(roles, weights)
         for number, part in enumerate(parts, start=1):
             request = LeaderAndIsrRequest(
                 *self._sender,
@@ -295,15 +299,14 @@ def _topic_state(topic: TopicRecord) -> TopicState:
     return TopicState(topic.name, topic.id, configs, len(topic.partitions))
 
 
-def _parts(items: Sequence[Any]) -> list[list[Any]]:
+def _parts(items: Sequence[Any], weights: Sequence[int]) -> list[list[Any]]:
     """The items in lists that fit into one request each; at least one."""
     parts: list[list[Any]] = [[]]
-    weight = 0
-    for item in items:
-        item_weight = 1 + (len(item.configs) if isinstance(item, TopicState) else 0)
-        if weight + item_weight > PART_WEIGHT_MAX:
+    total = 0
+    for item, weight in zip(items, weights, strict=True):
+        if total + weight > PART_WEIGHT_MAX:
             parts.append([])
-            weight = 0
+            total = 0
         parts[-1].append(item)
-        weight += item_weight
+        total += weight
     return parts
