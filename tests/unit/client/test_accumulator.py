@@ -124,6 +124,19 @@ def test_a_new_leader_skips_the_back_off() -> None:
     assert machine.drain() == [batch]
 
 
+def test_a_partition_goes_to_its_next_leader_once_the_last_has_answered() -> None:
+    """A20: what is in flight is on one connection, so that nothing overtakes at another broker."""
+    machine = Machine()
+    for _ in range(2):
+        machine.send()
+    (first,) = machine.drain()
+    machine.leader = (1, 2)
+    drained = [machine.accumulator.drain(node, lambda _: machine.leader, 0.0) for node in (0, 1)]
+    assert drained == [[], []]
+    machine.answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert machine.accumulator.drain(1, lambda _: machine.leader, 0.0) == [first]
+
+
 def test_a_retry_keeps_its_numbers_and_goes_alone() -> None:
     """CPR-03: id, epoch and sequence stay; those behind wait until it is settled."""
     machine = Machine()
