@@ -116,7 +116,9 @@ class LogLeader(Leader):
         self.leader_epoch = leader_epoch
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.positions: dict[TopicPartition, int] = {}  # the last offset that was asked for
+        self.has_sessions = True
         self._sessions: dict[int, dict[TopicPartition, PartitionFetch]] = {}
+        self._epochs: dict[int, int] = {}
         self._told: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
 
     async def _answer_one(self, request: RequestEnvelope) -> list[bytes]:
@@ -124,6 +126,9 @@ class LogLeader(Leader):
         if request.api_key == ApiKey.LIST_OFFSETS:
             return frame(request, ListOffsetsResponse(tuple(map(self._offset, message.partitions))))
         session_id = self._session_of(message)
+        if message.session_epoch != self._epochs[session_id]:
+            return frame(request, FetchResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
+        self._epochs[session_id] += 1
         wanted = [*self._sessions[session_id].values()]
         for asked in wanted:
             self.positions[TopicPartition(asked.topic, asked.partition)] = asked.fetch_offset
@@ -140,20 +145,20 @@ class LogLeader(Leader):
                 break
             await trio.sleep(0.005)
         news = tuple(each for each in fetched if self._is_news(session_id, each))
-        return frame(request, FetchResponse(0, session_id, news))
+        return frame(request, FetchResponse(0, session_id if self.has_sessions else 0, news))
 
     def _session_of(self, message: FetchRequest) -> int:
         session_id = message.session_id
         if message.session_epoch == SESSION_EPOCH_OPEN:
             session_id = len(self._sessions) + 1
-            self._sessions[session_id] = {}
+            self._sessions[session_id], self._epochs[session_id] = {}, 0
         session = self._sessions[session_id]
         for asked in message.partitions:
             name = TopicPartition(asked.topic, asked.partition)
             session.pop(name, None)
             session[name] = asked
         for name in message.forgotten:
-            del session[TopicPartition(*name)]
+            session.pop(TopicPartition(*name), None)
             self._told.pop((session_id, TopicPartition(*name)), None)
         return session_id
 

@@ -5,12 +5,12 @@ Time is virtual and the network simulated, so the fetchers are tasks.
 
 import random
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
 from minibroker.broker.config import NOTHING, Config, load
-from minibroker.broker.replication.fetch_connection import Connect
+from minibroker.broker.replication.fetch_connection import Connect, FetchConnection
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetcher import Fetchers
 from minibroker.broker.replication.partition import Partition
@@ -44,13 +44,23 @@ class Broker:
         self.benches: dict[TopicPartition, Bench] = {}
         self.partitions: dict[TopicPartition, Partition] = {}
         self.written: list[TopicPartition] = []
-        self.fetchers = Fetchers(config, connect, self._note_write, lambda: NOW, lambda: 77)
+        self.connect_count = 0
+        self.fetchers = Fetchers(
+            config, self._connect_by(connect), self._note_write, lambda: NOW, lambda: 77
+        )
         self.host = Host(2, 30.0, lambda _: None)
         self._writes = trio.lowlevel.ParkingLot()
 
     async def has_written(self) -> None:
         """Wait until the next answer was written."""
         await self._writes.park()
+
+    def _connect_by(self, connect: Connect) -> Connect:
+        def counted(endpoint: Endpoint) -> AbstractAsyncContextManager[FetchConnection]:
+            self.connect_count += 1
+            return connect(endpoint)
+
+        return counted
 
     def _note_write(self, partition: Partition, now: float) -> None:
         self.written.append(partition.topic_partition)

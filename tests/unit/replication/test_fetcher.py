@@ -67,11 +67,13 @@ async def test_the_high_watermark_comes_without_records(autojump_clock):
         assert partition.high_watermark == 2
 
 
-async def test_a_backlog_starves_nobody(autojump_clock):
+@pytest.mark.parametrize("has_sessions", [True, False])
+async def test_a_backlog_starves_nobody(autojump_clock, has_sessions):
     """A partition that got records goes last, however much it still has (FET-11)."""
     async with cluster(
         A, B, replica_fetch_response_max_bytes="10000", replica_fetch_max_bytes="10000"
     ) as (leader, broker):
+        leader.has_sessions = has_sessions
         for _ in range(200):
             leader.logs[A].append(value=bytes(9000))
         broker.follow(A)
@@ -242,8 +244,11 @@ async def test_a_lost_connection_loses_no_partition(autojump_clock):
         broker.network.cut("broker-1", "broker-2")
         for name in (A, B):
             leader.logs[name].append(epoch=EPOCH)
+        before = broker.connect_count
         await trio.sleep(3)
         assert broker.written == []
+        # After 0, 20, 60, 140, 300, 620, 1260, 2260 ms, and the time that it takes to fail.
+        assert 7 <= broker.connect_count - before <= 8
         broker.network.mend("broker-1", "broker-2")
         await trio.sleep(1 + ROUND_TRIPS_S)
         assert is_same(leader, broker, A)

@@ -136,7 +136,7 @@ def test_a_cut_goes_back_to_the_largest_epoch_that_both_may_have():
     bench = written((1, 3), (3, 3), (4, 2))
     role = following(bench)
     assert role.last_fetched_epoch(bench.log) == 4
-    assert diverge(bench, role, 2, 9).next is Next.FETCH
+    assert diverge(bench, role, 2, 1).next is Next.FETCH
     assert (bench.log.log_end, role.last_fetched_epoch(bench.log)) == (3, 1)
     assert diverge(bench, role, 1, 2).next is Next.FETCH
     assert bench.log.log_end == 2
