@@ -279,9 +279,13 @@ async def open_cluster(
     async with trio.open_nursery() as nursery:
         make = partial(SimulatedBroker, world, nursery, settings, replicas_type=replicas_type)
         cluster = SimulatedCluster([make(node_id=number + 1) for number in range(count)])
-        await cluster.start()
-        yield cluster
-        await cluster.kill()
+        try:
+            await cluster.start()
+            yield cluster
+            await cluster.kill()
+        finally:
+            for broker in cluster.brokers:
+                broker.resume()  # or its tasks would never end
 
 
 def simulate(main: Callable[[], Awaitable[T]], seed: int) -> T:

@@ -109,9 +109,10 @@ def draw_settings(world: World, flush: str) -> dict[str, str]:
 
 async def create(clients: Clients) -> None:
     """The topic that stays."""
-    async with clients.admin("admin") as admin:
-        new = NewTopic(TOPIC, clients.partitions, REPLICAS)
-        await insist(lambda: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
+    with trio.fail_after(REST_S_MAX):
+        async with clients.admin("admin") as admin:
+            new = NewTopic(TOPIC, clients.partitions, REPLICAS)
+            await insist(lambda: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
 async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos) -> None:
@@ -123,7 +124,10 @@ async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos) -> None:
             for number in range(PRODUCERS):
                 writers.start_soon(produce, clients, number)
             writers.start_soon(churn, clients, 0)
-            await chaos.run(CHAOS_S)
+            with trio.move_on_after(CHAOS_S + REST_S_MAX) as scope:
+                await chaos.run(CHAOS_S)
+            if scope.cancelled_caught:
+                raise Violation(f"no end of {chaos.busy}: a broker does not start?")
             watcher.note("healed")
             clients.stop.set()
             writers.cancel_scope.deadline = trio.current_time() + REST_S_MAX

@@ -76,6 +76,11 @@ class Chaos:
         for broker in self._cluster.brokers:
             broker.wall_shift_ms = 0
 
+    @property
+    def busy(self) -> list[str]:
+        """What faults have not ended."""
+        return sorted(str(each) for each in self._taken)
+
     async def _inflict(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
         await self._watcher.look()

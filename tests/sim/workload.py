@@ -137,10 +137,11 @@ async def churn(clients: Clients, number: int) -> None:
     """Make a topic, fill it, delete it, make it again; the last one may stay."""
     host, topic = f"churn-{number}", f"extra-{number}"
     rng = clients.world.rng(host)
+    # Always as many: a broker that does not know of the new topic yet tells of the old one.
+    new = NewTopic(topic, rng.randint(1, 2), REPLICAS)
     async with clients.admin(host) as admin:
         for turn in count():
-            new = NewTopic(topic, rng.randint(1, 2), REPLICAS)
-            await insist(lambda new=new: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
+            await insist(lambda: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
             await fill(clients, host, new, turn)
             await trio.sleep(rng.expovariate(1 / 1.0))
             if clients.stop.is_set():
