@@ -40,6 +40,7 @@ from minibroker.protocol.messages.fetch import (
 from minibroker.protocol.types import TopicPartition
 
 BACKOFF_S_MIN = 0.02
+SYNCING_LOOK_S = 1.0
 SESSION_EPOCH_MAX = 2**31 - 1
 
 
@@ -184,9 +185,11 @@ class FetchPlan:
         return any(each.is_syncing for each in self._agenda.values())
 
     def next_due(self, now: float) -> float:
-        """When a partition that is backed off now may be asked for."""
+        """When to look again, if nobody says so before: when a partition may be asked for that is
+        backed off now, and now and then at one that is syncing, for its settings may change."""
         dues = [each.backoff.due for each in self._agenda.values() if each.is_open]
-        return min((due for due in dues if due > now), default=math.inf)
+        latest = now + SYNCING_LOOK_S if self.is_syncing else math.inf
+        return min([latest, *(due for due in dues if due > now)])
 
     def next(self, now: float, broker_epoch: int) -> FetchRequest | None:
         """The next request, or None while there is nothing to ask for."""

@@ -223,9 +223,11 @@ class Fetcher:
     async def _rest_until(self, deadline: float) -> None:
         self._news = trio.Event()
         self._is_resting = True
-        with trio.move_on_at(deadline):
-            await self._news.wait()
-        self._is_resting = False
+        try:
+            with trio.move_on_at(deadline):
+                await self._news.wait()
+        finally:
+            self._is_resting = False
 
     def _note_lost(self, lost: ConnectionLost) -> None:
         if self._reconnect.due == -math.inf:

@@ -360,6 +360,19 @@ async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock):
             assert leader.positions[A] == step
 
 
+async def test_a_partition_that_need_not_be_durable_any_more(autojump_clock):
+    """Its setting changed while it waited for a fsync that never comes (4.12)."""
+    async with cluster(A) as (leader, broker):
+        partition = broker.hold(A, {"flush": "always"})
+        broker.follow(A)
+        leader.logs[A].append(epoch=EPOCH)
+        await settle()
+        partition.settings = broker.config.for_topic({"flush": "never"})
+        leader.logs[A].append(epoch=EPOCH)
+        await settle()
+        assert is_same(leader, broker, A)
+
+
 async def test_a_sync_that_is_quick_costs_no_request(autojump_clock):
     """The others wait for it for a moment, so that nobody leaves the session for it (4.12)."""
     async with cluster(A) as (leader, broker):
