@@ -30,7 +30,7 @@ FETCHES: Final = "fetches"
 JITTER: Final = 0.2
 # Beyond the time for which the client asks a broker to wait; and how often it is said.
 SILENT_AFTER_S: Final = 1.0
-SILENT_AGAIN_S: Final = 0.25
+SILENT_AGAIN_S: Final = 0.1
 
 log = logging.getLogger("minibroker.client")
 
