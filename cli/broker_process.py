@@ -83,7 +83,7 @@ class Broker:
             pid = int(self._pid_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             pid = 0
-        command, is_stopped = _process(pid) if pid > 0 else ("", False)
+        command, is_stopped = _process(pid)
         if f"minibroker.cli start --data-dir {self._data_dir} --set " in command:
             return pid, State.PAUSED if is_stopped else State.RUNNING
         if not (self._data_dir / META).exists():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -16,7 +17,13 @@ from minibroker.cli.broker_process import Broker, Launch, State, end, wait_for
 from minibroker.cli.cluster_layout import Layout
 from minibroker.cli.terminal import Failure
 
-IDLE = "import signal; signal.pause()"
+# Ends at SIGTERM by a handler of its own, as a broker does: standing still, it would not run it.
+IDLE = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+print("ready", flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture
@@ -39,9 +46,11 @@ def posing(layout: Layout, node_id: int) -> subprocess.Popen:
     """An idle process that looks like a broker; its number stands in a pid file."""
     # What stands behind `-c TEXT` are its arguments, and seen in the command line.
     seems = ["-m", "minibroker.cli", "start", "--data-dir", str(layout.data_dir(node_id))]
-    process = subprocess.Popen([sys.executable, "-c", IDLE, *seems, "--set", "a=b"])
+    process = subprocess.Popen([sys.executable, "-c", IDLE, *seems, "--set", "a=b"], stdout=PIPE)
+    assert process.stdout
+    with process.stdout as output:
+        assert output.readline() == b"ready\n"
     layout.pid_file(node_id).write_text(f"{process.pid}\n")
-    assert wait_for(lambda: Broker(layout, node_id).state is State.RUNNING, 5)
     return process
 
 

@@ -66,23 +66,23 @@ def test_another_number_or_port_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("count", "port", "settings"),
+    ("count", "port", "settings", "told"),
     [
-        (0, 7000, {}),
-        (-1, 7000, {}),
-        (1, 0, {}),
-        (2, 65_535, {}),
-        (1, 7000, {"node.id": "4"}),
-        (1, 7000, {"metadata.store": "memory:"}),
-        (1, 7000, {"flush": "sometimes"}),
-        (1, 7000, {"log.segment.byte": "1"}),
+        (0, 7000, {}, "at least one broker"),
+        (-1, 7000, {}, "at least one broker"),
+        (1, 0, {}, "do not fit"),
+        (2, 65_535, {}, "do not fit"),
+        (1, 7000, {"node.id": "4"}, "node.id cannot be set for all"),
+        (1, 7000, {"metadata.store": "memory:"}, "metadata.store cannot be set for all"),
+        (1, 7000, {"flush": "sometimes"}, "never, interval, always"),
+        (1, 7000, {"log.segment.byte": "1"}, "log.segment.bytes"),
     ],
 )
 def test_what_no_cluster_can_be_is_refused(
-    tmp_path: Path, count: int, port: int, settings: dict[str, str]
+    tmp_path: Path, count: int, port: int, settings: dict[str, str], told: str
 ) -> None:
     """Numbers that do not fit and settings that no broker takes: refused, and nothing written."""
-    with pytest.raises((Failure, ConfigError)):
+    with pytest.raises((Failure, ConfigError), match=told):
         chosen(tmp_path / "new", count, port, settings)
     assert not (tmp_path / "new").exists()
 
