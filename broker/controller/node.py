@@ -27,7 +27,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.controller import Controller, ControllerLost
+from minibroker.broker.controller.controller import Controller, ControllerLost, Statistics
 from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
 from minibroker.broker.controller.producer_ids import ProducerIds, next_block
@@ -101,6 +101,10 @@ class ControllerNode:
     def is_controller(self) -> bool:
         """Whether this broker believes that it is the controller."""
         return self._controller is not None
+
+    def statistics(self) -> Statistics | None:
+        """Counts of the controller here; None where it is not."""
+        return None if self._controller is None else self._controller.statistics()
 
     def is_lease_current(self, now: float) -> bool:
         """Whether the others must still count this broker as live, as far as it can know."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
@@ -14,6 +15,7 @@ from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import HANDLERS
 from minibroker.broker.server.handlers import metadata
+from minibroker.broker.server.services import HangUp
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -199,3 +201,11 @@ async def test_there_are_no_transactions(autojump_clock: trio.testing.MockClock)
     answer = await ask(Node(), ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest("mine"))
     assert answer.error == ErrorCode.INVALID_REQUEST
     assert "transactions" in answer.error_message
+
+
+def test_who_knows_nothing_hangs_up() -> None:
+    """Until a controller has told the cluster there is no answer: another broker may have one."""
+    node = Node()
+    node.replicas.ready = trio.Event()
+    with pytest.raises(HangUp):
+        describe(node, "t")
