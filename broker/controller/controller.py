@@ -56,6 +56,7 @@ from minibroker.protocol.types import TopicPartition
 
 JOBS_MAX: Final = 1_000  # waiting; one more is refused with REQUEST_TIMED_OUT
 TELLING_S_MAX: Final = 5.0  # that an answer waits for all brokers to be told
+REPORTS_MAX: Final = 20  # lines logged of one plan
 RECOVERY_AGAIN_S: Final = 0.2  # between two comparisons of log ends
 BACKOFF_S: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
@@ -251,8 +252,11 @@ class Controller:
                 channel.pushes.note(change)
             channel.pushes.stop(tombstones)
             channel.wake()
-        for report in plan.reports:
+        for report in plan.reports[:REPORTS_MAX]:
             log.log(report.level, "%s %s", self._name, report.text)
+        if len(plan.reports) > REPORTS_MAX:
+            more = len(plan.reports) - REPORTS_MAX
+            log.log(plan.reports[-1].level, "%s (and %d more like these)", self._name, more)
         self._note_progress()
 
     async def _commit(self, writes: Sequence[Put | Delete]) -> None:

@@ -55,7 +55,9 @@ from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import TopicPartition
 
 PART_WEIGHT_MAX: Final = 2_000  # of a request: partitions, topics and settings count 1
-MAKING_WEIGHT: Final = 20  # of a role for which a log has to be made: that holds a broker up
+# Of a role for which a log has to be made, which takes a busy disk 20 ms of the broker's loop: no
+# part may hold it up for as long as a heartbeat, or its session would end.
+MAKING_WEIGHT: Final = 200
 REPEATED: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.INCONSISTENT_TOPIC_ID,
