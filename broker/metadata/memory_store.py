@@ -81,7 +81,6 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         self._last_lease += 1
         self._leases[self._last_lease] = _Held(ttl_s)
-        self._wake()  # who watches may have to look earlier than planned
         return Lease(self._last_lease, ttl_s)
 
     async def renew(self, lease_id: int) -> None:

@@ -314,3 +314,17 @@ async def test_leases_are_not_forced_to_the_disk(tmp_path, clock):
     assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
     assert connection.execute("PRAGMA synchronous").fetchall() == [(1,)]
     await store.close()
+
+
+async def test_ended_leases_take_no_room(tmp_path, clock):
+    """Their rows go with their entries, however they ended."""
+    store = await open_sqlite(tmp_path, clock)
+    for ttl_s in (TTL_S, TTL_S, 2 * TTL_S, 2 * TTL_S):
+        lease = await store.grant(ttl_s)
+        await store.transact([], [Put(str(lease.id), b"", lease.id)])
+    await store.revoke(lease.id)
+    clock.jump(TTL_S)
+    await store.transact([], [])
+    query = "SELECT count(*) FROM leases"
+    assert store._own_leases._connection.execute(query).fetchall() == [(1,)]
+    await store.close()
