@@ -117,6 +117,7 @@ class LogLeader(Leader):
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.positions: dict[TopicPartition, int] = {}  # the last offset that was asked for
         self.has_sessions = True
+        self.before_offsets: Callable[[], None] = lambda: None  # called at a LIST_OFFSETS
         self._sessions: dict[int, dict[TopicPartition, PartitionFetch]] = {}
         self._epochs: dict[int, int] = {}
         self._told: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
@@ -124,6 +125,7 @@ class LogLeader(Leader):
     async def _answer_one(self, request: RequestEnvelope) -> list[bytes]:
         message = request.message
         if request.api_key == ApiKey.LIST_OFFSETS:
+            self.before_offsets()
             return frame(request, ListOffsetsResponse(tuple(map(self._offset, message.partitions))))
         session_id = self._session_of(message)
         if message.session_epoch != self._epochs[session_id]:
@@ -137,7 +139,7 @@ class LogLeader(Leader):
             room = message.bytes_max
             fetched = []
             for asked in wanted:
-                fetched.append(self._fetch(asked, room))
+                fetched.append(self._fetch(asked, room, is_first=room == message.bytes_max))
                 room = max(0, room - len(fetched[-1].records))
             if any(each.records or each.error or each.diverging_end >= 0 for each in fetched):
                 break
@@ -169,7 +171,7 @@ class LogLeader(Leader):
         has_more = fetched.records or fetched.error or fetched.diverging_end >= 0
         return bool(has_more) or before != known
 
-    def _fetch(self, asked: PartitionFetch, room: int) -> PartitionFetched:
+    def _fetch(self, asked: PartitionFetch, room: int, *, is_first: bool) -> PartitionFetched:
         name = TopicPartition(asked.topic, asked.partition)
         error = self.errors.get(name, ErrorCode.NONE)
         if asked.leader_epoch > self.leader_epoch:
@@ -196,7 +198,7 @@ class LogLeader(Leader):
         if parted != (-1, -1):
             return PartitionFetched(*name, 0, *known, b"", *parted)
         bytes_max = min(asked.bytes_max, room)
-        slices = log.read(asked.fetch_offset, bytes_max, log.log_end, at_least_one=room > 0)
+        slices = log.read(asked.fetch_offset, bytes_max, log.log_end, at_least_one=is_first)
         return PartitionFetched(*name, 0, *known, b"".join(part.read() for part in slices))
 
     def _offset(self, asked: object) -> PartitionOffset:

@@ -36,8 +36,9 @@ from minibroker.protocol.messages.api_versions import ApiVersionsRequest
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from minibroker.protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
-from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Endpoint
+
+_LENGTH_BYTES = 4
 
 
 class _Exchange:
@@ -46,7 +47,9 @@ class _Exchange:
     def __init__(self, connection: socket.socket, options: ChannelOptions) -> None:
         self._socket = connection
         self._client_id = options.client_id
-        self._frames = FrameReader(options.frame_bytes_max)
+        self._frame_bytes_max = options.frame_bytes_max
+        # One answer at a time lies in it, and is done with before the next is asked for: no
+        # answer costs memory of its own, as it does where many may be under way (`FrameReader`).
         self._memory = bytearray(RECEIVE_BUFFER_BYTES)
         self._correlation_id = 0
         self._versions: dict[int, int] = {
@@ -79,17 +82,27 @@ class _Exchange:
 
     def _receive(self) -> memoryview:
         """One frame; it is valid until the next."""
-        shared = memoryview(self._memory)
-        frames: list[memoryview] = []
-        while not frames:
-            self._frames.park()
-            count = self._socket.recv_into(self._frames.space(shared))
+        received, size = 0, _LENGTH_BYTES
+        while received < size:
+            count = self._socket.recv_into(memoryview(self._memory)[received:])
             if count == 0:
                 raise ConnectionLost("the leader closed the connection")
-            frames += self._frames.received(count, shared)
-        if len(frames) > 1 or self._frames.unfinished_size:
+            received += count
+            if size == _LENGTH_BYTES <= received:
+                size += self._length()
+                if size > len(self._memory):
+                    grown = bytearray(size)
+                    grown[:received] = self._memory[:received]
+                    self._memory = grown
+        if received > size:
             raise ProtocolError("an answer that nobody asked for")
-        return frames[0]
+        return memoryview(self._memory)[_LENGTH_BYTES:size]
+
+    def _length(self) -> int:
+        length = int.from_bytes(self._memory[:_LENGTH_BYTES], "big")
+        if not 0 < length <= self._frame_bytes_max:
+            raise ProtocolError(f"a frame of {length} bytes")
+        return length
 
 
 class _Outcome(NamedTuple):

@@ -172,6 +172,19 @@ async def test_a_leader_that_starts_behind_the_follower(autojump_clock):
         assert (partition.log.log_start, partition.high_watermark) == (7, 10)
 
 
+async def test_a_range_that_comes_too_late_cuts_nothing(autojump_clock):
+    """The partition was taken away while its range was asked for (A21 c)."""
+    async with cluster(A) as (leader, broker):
+        partition = broker.hold(A)
+        broker.benches[A].append(2)
+        leader.logs[A].log.restart_at(7, 0)
+        leader.before_offsets = lambda: broker.fetchers.unassign(A)
+        broker.follow(A)
+        await settle()
+        assert leader.requests[-1].api_key == ApiKey.LIST_OFFSETS
+        assert (partition.log.log_start, partition.log.log_end) == (0, 2)
+
+
 async def test_a_failed_partition_does_not_concern_the_others(autojump_clock):
     """It stays as it is until its next role, which is served at once (FOL-11, FOL-15)."""
     async with cluster(A, B) as (leader, broker):
@@ -293,7 +306,7 @@ async def test_fetchers_end_when_they_have_nothing_to_copy(autojump_clock):
     """And come back when they have (4.7)."""
     async with cluster(A, B) as (leader, broker):
         broker.follow(A)
-        await settle()
+        await trio.sleep(LONG_POLL_S / 4)
         assert [each.leader for each in broker.fetchers.statistics()] == [1]
         broker.fetchers.unassign(A)
         await trio.sleep(ROUND_TRIPS_S)
@@ -375,13 +388,15 @@ async def test_a_partition_that_need_not_be_durable_any_more(autojump_clock):
 
 async def test_a_sync_that_is_quick_costs_no_request(autojump_clock):
     """The others wait for it for a moment, so that nobody leaves the session for it (4.12)."""
-    async with cluster(A) as (leader, broker):
+    async with cluster(A, B) as (leader, broker):
         partition = broker.hold(A, {"flush": "always"})
         broker.follow(A)
+        broker.follow(B)
         await trio.sleep(LONG_POLL_S / 4)
         leader.logs[A].append(epoch=EPOCH)
         await broker.has_written()
         before = len(leader.requests)
+        await trio.sleep(0.005)
         broker.benches[A].flush()
         broker.fetchers.note_flushed(partition)
         await trio.sleep(ROUND_TRIPS_S)
