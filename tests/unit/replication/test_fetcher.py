@@ -302,6 +302,15 @@ async def test_a_leader_without_a_known_endpoint(autojump_clock):
         assert leader.left.is_set()
 
 
+async def test_a_partition_is_copied_from_one_leader(autojump_clock):
+    """Its new role takes it away from the fetcher of the old one (A18)."""
+    async with cluster(A) as (_, broker):
+        broker.follow(A)
+        broker.follow(A, leader=3, epochs=(EPOCH + 1, 1))
+        await settle()
+        assert [(each.leader, [*each.lags]) for each in broker.fetchers.statistics()] == [(3, [A])]
+
+
 async def test_fetchers_end_when_they_have_nothing_to_copy(autojump_clock):
     """And come back when they have (4.7)."""
     async with cluster(A, B) as (leader, broker):
@@ -355,18 +364,20 @@ async def test_statistics_count_bytes_and_lag(autojump_clock):
         assert one.lags == {A: 50}
 
 
-async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock):
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock, is_alone):
     """With `flush=always` a partition is left out while its fsync is pending (4.12)."""
     async with cluster(A, B) as (leader, broker):
         partition = broker.hold(A, {"flush": "always"})
         broker.follow(A)
-        broker.follow(B)
+        if not is_alone:
+            broker.follow(B)
         for step in range(1, 6):
             leader.logs[A].append(epoch=EPOCH)
             leader.logs[B].append(epoch=EPOCH)
             await trio.sleep(0.2)
             assert (partition.log.log_end, leader.positions[A]) == (step, step - 1)
-            assert leader.positions[B] == step
+            assert is_alone or leader.positions[B] == step
             broker.benches[A].flush()
             broker.fetchers.note_flushed(partition)
             await trio.sleep(ROUND_TRIPS_S)
