@@ -55,9 +55,9 @@ from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import TopicPartition
 
 PART_WEIGHT_MAX: Final = 2_000  # of a request: partitions, topics and settings count 1
-# Of a role for which a log has to be made, which takes a busy disk 20 ms of the broker's loop: no
-# part may hold it up for as long as a heartbeat, or its session would end.
-MAKING_WEIGHT: Final = 200
+# Of a role for which a log may have to be made. That takes up to 25 ms of a busy broker's loop, and
+# a renewal of its lease some turns of it: no turn may take much of a heartbeat.
+MAKING_WEIGHT: Final = 500
 REPEATED: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -218,9 +218,10 @@ class Pushes:
         node = self.broker.node_id
         named = states.partitions(None if self._is_full else self._partitions)
         roles = [one for one in named if node in one.replicas]
+        roles.sort(key=_is_new)  # behind those where clients may be waiting for a leader
         if not roles and not self._is_full:
             return
-        weights = [1 if one.partition_epoch else MAKING_WEIGHT for one in roles]
+        weights = [MAKING_WEIGHT if _is_new(one) else 1 for one in roles]
         parts = _parts(roles, weights)
         for number, part in enumerate(parts, start=1):
             request = LeaderAndIsrRequest(
@@ -294,6 +295,11 @@ def difference(old: State, new: State) -> Change:
     deleted = [(name, topic.id) for name, topic in old.topics.items() if name not in new.topics]
     has_other_brokers = old.brokers != new.brokers or old.admissions != new.admissions
     return Change(tuple(topics), tuple(deleted), tuple(partitions), has_other_brokers)
+
+
+def _is_new(state: PartitionState) -> bool:
+    """Whether nothing has happened to it since it was made."""
+    return state.partition_epoch == 0
 
 
 def _topic_state(topic: TopicRecord) -> TopicState:
