@@ -6,7 +6,8 @@ what was synced may have been cut and written anew. So every cut starts a new ge
 too, is durable only when its file was synced.
 
 Names are durable on their own: a file that was synced is lost if its name is. After a creation, a
-rename or a removal the next flush syncs the directories, too.
+rename or a removal the next flush syncs the directories, too. The first one also syncs whose log it
+is: without that its records would be nobody's.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from pathlib import PurePath
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.outcomes import Flush
+from minibroker.broker.log.partition_metadata import PARTITION_METADATA
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.segments import Segments
 
@@ -59,10 +61,12 @@ class Durability:
         if self.recovery_point < log_end or self._cut_from < OFFSET_MAX:
             # The one before, too: if the log rolled right there its indexes are not synced.
             dirty = segments.from_offset(min(self.recovery_point, self._cut_from) - 1)
-        index_paths = [path for segment in dirty[:-1] for path in segment.index_paths]
+        paths = [path for segment in dirty[:-1] for path in segment.index_paths]
+        if self._durable_name_changes == 0:
+            paths.append(directory / PARTITION_METADATA)
         has_new_names = self._durable_name_changes < self._name_changes
         return Flush(
-            files=chain([segment.file for segment in dirty], self._opened(index_paths)),
+            files=chain([segment.file for segment in dirty], self._opened(paths)),
             directories=(directory, directory.parent) if has_new_names else (),
             end_offset=log_end,
             generation=self.generation,
