@@ -164,7 +164,10 @@ class Follower:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return Taken(Next.ASK_RANGE)
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            return self.fail(log, f"broker {self.leader} is in a later epoch")  # FOL-11
+            # Routine in a failover: the leader has heard of it, and we are about to (FOL-11).
+            self.failure = f"broker {self.leader} is in a later epoch"
+            logger.info("%s: %s than %s", log.topic_partition, self.failure, self.leader_epoch)
+            return Taken(Next.STOP, self.failure)
         name = ErrorCode(code).name if code in _KNOWN_CODES else f"error {code}"
         return Taken(Next.BACK_OFF, f"broker {self.leader} answers {name}")
 
