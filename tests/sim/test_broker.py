@@ -252,7 +252,8 @@ async def test_a_taken_address_leaves_the_directory_alone(
 
 
 async def test_a_failed_fsync_stops_the_broker(autojump_clock: trio.testing.MockClock) -> None:
-    """4.12: an fsync that failed is not tried again: it leaves serve, without a clean mark."""
+    """4.12: an fsync that failed is not tried again: it leaves serve, without a clean mark, and
+    with one that the next start must not believe the page cache."""
     machine = Machine(flush="always")
 
     async def run() -> None:
@@ -267,6 +268,7 @@ async def test_a_failed_fsync_stops_the_broker(autojump_clock: trio.testing.Mock
         await run()
     assert raised.group_contains(OSError)
     assert "clean-shutdown" not in machine.files.list(machine.config.log_dirs)
+    assert "tail-unsafe" in machine.files.list(machine.config.log_dirs)
     async with machine.running(), machine.connect() as channel:
         assert (await consume(channel))[0] == b"a"
 
