@@ -109,6 +109,7 @@ class Assignment:
             self.role.leader_epoch,
             self.role.last_fetched_epoch(log),
             log.log_start,
+            self.partition.topic_id,
         )
 
 

@@ -22,7 +22,8 @@ class PartitionFetch:
 
     `leader_epoch` is the one the asker believes in (-1: not checked); `last_fetched_epoch` that
     of its last record (-1: none), by which the leader sees that the logs have parted.
-    `log_start` is the follower's own.
+    `log_start` is the follower's own. So is `topic_id` (empty: not checked): epochs of two topics
+    of one name may be equal, and a leader that was cut off may still lead the deleted one.
     """
 
     topic: str
@@ -32,6 +33,7 @@ class PartitionFetch:
     leader_epoch: int = NO_EPOCH
     last_fetched_epoch: int = NO_EPOCH
     log_start: int = NO_OFFSET
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

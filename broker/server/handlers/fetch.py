@@ -135,6 +135,8 @@ class _Fetch:
         """
         asked = wanted.request
         partition = self._services.partition(wanted.name)
+        if asked.topic_id not in (b"", partition.topic_id):
+            raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "it is of another topic of this name")
         end = partition.readable_end(self._request.replica_id, asked.leader_epoch)
         if self._is_outlived:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")

@@ -1,6 +1,7 @@
 """FETCH requests through the handler, for the tests of it."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import fetch, produce
@@ -25,7 +26,7 @@ def append(node: Node, *batches: memoryview, name: TopicPartition = T0) -> None:
         assert not outcome.partitions[0].error
 
 
-def want(offset: int = 0, *, name: TopicPartition = T0, **more: int) -> PartitionFetch:
+def want(offset: int = 0, *, name: TopicPartition = T0, **more: Any) -> PartitionFetch:
     return PartitionFetch(*name, offset, **more)
 
 

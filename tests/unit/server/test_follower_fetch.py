@@ -236,3 +236,17 @@ def test_a_consumer_rests_at_the_high_watermark() -> None:
     done = waiting.attempt(0.0)
     assert done is not None
     assert len(records_of(done.partitions[0])) == SMALL
+
+
+def test_a_follower_of_another_topic_of_this_name_is_refused() -> None:
+    """RM-11: epochs of two topics of one name may be equal; neither records nor progress pass
+    between a deleted one, which a leader that was cut off still leads, and the one made since."""
+    node = replicated()
+    append(node, batch_of())
+    refused = answer(node, want(1, topic_id=b"\x99" * 16), replica_id=2)
+    assert refused.error == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert not refused.records
+    assert node.partition().high_watermark == 0
+    own = node.partition().topic_id
+    answer(node, want(1, topic_id=own), replica_id=2, wait_ms_max=0)
+    assert node.partition().high_watermark == 1
