@@ -74,7 +74,7 @@ def review(state: State, registered: Mapping[int, Registered], config: Config) -
                 leaderless += settled.record.leader == NO_NODE != record.leader
         if changed:
             draft.set_partitions(topic, changed)
-    if live.arrived or live.lost:
+    if live.arrived or live.lost or elected:
         text = (
             f"Brokers {_listed(sorted(live.brokers))} live (came: {_listed(sorted(live.arrived))};"
             f" went: {_listed(sorted(live.lost))}): {elected} elections, {leaderless} of them"

@@ -202,7 +202,10 @@ class ControllerNode:
 
     async def close(self) -> None:
         """The last thing of a clean stop, once all is on disk: let the registration vanish."""
-        await self._session.end()
+        try:
+            await self._session.end()
+        except StoreUnavailable as error:
+            log.warning("The registration could not be withdrawn, it will lapse: %s", error)
 
     # -- the session
 

@@ -2,7 +2,9 @@
 
 import trio
 
+from minibroker.broker.controller import entries
 from minibroker.broker.controller.requests import is_refused
+from minibroker.broker.metadata.store import NO_LEASE
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -303,6 +305,21 @@ async def test_an_old_controller_writes_nothing(autojump_clock):
         assert result.topics[0].error == ErrorCode.NOT_CONTROLLER
         await fleet.settled()
         assert "u" not in (await fleet.state()).topics
+
+
+async def test_who_lost_the_office_writes_nothing(autojump_clock):
+    """Its lease still lives, but the controller key is another's: the transaction is refused, and
+    that is the first it hears of it; the request is answered with NOT_CONTROLLER."""
+    async with open_fleet() as fleet:
+        before = await fleet.state()
+        await fleet.store.transact([], entries.office_puts(9, 7, NO_LEASE))
+        assert fleet[1].node.is_controller
+        job = fleet[1].node.submit(CreateTopicsRequest((NewTopic("u"),)))
+        (result,) = (await job.wait()).topics
+        assert result.error == ErrorCode.NOT_CONTROLLER
+        await trio.sleep(3)
+        assert not any(broker.node.is_controller for broker in fleet.running)
+        assert await fleet.state() == before
 
 
 async def test_full_state_after_a_new_controller(autojump_clock):

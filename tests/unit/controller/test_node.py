@@ -217,3 +217,13 @@ async def test_a_damaged_replica_is_reported(autojump_clock, caplog):
         await fleet[1].start()
         await fleet.settled()
         assert (await fleet.record()).leader == 1
+
+
+async def test_a_clean_stop_without_the_store(autojump_clock, caplog):
+    """A store that is away delays a stop, but does not make it fail; the lease lapses."""
+    async with open_fleet() as fleet:
+        fleet[2].store.is_cut = True
+        with caplog.at_level(logging.WARNING):
+            await fleet[2].stop()
+        assert "will lapse" in caplog.text
+        await fleet.settled()
