@@ -231,8 +231,8 @@ class _Broker:
         """The controller has admitted this broker: a lost tail concerns nobody after this."""
         if not self._manager.tail_safe:
             logger.warning(
-                "The machine stopped, or its disk failed, while this broker ran: what was not flushed"
-                " may be lost"
+                "The machine stopped, or its disk failed, while this broker ran: what was not"
+                " flushed may be lost"
             )
         self._manager.forget_lost_tail()
 
