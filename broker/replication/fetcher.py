@@ -295,8 +295,11 @@ class Fetcher:
             assignment.backoff.reset()
         elif taken.next is Next.BACK_OFF:
             if assignment.backoff.due == -math.inf:
-                text = "%s: copying from broker %s is delayed: %s"
-                logger.warning(text, partition.topic_partition, self.leader, taken.reason)
+                logger.log(
+                    logging.INFO if taken.is_routine else logging.WARNING,
+                    "%s: copying from broker %s is delayed: %s",
+                    *(partition.topic_partition, self.leader, taken.reason),
+                )
             assignment.backoff.fail(now)
 
     async def _settle_ranges(

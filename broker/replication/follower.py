@@ -54,11 +54,15 @@ class Answer(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What became of an answer: `size` bytes were appended; `reason` says why that is not all."""
+    """What became of an answer: `size` bytes were appended; `reason` says why that is not all.
+
+    `is_routine`: a failover brings such reasons, and nobody has to look after them.
+    """
 
     next: Next
     reason: str = ""
     size: int = 0
+    is_routine: bool = False
 
 
 class Follower:
@@ -169,7 +173,7 @@ class Follower:
             logger.info("%s: %s than %s", log.topic_partition, self.failure, self.leader_epoch)
             return Taken(Next.STOP, self.failure)
         name = ErrorCode(code).name if code in _KNOWN_CODES else f"error {code}"
-        return Taken(Next.BACK_OFF, f"broker {self.leader} answers {name}")
+        return Taken(Next.BACK_OFF, f"broker {self.leader} answers {name}", is_routine=True)
 
     def _take_divergence(
         self, log: Log, parted: OffsetAndEpoch, settings: TopicConfig, now_ms: int

@@ -231,7 +231,7 @@ async def test_an_error_delays_its_partition_alone(autojump_clock):
         assert is_same(leader, broker, A)
 
 
-async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock):
+async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock, caplog):
     """The rest of the same answer is applied, and it is fetched again (FOL-14)."""
     async with cluster(A, B) as (leader, broker):
         for name in (A, B):
@@ -243,6 +243,9 @@ async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock):
         await trio.sleep(ROUND_TRIPS_S)
         assert is_same(leader, broker, B)
         assert broker.partitions[A].log.log_end == 0
+        [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert "t-0: copying from broker 1 is delayed" in warning
+        assert "checksum" in warning
         rotten.files.flip(rotten.path(0), 100)
         await settle()
         assert is_same(leader, broker, A)

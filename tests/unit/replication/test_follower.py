@@ -56,7 +56,7 @@ def test_the_leaders_bytes_are_appended():
     """Offsets, epochs and producers as they are, and the epochs are known then (FOL-01)."""
     bench = Bench()
     records = stored(0, 2, epoch=3, producer=(5, 0, 0)) + stored(2, epoch=4, producer=(5, 0, 2))
-    assert take(bench, following(bench), records) == (Next.FETCH, "", len(records))
+    assert take(bench, following(bench), records) == Taken(Next.FETCH, size=len(records))
     (part,) = bench.log.read(0, 1 << 20, bench.log.log_end)
     assert part.read() == records
     assert bench.log.epochs.entries == ((3, 0), (4, 2))
@@ -127,7 +127,7 @@ def test_extra_records_of_an_old_epoch_are_cut():
     """By the epoch's end at the leader, whatever the own high watermark below it (FOL-05)."""
     bench = written((0, 5))
     role = following(bench, high_watermark=2)
-    assert diverge(bench, role, 0, 3) == (Next.FETCH, "", 0)
+    assert diverge(bench, role, 0, 3) == Taken(Next.FETCH)
     assert (bench.log.log_end, role.last_fetched_epoch(bench.log), role.high_watermark) == (3, 0, 2)
 
 
@@ -206,7 +206,7 @@ def test_of_a_diverging_answer_only_the_divergence_counts():
     taken = take(
         bench, role, stored(5), high_watermark=3, log_start=2, diverging_epoch=0, diverging_end=4
     )
-    assert taken == (Next.FETCH, "", 0)
+    assert taken == Taken(Next.FETCH)
     assert (bench.log.log_end, bench.log.log_start, role.high_watermark) == (4, 0, 1)
 
 
@@ -272,7 +272,7 @@ def test_a_leader_that_starts_behind_our_end():
     """All is dropped, and begins again at its start with nothing to compare (FOL-13, A12)."""
     bench = written((0, 1))
     role = following(bench, high_watermark=1)
-    assert role.take_range(bench.log, (2, 9), STRICT, NOW) == (Next.FETCH, "", 0)
+    assert role.take_range(bench.log, (2, 9), STRICT, NOW) == Taken(Next.FETCH)
     assert (bench.log.log_start, bench.log.log_end, role.high_watermark) == (2, 2, 2)
     assert role.last_fetched_epoch(bench.log) == -1
     bench.reopen_killed(log_start=2)
@@ -306,7 +306,7 @@ def test_a_full_disk_backs_off_and_goes_on():
     assert take(bench, role, first + second).next is Next.BACK_OFF
     assert bench.log.log_end == 1
     bench.files.space_bytes = 1 << 40
-    assert take(bench, role, second, high_watermark=2) == (Next.FETCH, "", len(second))
+    assert take(bench, role, second, high_watermark=2) == Taken(Next.FETCH, size=len(second))
     assert role.high_watermark == 2
 
 
