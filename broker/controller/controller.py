@@ -215,7 +215,7 @@ class Controller:
             case ControlledShutdownRequest() as request:
                 plan = elections.plan_shutdown(self._state, self._config, request)
             case Tails(tails):
-                plan = elections.recover(self._state, tails)
+                plan = elections.recover(self._state, self._config, tails)
                 return [plan], plan
         return [plan.answer], plan
 
@@ -341,7 +341,7 @@ class Controller:
     async def _compare_tails(self) -> None:
         """See to partitions whose leader is who has the longest log, once all can be asked."""
         while True:
-            waiting = elections.waiting_for_tails(self._state)
+            waiting = elections.waiting_for_tails(self._state, self._config)
             if not waiting:
                 await self._progress.wait()
                 continue
@@ -353,7 +353,7 @@ class Controller:
                 if node in self._channels
             }
             await self.submit(Tails(tails)).wait()
-            if elections.waiting_for_tails(self._state):
+            if elections.waiting_for_tails(self._state, self._config):
                 await trio.sleep(RECOVERY_AGAIN_S)
 
     async def _tails_of(self, channel: Channel) -> Mapping[TopicPartition, LogTail]:

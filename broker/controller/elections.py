@@ -11,7 +11,9 @@ For one partition, in this order:
    and did not restart; else the first of them in order of preference leads.
 2. Without heirs, but with every member of the ISR alive and some end of a log perhaps lost: of the
    replicas that live the one with the most leads (largest last epoch, then log end), which
-   `recover` decides once they were asked. If only one can lead it does so at once.
+   `recover` decides once they were asked. If only one can lead it does so at once. Of an ISR below
+   `min.insync.replicas` every replica must be alive: what was acknowledged before it shrank is on
+   replicas that have left it, too, and these may be the only ones that still have it (K2).
 3. Without heirs, where the topic allows unclean election: any replica that lives.
 4. Otherwise nobody leads, and the ISR stays, so that its members are waited for.
 
@@ -105,20 +107,23 @@ def plan_shutdown(
     return Plan(ControlledShutdownResponse(0, remaining), plan.state, writes, plan.reports)
 
 
-def waiting_for_tails(state: State) -> dict[TopicPartition, tuple[int, ...]]:
+def waiting_for_tails(state: State, config: Config) -> dict[TopicPartition, tuple[int, ...]]:
     """The partitions that rule 2 concerns, and the brokers whose log ends are to be compared."""
     return {
         name: candidates
         for name, record in state.partitions()
-        if record.leader == NO_NODE and record.unsafe and _all_live(record, state.brokers)
+        if record.leader == NO_NODE and record.unsafe
+        if not _missing(state.topics[name.topic], record, state.brokers, config)
         if (candidates := _candidates(name, record, state.brokers))
     }
 
 
-def recover(state: State, tails: Mapping[int, Mapping[TopicPartition, LogTail]]) -> Plan[None]:
+def recover(
+    state: State, config: Config, tails: Mapping[int, Mapping[TopicPartition, LogTail]]
+) -> Plan[None]:
     """Rule 2, for the partitions all of whose candidates were heard."""
     draft = Draft(state)
-    for name, candidates in waiting_for_tails(state).items():
+    for name, candidates in waiting_for_tails(state, config).items():
         if any(node not in tails or name not in tails[node] for node in candidates):
             continue
         topic = draft.state.topics[name.topic]
@@ -173,7 +178,8 @@ def _settle_without_heirs(
     name = TopicPartition(topic.name, record.number)
     candidates = _candidates(name, record, live.brokers)
     isr = _listed(record.isr)
-    if unsafe and candidates and _all_live(record, live.brokers):
+    missing = _missing(topic, record, live.brokers, config)
+    if unsafe and candidates and not missing:
         if len(candidates) == 1:
             text = (
                 f"Partition {name}: broker {candidates[0]} leads, the only one that can; it may"
@@ -196,20 +202,22 @@ def _settle_without_heirs(
         settled = replace(record, unsafe=unsafe)
     if settled is record and not live.arrived.intersection(record.isr):
         return _Settled(record)
-    return _Settled(settled, _offline(name, record, unsafe, live))
+    if not unsafe:
+        missing = tuple(node for node in record.isr if node not in live.brokers)
+    return _Settled(settled, _offline(name, settled, missing, live))
 
 
 def _offline(
-    name: TopicPartition, record: PartitionRecord, unsafe: tuple[int, ...], live: Liveness
+    name: TopicPartition, record: PartitionRecord, missing: tuple[int, ...], live: Liveness
 ) -> Report:
-    """Why a partition has no leader, and what helps."""
+    """Why a partition has no leader, and what helps; `missing` are the brokers to wait for."""
+    unsafe = record.unsafe
     damaged = [
         node for node in record.isr if node in live.brokers and name in live.brokers[node].damaged
     ]
-    missing = [node for node in record.isr if node not in live.brokers]
-    why = "the logs of all in-sync replicas are being compared"
+    why = "the logs of all replicas are being compared"
     if missing:
-        why = f"it waits for its in-sync replicas on brokers {_listed(missing)}"
+        why = f"it waits for its replicas on brokers {_listed(missing)}"
     elif damaged:
         why = (
             f"its log is damaged on broker {_listed(damaged)}; to accept the loss, stop that broker"
@@ -229,8 +237,16 @@ def _candidates(
     )
 
 
-def _all_live(record: PartitionRecord, brokers: Mapping[int, Registered]) -> bool:
-    return all(node in brokers for node in record.isr)
+def _missing(
+    topic: TopicRecord,
+    record: PartitionRecord,
+    brokers: Mapping[int, Registered],
+    config: Config,
+) -> tuple[int, ...]:
+    """Whose logs rule 2 must see, and who does not live."""
+    enough = min(config.for_topic(topic.configs).min_insync_replicas, len(record.replicas))
+    holders = record.isr if len(record.isr) >= enough else record.replicas
+    return tuple(node for node in holders if node not in brokers)
 
 
 def _elected(record: PartitionRecord, leader: int, isr: tuple[int, ...]) -> PartitionRecord:

@@ -88,8 +88,8 @@ class Office:
         if not self._processes:
             return
         self._state = review(self._state, self._registered, self._config).state
-        if waiting_for_tails(self._state):
-            self._state = recover(self._state, self._tails(now)).state
+        if waiting_for_tails(self._state, self._config):
+            self._state = recover(self._state, self._config, self._tails(now)).state
         self.push(now)
         yield f"controller: {_outcome(self.record)}"
 

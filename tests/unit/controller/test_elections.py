@@ -60,6 +60,11 @@ def reviewed(state, *registered):
     return plan.state.topics["t"].partitions[0], plan
 
 
+def heard(tails):
+    """How far the log of each broker goes, from (last epoch, log end)."""
+    return {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
+
+
 def outcome(record):
     return record.leader, record.isr, record.leader_epoch - 5, record.partition_epoch - 9
 
@@ -173,14 +178,14 @@ class TestNobodySafe:
         record, plan = reviewed(state, returned(2, tail_safe=False))
         assert outcome(record) == (NO_NODE, (1, 2, 3), 1, 1)
         assert record.unsafe == (2,)
-        assert waiting_for_tails(plan.state) == {}
+        assert waiting_for_tails(plan.state, CONFIG) == {}
         two = returned(2, tail_safe=False), returned(3, tail_safe=False)
         record, plan = reviewed(plan.state, *two)
         assert (outcome(record), record.unsafe) == ((NO_NODE, (1, 2, 3), 1, 1), (2, 3))
-        assert waiting_for_tails(plan.state) == {}
+        assert waiting_for_tails(plan.state, CONFIG) == {}
         record, plan = reviewed(plan.state, *two, returned(1, tail_safe=False))
         assert record.unsafe == (1, 2, 3)
-        assert waiting_for_tails(plan.state) == {NAME: (1, 2, 3)}
+        assert waiting_for_tails(plan.state, CONFIG) == {NAME: (1, 2, 3)}
 
     def test_a_safe_member_ends_the_wait(self):
         """A safe member that comes back leads at once, and the unsafe ones leave the ISR."""
@@ -206,7 +211,9 @@ class TestNobodySafe:
     def test_the_longest_log_leads(self, tails, leader, caplog):
         """The largest (last epoch, log end) leads alone; what may be lost is reported."""
         state = state_of(partition(leader=NO_NODE, unsafe=(1, 2, 3)))
-        plan = recover(state, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()})
+        plan = recover(
+            state, CONFIG, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
+        )
         record = plan.state.topics["t"].partitions[0]
         assert outcome(record) == (leader, (leader,), 1, 1)
         assert record.unsafe == ()
@@ -217,16 +224,34 @@ class TestNobodySafe:
     def test_all_of_them_must_be_heard(self):
         """While one of the live replicas was not asked, nobody is elected."""
         state = state_of(partition(leader=NO_NODE, unsafe=(1, 2, 3)))
-        plan = recover(state, {1: {NAME: LogTail(1, 1)}, 2: {NAME: LogTail(1, 1)}, 3: {}})
+        plan = recover(state, CONFIG, {1: {NAME: LogTail(1, 1)}, 2: {NAME: LogTail(1, 1)}, 3: {}})
         assert (plan.writes, plan.state) == ((), state)
 
     def test_a_replica_that_fell_behind_may_have_the_most(self):
         """A live replica outside the ISR is compared too: it may hold what the ISR lost (K2)."""
         state = state_of(partition(leader=NO_NODE, isr=(1,), unsafe=(1,)))
-        assert waiting_for_tails(state) == {NAME: (1, 2, 3)}
+        assert waiting_for_tails(state, CONFIG) == {NAME: (1, 2, 3)}
         tails = {1: (3, 5), 2: (3, 9), 3: (3, 7)}
-        plan = recover(state, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()})
+        plan = recover(
+            state, CONFIG, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
+        )
         assert plan.state.topics["t"].partitions[0].leader == 2
+
+    def test_an_isr_too_small_to_commit_waits_for_all_replicas(self):
+        """With fewer in sync than min.insync.replicas, what was acknowledged before may be only on
+        replicas that left the ISR: the last member that lost its end does not lead alone (K2)."""
+        two = {"min.insync.replicas": "2"}
+        state = state_of(partition(leader=2, isr=(2,)), live=(), configs=two)
+        alone = returned(2, tail_safe=False)
+        record, plan = reviewed(state, alone, broker(3))
+        assert (record.leader, record.unsafe) == (NO_NODE, (2,))
+        assert waiting_for_tails(plan.state, CONFIG) == {}
+        assert "waits for its replicas on brokers 1" in plan.reports[-1].text
+        record, plan = reviewed(plan.state, alone, broker(3), returned(1))
+        assert waiting_for_tails(plan.state, CONFIG) == {NAME: (1, 2, 3)}
+        tails = {1: {NAME: LogTail(3, 9)}, 2: {NAME: LogTail(3, 5)}, 3: {NAME: LogTail(3, 7)}}
+        plan = recover(plan.state, CONFIG, tails)
+        assert outcome(plan.state.topics["t"].partitions[0])[:2] == (1, (1,))
 
     def test_a_single_replica_leads_at_once(self):
         """A single replica leads with a warning; the next epoch shows what it has."""
