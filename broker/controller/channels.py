@@ -1,6 +1,8 @@
 """The tasks that tell brokers what they have to know: one for each broker and registration.
 
-A round is one push: the requests of `pushes`, sent together on one connection, and their answers.
+A round is one push: the requests of `pushes`, one after the other on one connection, and their
+answers. It ends with the first that is refused as a whole: a full LEADER_AND_ISR that follows a
+part or a deletion that was not taken would have the broker set good logs aside as strays.
 The next round begins when there is something new to tell, or after a pause when something was
 refused. So one push per kind is under way for each broker, and what changes meanwhile is merged. A
 broker that does not answer holds nobody else up. The broker that this controller lives in is told
@@ -19,9 +21,9 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from minibroker.broker.controller.ports import Ports, Surroundings
-from minibroker.broker.controller.pushes import Push, Pushes, Told
+from minibroker.broker.controller.pushes import Push, Pushes, Told, is_refused_whole
 from minibroker.broker.controller.state import Registered, State
-from minibroker.client.channel import ChannelOptions, PendingReply, RpcChannel, open_channel
+from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.replicas import (
@@ -99,8 +101,8 @@ class Channel:
         responses = await send(pushes)
         told = self.pushes.settle(pushes, responses)
         if told is None:
-            errors = sorted({response.error for response in responses if response.error})
-            log.info("Broker %d refuses what it is told: %s", self.pushes.broker.node_id, errors)
+            node_id, error = self.pushes.broker.node_id, responses[-1].error
+            log.info("Broker %d refuses what it is told: error %d", node_id, error)
             return False
         self._note_told(self.pushes.broker.node_id, told)
         return True
@@ -118,13 +120,13 @@ class Channel:
 
 
 async def _send(channel: RpcChannel, pushes: Sequence[Push]) -> Sequence[Any]:
-    """All at once, but one LEADER_AND_ISR after the other: the broker breathes in between."""
-    replies: list[PendingReply] = []
+    """One after the other, until one is refused: each rests on those before it."""
+    responses: list[Any] = []
     for push in pushes:
-        if replies and push.api_key == replies[-1].api_key == ApiKey.LEADER_AND_ISR:
-            await replies[-1].wait()
-        replies.append(channel.start(push.api_key, push.request))
-    return [await reply.wait() for reply in replies]
+        responses.append(await channel.call(push.api_key, push.request))
+        if is_refused_whole(responses[-1]):
+            break
+    return responses
 
 
 def _local(ports: Ports) -> Send:
@@ -141,6 +143,8 @@ def _local(ports: Ports) -> Send:
         for push in pushes:
             await trio.lowlevel.checkpoint()
             responses.append(calls[push.api_key](push.request, trio.current_time()))
+            if is_refused_whole(responses[-1]):
+                break
         return responses
 
     return send

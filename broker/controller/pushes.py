@@ -13,7 +13,7 @@ A push is up to three kinds of requests, in this order on one connection:
 * LEADER_AND_ISR.
 
 Requests have a size limit, and a broker that makes logs serves nobody else meanwhile. So a large
-push comes in parts, and a part of a LEADER_AND_ISR is sent when the one before is answered. Of a
+push comes in parts, each sent when the one before is answered. Of a
 full LEADER_AND_ISR the last part is marked full (only then are the logs known that have no role),
 of a full UPDATE_METADATA the first (it replaces what was known, the others add to it).
 
@@ -43,13 +43,16 @@ from minibroker.protocol.constants import (
 )
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     LiveBroker,
     PartitionObeyed,
     PartitionState,
     StoppedPartition,
     StopReplicaRequest,
+    StopReplicaResponse,
     TopicState,
     UpdateMetadataRequest,
+    UpdateMetadataResponse,
 )
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import TopicPartition
@@ -151,9 +154,9 @@ class Pushes:
         self._is_full = True
 
     def settle(self, pushes: Sequence[Push], responses: Sequence[Any]) -> Told | None:
-        """What the broker answered to the last push; None if it refused a request as a whole."""
-        assert len(pushes) == len(responses)
-        if any(response.error for response in responses):
+        """What the broker answered to the last push; None if it refused a request as a whole,
+        after which the others were not sent."""
+        if responses and is_refused_whole(responses[-1]):
             self.fail()
             return None
         asked, failed = set[bytes](), set[str]()
@@ -231,6 +234,13 @@ class Pushes:
                 is_full=self._is_full and number == len(parts),
             )
             yield Push(ApiKey.LEADER_AND_ISR, request)
+
+
+def is_refused_whole(response: Any) -> bool:
+    """Whether nothing of the request was done."""
+    return isinstance(
+        response, LeaderAndIsrResponse | StopReplicaResponse | UpdateMetadataResponse
+    ) and bool(response.error)
 
 
 class _States:
