@@ -91,7 +91,7 @@ def test_a_cut_below_the_own_high_watermark_is_refused():
 
 
 def test_the_last_replica_standing_does_not_lead_without_its_tail():
-    """What was acknowledged before the ISR shrank to one survives the lost tail of that one (K2)."""
+    """What was acknowledged before the ISR shrank survives the lost tail of its last one (K2)."""
     told = played("last-replica", "alone", "epoch")
     assert [state.mark for state in after(told, "3 returns")][1:] == [RoleMark.OFFLINE] * 2
     assert "acknowledged: a on 1,2,3. The replicas agree." in told.verdict
