@@ -33,11 +33,11 @@ from tests.sim.workload import (
     reread,
 )
 
-CHAOS_S = 20.0
+CHAOS_S = 15.0
 REST_S_MAX = 120.0
 PRODUCERS = 2
 FLUSHES = ("never", "interval", "always")
-NETWORK = NetworkOptions(delay_s_min=0.0005, delay_s_max=0.01)
+NETWORK = NetworkOptions(delay_s_min=0.001, delay_s_max=0.02)
 
 
 class Told(NamedTuple):
