@@ -184,7 +184,7 @@ class Hosted:
         log = partition.log
         if log.damage is None:
             return True
-        if state.leader in (self._host.broker_id, NO_NODE) or self._host.broker_id in state.isr:
+        if state.leader == NO_NODE or self._host.broker_id in state.isr:
             return False
         logger.warning(
             "%s: cut at offset %d, where records were lost (%s), to be copied from broker %d",

@@ -273,7 +273,7 @@ class Replicas:
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
         """The controller's answer to a proposal; False if it shall be asked again."""
         partition = self._partitions.get(TopicPartition(proposal.topic, proposal.partition))
-        if partition is None or partition.topic_id != proposal.topic_id:
+        if partition is None:
             return True
         version = partition.version
         change = partition.resolve(proposal, answer, now)
@@ -283,6 +283,4 @@ class Replicas:
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
             self._hosted.log(partition, confirmed_text(partition, role))
-            # A waiting acks=all may have too few replicas now, or enough.
-            self._parts.purgatory.notify(partition.topic_partition)
         return True

@@ -43,6 +43,37 @@ async def test_acks_all_waits_for_the_isr(autojump_clock: trio.testing.MockClock
     assert done.partitions[0] == PartitionProduced("t", 0, 0, 0, -1, 0)
 
 
+async def test_a_follower_s_fetch_wakes_the_producer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A16: the answer comes when the last follower's fetch is noted, or the shrink confirmed, and
+    not at the deadline."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    first = parked(node, request_of(batch_of(), acks=ACKS_ALL))
+
+    async def fetch() -> None:
+        await trio.sleep(0.1)
+        node.followed(2, 1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch)
+        assert (await node.purgatory.settle(first)).partitions[0].error == 0
+    assert trio.current_time() < 0.2
+    second = parked(node, request_of(batch_of(), acks=ACKS_ALL))
+
+    async def shrink() -> None:
+        await trio.sleep(0.1)
+        node.replicas.review_isrs(1e6)
+        (proposal,) = node.isr_changes.take_nowait()
+        node.replicas.resolve(proposal, PartitionAltered(*T0, 0, 1, 0, 1, (1,)), 1e6)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(shrink)
+        assert (await node.purgatory.settle(second)).partitions[0].error == 0
+    assert trio.current_time() < 0.4
+
+
 async def test_acks_all_late_says_so_and_keeps_the_record(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -205,6 +205,29 @@ def test_another_role_ends_the_rest(change: str) -> None:
         assert fetched.error or len(fetched.records)
 
 
+def test_who_went_back_meanwhile_does_not_rest() -> None:
+    """A1: a fetch past the session, from further back, moves the progress; the session's next one
+    moves it again, though nothing else has changed."""
+    node, session_id = resting(NAMES[0])
+    append(node, batch_of())
+    ask(node, want(1), replica_id=2, session_id=session_id, session_epoch=2)
+    waits(node, replica_id=2, session_id=session_id, session_epoch=3)
+    progress = node.leader().progress_of(2)
+    assert progress is not None
+    ask(node, want(0), replica_id=2)
+    assert progress.log_end == 0
+    waits(node, replica_id=2, session_id=session_id, session_epoch=4)
+    assert progress.log_end == 1
+
+
+def test_an_impatient_fetch_of_resting_partitions_is_answered_at_once() -> None:
+    """FET-03: min bytes 0 does not wait, though there is nothing to say."""
+    node, session_id = resting(*NAMES)
+    done = ask(node, replica_id=2, session_id=session_id, session_epoch=2, bytes_min=0)
+    assert isinstance(done, FetchResponse)
+    assert done.partitions == ()
+
+
 def test_who_rests_outside_the_isr_asks_to_join() -> None:
     """A3: the fetch of a replica at the end that was taken out of the in-sync set proposes it."""
     node, session_id = resting(*NAMES[:2])
