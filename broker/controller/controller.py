@@ -127,9 +127,11 @@ class Controller:
     def note_brokers(self, revision: int, registered: Mapping[int, Registered]) -> None:
         """The registrations as the store had them at a revision."""
         if revision > self._revision:
-            self._revision, self._registered = revision, registered
-            self._is_review_due = True
-            self._work.set()
+            self._revision = revision
+            if registered != self._registered:
+                self._registered = registered
+                self._is_review_due = True
+                self._work.set()
 
     def dismiss(self) -> None:
         """It is over: who still waits is told so."""

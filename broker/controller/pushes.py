@@ -13,9 +13,9 @@ A push is up to three kinds of requests, in this order on one connection:
 * LEADER_AND_ISR.
 
 Requests have a size limit, and a broker that makes logs serves nobody else meanwhile. So a large
-push comes in parts, each sent when the one before is answered. Of a
-full LEADER_AND_ISR the last part is marked full (only then are the logs known that have no role),
-of a full UPDATE_METADATA the first (it replaces what was known, the others add to it).
+push comes in parts, each sent when the one before is answered. Of a full LEADER_AND_ISR the last
+part is marked full (only then are the logs known that have no role), of a full UPDATE_METADATA the
+first (it replaces what was known, the others add to it).
 
 A partition that a broker refuses is told again later, where that can help: while its disk is full,
 or an older topic of the same name is still in the way. FENCED_LEADER_EPOCH is no such case: the

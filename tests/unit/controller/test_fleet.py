@@ -16,6 +16,7 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
     IsrMember,
     LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     PartitionChange,
     UpdateMetadataRequest,
 )
@@ -25,6 +26,7 @@ from minibroker.protocol.messages.topics import (
     NewTopic,
 )
 from minibroker.protocol.types import TopicPartition
+from tests.unit.controller.fake_replicas import FakeReplicas
 from tests.unit.controller.fleet import T0, open_fleet
 
 
@@ -351,3 +353,29 @@ async def test_one_loss_is_one_transaction_and_one_push(autojump_clock):
             kinds = [type(request) for request in fleet[node].replicas.requests]
             assert kinds == [UpdateMetadataRequest, LeaderAndIsrRequest]
             assert len(fleet[node].replicas.requests[1].partitions) == 300
+
+
+async def test_nothing_is_told_after_a_refusal(autojump_clock):
+    """A request refused as a whole ends its push: a full LEADER_AND_ISR must not follow a part
+    that was not taken, or the logs of that part would be strays."""
+    async with open_fleet(2) as fleet:
+        await fleet.create(partitions=20, replicas=2)
+        replicas, orders = fleet[2].replicas, []
+
+        def refuse_once(request, now):
+            orders.append(request)
+            if len(orders) == 1:
+                return LeaderAndIsrResponse(ErrorCode.STALE_BROKER_EPOCH)
+            return FakeReplicas.take_roles(replicas, request, now)
+
+        async def is_full():
+            return bool(orders) and orders[-1].is_full
+
+        replicas.take_roles = refuse_once
+        await fleet[1].kill()
+        await fleet[1].start()
+        await fleet.until(is_full, "all roles")
+        first, *again = orders
+        assert not first.is_full
+        assert [order.is_full for order in again] == [False] * (len(again) - 1) + [True]
+        assert sum(len(order.partitions) for order in again) == 20
