@@ -24,6 +24,9 @@ from tests.unit.log.workbench import NOW, Bench
 
 EPOCH = 5
 ENDPOINT = Endpoint("broker-1", 9092)
+A, B, C = (TopicPartition("t", number) for number in range(3))
+ROUND_TRIPS_S = 0.03  # two or three of them, with all that is sent
+LONG_POLL_S = 0.5
 
 
 def state_of(
@@ -98,3 +101,17 @@ async def cluster(
         nursery.start_soon(broker.fetchers.run)
         yield leader, broker
         nursery.cancel_scope.cancel()
+
+
+def is_same(leader: LogLeader, broker: Broker, name: TopicPartition) -> bool:
+    """Whether the files of the segments are equal, byte for byte."""
+    one, other = leader.logs[name], broker.benches[name]
+    return one.bases() == other.bases() and all(
+        one.files.read_bytes(one.path(base)) == other.files.read_bytes(other.path(base))
+        for base in one.bases()
+    )
+
+
+async def settle() -> None:
+    """Longer than anything takes that does not wait."""
+    await trio.sleep(2)
