@@ -206,18 +206,20 @@ def test_another_role_ends_the_rest(change: str) -> None:
 
 
 def test_who_went_back_meanwhile_does_not_rest() -> None:
-    """A1: a fetch past the session, from further back, moves the progress; the session's next one
-    moves it again, though nothing else has changed."""
-    node, session_id = resting(NAMES[0])
+    """A2: a fetch past the session, from further back, holds the high watermark; the session's next
+    one lets it rise, though nothing else has changed for that partition."""
+    node = Node()
+    node.live(1, 2, 3)
+    node.lead(state_of(isr=(1, 2, 3), replicas=(1, 2, 3)))
     append(node, batch_of())
-    ask(node, want(1), replica_id=2, session_id=session_id, session_epoch=2)
-    waits(node, replica_id=2, session_id=session_id, session_epoch=3)
-    progress = node.leader().progress_of(2)
-    assert progress is not None
+    opened = ask(node, want(1), replica_id=2, session_epoch=0)
+    assert isinstance(opened, FetchResponse)
+    waits(node, replica_id=2, session_id=opened.session_id, session_epoch=1)
     ask(node, want(0), replica_id=2)
-    assert progress.log_end == 0
-    waits(node, replica_id=2, session_id=session_id, session_epoch=4)
-    assert progress.log_end == 1
+    ask(node, want(1), replica_id=3, wait_ms_max=0)
+    assert node.partition().high_watermark == 0
+    ask(node, replica_id=2, session_id=opened.session_id, session_epoch=2)
+    assert node.partition().high_watermark == 1
 
 
 def test_an_impatient_fetch_of_resting_partitions_is_answered_at_once() -> None:
