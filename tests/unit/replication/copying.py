@@ -24,7 +24,7 @@ from tests.unit.log.workbench import NOW, Bench
 
 EPOCH = 5
 ENDPOINT = Endpoint("broker-1", 9092)
-A, B, C = (TopicPartition("t", number) for number in range(3))
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 ROUND_TRIPS_S = 0.03  # two or three of them, with all that is sent
 LONG_POLL_S = 0.5
 
