@@ -3,7 +3,8 @@
 A fetch is answered at once if it will not wait, asks for nothing, has `bytes_min` to read, or has a
 partition whose answer is an error or a divergence. Otherwise it is parked under its partitions.
 Each attempt looks at the partitions as they are then, by arithmetic over the index, and the answer
-is read from the log only when it is due: nothing that was found while waiting is kept.
+is read from the log only when it is due. All that is kept of a look is that a partition had nothing
+to say (`Calm`), for as long as it does not change: of hundreds of partitions most are at rest.
 
 A consumer reads up to the high watermark, a follower up to the log end. An offset between high
 watermark and log end is no error: a new leader may not know yet that it is committed, so there is
