@@ -194,10 +194,11 @@ class ControllerNode:
         if config.controlled_shutdown_enable:
             for attempt in range(1 + config.controlled_shutdown_max_retries):
                 if attempt:
-                    await trio.sleep(config.controlled_shutdown_retry_backoff_ms / 1000)
+                    await self._pause(config.controlled_shutdown_retry_backoff_ms / 1000)
                 if await self._is_let_go() or not await self._may_others_lead():
                     break
-        self._is_leaving = True
+        # Not before: where all leave at once, one of them must let the others go.
+        self._has_left = True
         await self._resign()
 
     async def close(self) -> None:

@@ -147,6 +147,8 @@ async def test_a_controlled_shutdown_moves_leaders_first(autojump_clock):
         assert 1 not in leaders
         assert 1 not in fleet[1].leaders().values()
         assert fleet[1].replicas.image.brokers[1].is_shutting_down
+        await trio.sleep(0.1)
+        assert fleet.controller.node_id != 1
         await fleet[1].kill()
         await fleet[1].node.close()
         await fleet.settled()

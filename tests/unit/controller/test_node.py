@@ -227,3 +227,13 @@ async def test_a_clean_stop_without_the_store(autojump_clock, caplog):
             await fleet[2].stop()
         assert "will lapse" in caplog.text
         await fleet.settled()
+
+
+async def test_who_has_left_does_not_stand_again(autojump_clock):
+    """Between its leave and its end a broker lets others be controller, even if there is none."""
+    async with open_fleet(1) as fleet:
+        await fleet[1].node.leave()
+        await trio.sleep(2)
+        assert not fleet[1].node.is_controller
+        assert (await fleet.store.get("")).entries.keys().isdisjoint({"controller"})
+        assert "brokers/1" in (await fleet.store.get("brokers/")).entries
