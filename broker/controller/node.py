@@ -326,6 +326,14 @@ class ControllerNode:
         log.warning("No controller answered the request to leave")
         return True
 
+    async def _pause(self, seconds: float) -> None:
+        """Before asking again: as long as it can help."""
+        with trio.move_on_after(seconds):
+            changed = self._changed
+            while await self._may_others_lead():
+                await changed.wait()
+                changed = self._changed
+
     async def _may_others_lead(self) -> bool:
         """Whether some other broker lives and stays, so that to ask again can help."""
         try:

@@ -88,7 +88,7 @@ class FakeReplicas:
     def describe(self, request: DescribeReplicasRequest, now: float) -> DescribeReplicasResponse:
         return DescribeReplicasResponse(
             self._broker.node_id,
-            self._broker.node.broker_epoch,
+            self._broker.claimed_epoch or self._broker.node.broker_epoch,
             tuple(
                 ReplicaDescription(*name, topic_id, last_epoch=epoch, log_end=end)
                 for name, topic_id in self.logs.items()

@@ -23,6 +23,12 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
 from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages.control import (
+    AlterPartitionRequest,
+    IsrMember,
+    PartitionChange,
+)
 from minibroker.protocol.messages.topics import (
     ConfigEntry,
     CreateTopicsRequest,
@@ -91,6 +97,7 @@ class FakeBroker:
         self.directory_id = f"directory-{node_id}"
         self.directory: dict[TopicPartition, bytes] = {}  # topic ids of the logs in it
         self.tails: dict[TopicPartition, tuple[int, int]] = {}  # their last epochs and ends
+        self.claimed_epoch: int | None = None  # in what it says of its logs, instead of its own
         self.run = 0
         self.is_running = False
         self._fleet = fleet
@@ -233,6 +240,17 @@ class Fleet:
         result = (await job.wait()).topics[0]
         assert not result.error, result
         return result
+
+    async def alter_isr(self, leader: int, *isr: int) -> Any:
+        """What the broker that leads t-0 would ask for; the answer."""
+        record, topic = await self.record(), (await self.state()).topics["t"]
+        change = PartitionChange(
+            *("t", topic.id, 0, record.leader_epoch, record.partition_epoch),
+            tuple(IsrMember(node) for node in isr),
+        )
+        node = self[leader].node
+        request = AlterPartitionRequest(leader, node.broker_epoch, (change,))
+        return (await node.call(ApiKey.ALTER_PARTITION, request)).partitions[0]
 
     async def state(self) -> State:
         """What the store says."""

@@ -5,7 +5,7 @@ import trio
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.requests import is_refused
 from minibroker.broker.metadata.store import NO_LEASE
-from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     ConfigChange,
@@ -14,10 +14,8 @@ from minibroker.protocol.messages.configs import (
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
-    IsrMember,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
-    PartitionChange,
     UpdateMetadataRequest,
 )
 from minibroker.protocol.messages.topics import (
@@ -110,63 +108,6 @@ async def test_an_unsafe_return_is_seen(autojump_clock):
         assert all(2 not in record.isr for _, record in (await fleet.state()).partitions())
 
 
-async def test_all_lost_their_power(autojump_clock):
-    """4.11: all come back unsafe, one by one; the one with the most leads once all are there."""
-    async with open_fleet() as fleet:
-        await fleet.create(replicas=3)
-        replicas = (await fleet.record()).replicas
-        for broker in fleet.running:
-            broker.tails[T0] = (0, {1: 5, 2: 6, 3: 7}[broker.node_id])
-            await broker.kill()
-        await trio.sleep(1.5)
-        for node in (3, 1):
-            await fleet[node].start(tail_safe=False)
-        await fleet.settled()
-        record = await fleet.record()
-        assert (record.leader, record.isr) == (NO_NODE, replicas)
-        assert sorted(record.unsafe) == [1, 3]
-        await fleet[2].start(tail_safe=False)
-
-        async def is_led():
-            return (await fleet.record()).leader != NO_NODE
-
-        await fleet.until(is_led, "a leader")
-        record = await fleet.record()
-        assert (record.leader, record.isr, record.unsafe) == (3, (3,), ())
-        await fleet.settled()
-
-
-async def test_a_controlled_shutdown_moves_leaders_first(autojump_clock):
-    """CTL-11: when `leave` returns, others lead and everybody knows; no lease had to end."""
-    async with open_fleet() as fleet:
-        await fleet.create(partitions=3, replicas=3)
-        began_at = trio.current_time()
-        await fleet[1].node.leave()
-        assert trio.current_time() - began_at < 0.2
-        leaders = [record.leader for _, record in (await fleet.state()).partitions()]
-        assert 1 not in leaders
-        assert 1 not in fleet[1].leaders().values()
-        assert fleet[1].replicas.image.brokers[1].is_shutting_down
-        await trio.sleep(0.1)
-        assert fleet.controller.node_id != 1
-        await fleet[1].kill()
-        await fleet[1].node.close()
-        await fleet.settled()
-        assert trio.current_time() - began_at < 0.5
-
-
-async def test_all_stop_at_once(autojump_clock):
-    """Brokers that stop together do not wait for each other to take over."""
-    async with open_fleet() as fleet:
-        await fleet.create(partitions=3, replicas=3)
-        began_at = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            for broker in fleet.running:
-                nursery.start_soon(broker.stop)
-        assert trio.current_time() - began_at < 2
-        assert (await fleet.store.get("brokers/")).entries == {}
-
-
 async def test_a_broker_cut_off_from_the_store_is_replaced(autojump_clock):
     """It stops believing in its lease before the others do, and joins again when it can."""
     async with open_fleet() as fleet:
@@ -243,7 +184,7 @@ async def test_unclean_election_may_be_allowed_later(autojump_clock):
     async with open_fleet() as fleet:
         await fleet.create(replicas=2)
         first, second = (await fleet.record()).replicas
-        await alter_isr(fleet, first, first)
+        await fleet.alter_isr(first, first)
         await fleet[first].kill()
         await fleet.settled()
         assert (await fleet.record()).leader == NO_NODE
@@ -255,28 +196,12 @@ async def test_unclean_election_may_be_allowed_later(autojump_clock):
         assert (record.leader, record.isr, record.leader_epoch) == (second, (second,), 2)
 
 
-async def alter_isr(fleet, leader, *isr):
-    """What the leader's broker would ask for."""
-    record, topic = await fleet.record(), (await fleet.state()).topics["t"]
-    change = PartitionChange(
-        "t",
-        topic.id,
-        0,
-        record.leader_epoch,
-        record.partition_epoch,
-        tuple(IsrMember(node) for node in isr),
-    )
-    request = AlterPartitionRequest(leader, fleet[leader].node.broker_epoch, (change,))
-    answer = await fleet[leader].node.call(ApiKey.ALTER_PARTITION, request)
-    return answer.partitions[0]
-
-
 async def test_a_leader_changes_its_isr_through_another_broker(autojump_clock):
     """ALTER_PARTITION goes to whoever is controller; all brokers hear of the outcome (CTL-09)."""
     async with open_fleet() as fleet:
         await fleet.create(partitions=1, replicas=3)
         leader = (await fleet.record()).leader
-        altered = await alter_isr(fleet, leader, leader)
+        altered = await fleet.alter_isr(leader, leader)
         assert (altered.error, altered.isr, altered.partition_epoch) == (0, (leader,), 1)
         await fleet.settled()
 

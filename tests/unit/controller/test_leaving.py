@@ -1,0 +1,111 @@
+"""Brokers that stop cleanly, one or all, and brokers that all come back with something lost."""
+
+import trio
+
+from minibroker.protocol.constants import NO_NODE
+from tests.unit.controller.fleet import T0, open_fleet
+
+
+async def test_a_controlled_shutdown_moves_leaders_first(autojump_clock):
+    """CTL-11: when `leave` returns, others lead and everybody knows; no lease had to end."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        began_at = trio.current_time()
+        await fleet[1].node.leave()
+        assert trio.current_time() - began_at < 0.2
+        leaders = [record.leader for _, record in (await fleet.state()).partitions()]
+        assert 1 not in leaders
+        assert 1 not in fleet[1].leaders().values()
+        assert fleet[1].replicas.image.brokers[1].is_shutting_down
+        await trio.sleep(0.1)
+        assert fleet.controller.node_id != 1
+        await fleet[1].kill()
+        await fleet[1].node.close()
+        await fleet.settled()
+        assert trio.current_time() - began_at < 0.5
+
+
+async def test_a_last_replica_asks_again(autojump_clock):
+    """CTL-11: while another replica may catch up, the request is repeated after a pause."""
+    async with open_fleet(2) as fleet:
+        await fleet.create(replicas=2)
+        leader, follower = (await fleet.record()).replicas
+        await fleet.alter_isr(leader, leader)
+        began_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fleet[leader].node.leave)
+            await trio.sleep(1)
+            assert (await fleet.record()).leader == leader
+            assert (await fleet.alter_isr(leader, leader, follower)).error == 0
+        assert 5 <= trio.current_time() - began_at < 6
+        assert (await fleet.record()).leader == follower
+
+
+async def test_nobody_to_wait_for(autojump_clock):
+    """The pause ends when the last other broker goes: to ask again cannot help any more."""
+    async with open_fleet(2) as fleet:
+        await fleet.create(replicas=2)
+        leader, follower = (await fleet.record()).replicas
+        await fleet.alter_isr(leader, leader)
+        began_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fleet[leader].node.leave)
+            await trio.sleep(1)
+            await fleet[follower].stop()
+        assert trio.current_time() - began_at < 2
+
+
+async def test_all_stop_at_once(autojump_clock):
+    """Brokers that stop together do not wait for each other to take over."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=3, replicas=3)
+        began_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for broker in fleet.running:
+                nursery.start_soon(broker.stop)
+        assert trio.current_time() - began_at < 2
+        assert (await fleet.store.get("brokers/")).entries == {}
+
+
+async def test_all_lost_their_power(autojump_clock):
+    """4.11: all come back unsafe, one by one; the one with the most leads once all are there."""
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=3)
+        replicas = (await fleet.record()).replicas
+        for broker in fleet.running:
+            broker.tails[T0] = (0, {1: 5, 2: 6, 3: 7}[broker.node_id])
+            await broker.kill()
+        await trio.sleep(1.5)
+        for node in (3, 1):
+            await fleet[node].start(tail_safe=False)
+        await fleet.settled()
+        record = await fleet.record()
+        assert (record.leader, record.isr) == (NO_NODE, replicas)
+        assert sorted(record.unsafe) == [1, 3]
+        await fleet[2].start(tail_safe=False)
+
+        async def is_led():
+            return (await fleet.record()).leader != NO_NODE
+
+        await fleet.until(is_led, "a leader")
+        record = await fleet.record()
+        assert (record.leader, record.isr, record.unsafe) == (3, (3,), ())
+        await fleet.settled()
+
+
+async def test_a_log_end_of_a_former_life_does_not_count(autojump_clock):
+    """What a broker says of its logs in another registration is not compared."""
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=3)
+        for broker in fleet.running:
+            await broker.kill()
+        await trio.sleep(1.5)
+        for broker in fleet.brokers.values():
+            broker.claimed_epoch = 1
+            await broker.start(tail_safe=False)
+        await trio.sleep(3)
+        assert (await fleet.record()).leader == NO_NODE
+        for broker in fleet.brokers.values():
+            broker.claimed_epoch = None
+        await trio.sleep(3)
+        assert (await fleet.record()).leader != NO_NODE
