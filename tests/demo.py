@@ -56,6 +56,7 @@ class Story:
     log_count: int = 0
     events: list[tuple[float, str]] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
+    progress: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
     def note(self, event: str) -> None:
         """Something was done to the cluster just now."""
@@ -67,6 +68,7 @@ class Story:
             self.differences.append(f"a batch was not delivered: {delivery.error}")
             return
         self.delivered += delivery.record_count
+        self.progress.unpark_all()
 
 
 async def produce(address: str, lines: Lines, story: Story) -> None:
@@ -85,7 +87,7 @@ async def torment(cluster: ClusterProcesses, story: Story) -> None:
     history = story.history
     for number, fault in enumerate(("kill", "kill", "pause"), start=1):
         while story.delivered < story.line_count * number / 5:
-            await trio.sleep(REST_S)
+            await story.progress.park()
         await history.wait_for_isr(BROKER_COUNT)
         leader = history.latest[0].leader
         if fault == "kill":
