@@ -237,3 +237,15 @@ async def test_who_has_left_does_not_stand_again(autojump_clock):
         assert not fleet[1].node.is_controller
         assert (await fleet.store.get("")).entries.keys().isdisjoint({"controller"})
         assert "brokers/1" in (await fleet.store.get("brokers/")).entries
+
+
+async def test_a_call_finds_who_took_over(autojump_clock):
+    """Who is asked and is not controller any more says so, and the caller looks again."""
+    async with open_fleet() as fleet:
+        fleet[3].store.is_cut = True
+        await fleet[1].node.leave()
+        job = fleet[3].node.forward(CreateTopicsRequest((NewTopic("t"),)))
+        await trio.sleep(0.3)
+        assert job.result is None
+        fleet[3].store.is_cut = False
+        assert (await job.wait()).topics[0].error == 0
