@@ -33,7 +33,7 @@ from minibroker.broker.config import load
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.client.options import Seams
-from minibroker.testing.disk import SimulatedFiles
+from minibroker.testing.disk import SimulatedFiles, Tail
 from minibroker.testing.network import DEFAULT_OPTIONS, NetworkOptions, SimulatedNetwork
 from minibroker.testing.pause import PROCESS, Pauses
 from minibroker.testing.store import StoreLink
@@ -72,6 +72,7 @@ class SimulatedBroker:
     """One broker and its machine. Not running until `start`.
 
     `life` counts the processes it was; `replicas` are those of the last one, once it has any.
+    With `may_fail` what ends the process is kept in `failure` instead of raised.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class SimulatedBroker:
         self.wall_shift_ms = 0  # how wrong its wall clock is
         self.is_running = False
         self.is_serving = False
+        self.may_fail = False
+        self.failure: Exception | None = None
         self.life = 0
         self.replicas: Replicas | None = None
         self._world = world
@@ -136,12 +139,14 @@ class SimulatedBroker:
         try:
             with self._scope:
                 await serve(self._config, system, self._shutdown, answer)
-        except Exception:
+        except Exception as error:
             # Tasks of a dead process may still stumble over its dead files until they are gone.
             if not self._scope.cancel_called:
-                raise
+                self.failure = error
+                if not self.may_fail:
+                    raise
         finally:
-            if self._scope.cancel_called and not self.is_serving:
+            if (self._scope.cancel_called or self.may_fail) and not self.is_serving:
                 task_status.started()
             self.is_running = self.is_serving = False
             self._ended.set()
@@ -180,9 +185,9 @@ class SimulatedBroker:
         self.crash()
         await self.wait_ended()
 
-    async def power_off(self) -> None:
+    async def power_off(self, tail: Tail = Tail.BY_CHANCE) -> None:
         """The machine stops, and comes back with another boot id."""
-        self.files.power_off()
+        self.files.power_off(tail)
         self._boot += 1
         self._die()
         await self.wait_ended()

@@ -1,0 +1,210 @@
+"""Disks and data directories that fail in a cluster of three: rows of docs/faults.md.
+
+Each story does one harm to what one broker stands on, and ends with all replicas in sync and equal,
+and with all that was acknowledged in its place. Where bytes rot on purpose the checkers do not look
+on, and the story compares itself.
+"""
+
+import copy
+
+import pytest
+import trio
+
+from minibroker.broker.log.directory import DataDirectoryError
+from minibroker.testing.cluster import DATA_DIRECTORY, SimulatedBroker
+from minibroker.testing.disk import SimulatedFiles
+from tests.sim.trial import LAG_S, LOG, SESSION_S, Trial, open_trial, play, rot
+
+
+def victim_of(trial: Trial, who: str) -> SimulatedBroker:
+    """The leader, or one of those who copy from it."""
+    return trial.leader if who == "leader" else trial.followers[0]
+
+
+# -- rot
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+@pytest.mark.parametrize("offset", [4, 9], ids=["middle", "tail"])
+def test_rot_that_a_restart_finds_is_copied_anew(
+    who: str, offset: int, caplog: pytest.LogCaptureFixture
+):
+    """A batch on one disk is not what it was, in the middle or at the end, below the high
+    watermark: recovery finds it, the replica leaves the in-sync set, is cut and copies again."""
+
+    async def story() -> None:
+        async with open_trial(is_watched=False) as trial:
+            await trial.send(10)
+            await trio.sleep(6)  # high watermarks are on the disk
+            victim = victim_of(trial, who)
+            await victim.kill()
+            rot(victim, offset)
+            await victim.start()
+            await trial.send(5)
+            await trial.settle()
+            assert victim.files.exists(LOG / f"{offset:020}.damaged-accepted")
+
+    play(story)
+    assert "is damaged" in caplog.text
+    assert f"cut at offset {offset}, where records were lost" in caplog.text
+
+
+def test_rot_on_a_follower_shows_when_it_leads():
+    """A follower whose log rots while it runs serves nothing of it: nobody is harmed."""
+
+    async def story() -> None:
+        async with open_trial(is_watched=False) as trial:
+            await trial.send(10)
+            victim = trial.followers[0]
+            rot(victim, 4)
+            await trial.send(5)
+            assert await trial.consume() == [*trial.acked.values()]
+
+    play(story)
+
+
+# -- full disks, failed syncs
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_full_disk_passes(who: str, caplog: pytest.LogCaptureFixture):
+    """A leader without room refuses appends until there is some; a follower leaves the in-sync set
+    and returns. Neither changes who leads."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            victim = victim_of(trial, who)
+            victim.files.space_bytes = victim.files.used_bytes + 10
+            if who == "leader":
+                with pytest.raises(trio.TooSlowError):
+                    await trial.send(1, wait_s=2 * LAG_S)
+            else:
+                await trial.send(5, wait_s=2 * LAG_S)
+                await trial.until(lambda agreed: victim.node_id not in agreed.isr)
+            victim.files.space_bytes = None
+            await trial.send(5)
+            await trial.settle()
+            assert (await trial.agreed()).leader_epoch == 0
+
+    play(story)
+    assert "the disk is full" in caplog.text
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_failed_fsync_ends_its_broker_alone(who: str):
+    """The broker ends and says why; others lead, and at its return what it did not sync is not
+    believed: it leaves the in-sync set and copies again."""
+
+    async def story() -> None:
+        async with open_trial(flush="always") as trial:
+            await trial.send(5)
+            victim = victim_of(trial, who)
+            victim.may_fail = True
+            victim.files.fail("sync", name=".log")
+            await trial.send(5, wait_s=LAG_S + 3 * SESSION_S)
+            await victim.wait_ended()
+            assert isinstance(victim.failure, ExceptionGroup)
+            assert victim.failure.subgroup(OSError) is not None
+            assert victim.files.exists(DATA_DIRECTORY / "tail-unsafe")
+            await victim.start()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+# -- data directories
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_an_empty_directory_is_filled(who: str):
+    """A broker that returns with nothing is not in sync, whatever it was, and copies all (4.11)."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(10)
+            victim = victim_of(trial, who)
+            await victim.kill()
+            victim.files = SimulatedFiles(trial.world.rng("new disk"))
+            await victim.start()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_an_older_directory_is_found_out(who: str):
+    """A copy from yesterday, stopped cleanly and put back today, is not in sync (4.11)."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            victim = victim_of(trial, who)
+            await victim.stop()
+            yesterday = copy.deepcopy(victim.files)
+            await victim.start()
+            await trial.settle()
+            await trial.send(5)
+            await victim.kill()
+            victim.files = yesterday
+            await victim.start()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+def test_all_directories_empty_are_not_taken_for_a_new_topic(caplog: pytest.LogCaptureFixture):
+    """Everything is gone: the partition says that it may have lost records, and goes on."""
+
+    async def story() -> None:
+        async with open_trial(is_watched=False) as trial:
+            await trial.send(5)
+            await trial.cluster.kill()
+            for broker in trial.cluster.brokers:
+                broker.files = SimulatedFiles(trial.world.rng(f"new {broker.name}"))
+            await trial.cluster.start()
+            await trial.until(lambda agreed: agreed.leader >= 0)
+            trial.acked.clear()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+    assert "may have lost the end of its log" in caplog.text
+
+
+@pytest.mark.parametrize("whose", ["cluster", "node"])
+def test_a_foreign_directory_is_refused(whose: str):
+    """One of another cluster, or of another broker of this one: that broker does not start and
+    changes nothing in it; the others go on."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            victim, other = trial.followers
+            await victim.stop()
+            own = victim.files
+            if whose == "node":
+                await other.stop()
+                victim.files = copy.deepcopy(other.files)
+                await other.start()
+            else:
+                victim.files = copy.deepcopy(own)
+                meta = DATA_DIRECTORY / "meta.properties"
+                text = own.read_bytes(meta)
+                (line,) = [line for line in text.splitlines() if line.startswith(b"cluster.id")]
+                victim.files.write_atomic(meta, text.replace(line, b"cluster.id=elsewhere"))
+            before = victim.files.operation_count
+            victim.may_fail = True
+            await victim.start()
+            assert isinstance(victim.failure, DataDirectoryError)
+            assert "belongs to another broker or cluster" in str(victim.failure)
+            assert victim.files.operation_count - before <= 2  # its lock
+            await trial.send(5)
+            victim.files = own
+            await victim.start()
+            await trial.settle()
+
+    play(story)

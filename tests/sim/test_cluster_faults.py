@@ -1,0 +1,339 @@
+"""Processes, machines, wires and clocks that fail in a cluster of three: rows of docs/faults.md.
+
+Each story does one harm, and ends with all replicas in sync and equal, and with all that was
+acknowledged in its place. Disks have stories of their own, in `test_cluster_disks.py`.
+"""
+
+import logging
+
+import pytest
+import trio
+
+from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.protocol.constants import ACKS_LEADER, ApiKey, ErrorCode
+from minibroker.protocol.messages.control import LeaderAndIsrRequest, PartitionState
+from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import Endpoint
+from minibroker.testing.cluster import PORT, SimulatedBroker
+from minibroker.testing.disk import Tail
+from tests.sim.trial import LAG_S, SESSION_S, Trial, open_trial, play
+
+HOUR_MS = 3_600_000
+
+
+async def ask(trial: Trial, broker: SimulatedBroker, api_key: ApiKey, request: object) -> object:
+    """One request from a stranger."""
+    network = trial.world.network.host("stranger")
+    async with open_channel(network, Endpoint(broker.name, PORT), ChannelOptions()) as channel:
+        return await channel.call(api_key, request)
+
+
+# -- requests
+
+
+def test_a_stranger_copies_nothing_and_holds_nothing_back():
+    """PAR-19: a fetch from a broker that is no replica is refused, and moves no high watermark."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(3)
+            epoch = (await trial.agreed()).leader_epoch
+            for told, error in (
+                (epoch, ErrorCode.UNKNOWN_LEADER_EPOCH),
+                (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+            ):
+                asked = PartitionFetch("t", 0, 0, leader_epoch=told)
+                request = FetchRequest(replica_id=9, wait_ms_max=0, partitions=(asked,))
+                answer = await ask(trial, trial.leader, ApiKey.FETCH, request)
+                (fetched,) = answer.partitions
+                assert (fetched.error, len(fetched.records)) == (error, 0)
+            await trial.send(3)
+            await trial.settle()
+
+    play(story)
+
+
+def test_orders_of_nobody_change_nothing():
+    """RM-01 to RM-03: orders of an old controller, for a former registration, and of an old leader
+    epoch are refused by a broker at work, and it works on."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(3)
+            leader, agreed = trial.leader, await trial.agreed()
+            epoch = leader.replicas.broker_epoch
+            topic_id = trial.partition(leader).topic_id
+            other = PartitionState("t", topic_id, 0, 2, -1, -1, (2,), agreed.replicas)
+            for sender, error in (
+                ((9, -1, epoch), ErrorCode.STALE_CONTROLLER_EPOCH),
+                ((9, 99, epoch - 1), ErrorCode.STALE_BROKER_EPOCH),
+            ):
+                request = LeaderAndIsrRequest(*sender, (other,))
+                answer = await ask(trial, leader, ApiKey.LEADER_AND_ISR, request)
+                assert answer.error == error
+            in_office = leader.replicas._controller_epoch
+            request = LeaderAndIsrRequest(9, in_office, epoch, (other,))
+            answer = await ask(trial, leader, ApiKey.LEADER_AND_ISR, request)
+            assert answer.partitions[0].error == ErrorCode.FENCED_LEADER_EPOCH
+            assert trial.leader is leader
+            await trial.send(3)
+            await trial.settle()
+
+    play(story)
+
+
+# -- processes
+
+
+@pytest.mark.parametrize("who", ["leader", "follower", "controller"])
+def test_a_killed_broker_is_replaced_and_catches_up(who: str):
+    """Kill of a leader, a follower, the controller: others go on within two sessions."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            controller = trial.cluster.broker(await trial.controller())
+            victims = {"leader": trial.leader, "follower": trial.followers[0]}
+            victim = victims.get(who, controller)
+            await victim.kill()
+            await trial.send(5, wait_s=LAG_S + 2 * SESSION_S)
+            await victim.start()
+            await trial.settle()
+
+    play(story)
+
+
+@pytest.mark.parametrize("flush", ["never", "interval", "always"])
+def test_all_killed_at_once_come_back(flush: str):
+    """Kill of all: what processes wrote is there, and the cluster serves again unaided."""
+
+    async def story() -> None:
+        async with open_trial(flush=flush) as trial:
+            await trial.send(10)
+            await trial.cluster.kill()
+            await trial.cluster.start()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_a_process_that_stood_still_finds_itself_replaced(who: str):
+    """SIGSTOP past the session: another leads, and who wakes up copies from it."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            victim = trial.leader if who == "leader" else trial.followers[0]
+            victim.pause()
+            await trial.send(5, wait_s=LAG_S + 3 * SESSION_S)
+            victim.resume()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+# -- machines
+
+
+@pytest.mark.parametrize("flush", ["never", "interval", "always"])
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_one_lost_tail_loses_nothing(flush: str, who: str):
+    """Power cut of one, whatever `flush`: it may lack its end, so without flush=always it leaves
+    the in-sync set, and copies again; it leads nothing before that (4.11)."""
+
+    async def story() -> None:
+        async with open_trial(flush=flush) as trial:
+            await trial.send(20)
+            victim = trial.leader if who == "leader" else trial.followers[0]
+            await trial.power_off(victim, Tail.LOST)
+            await victim.start()  # before its lease has ended
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+def test_all_tails_lost_lose_nothing_with_flush_always():
+    """Power cut of all with flush=always: nothing that was acknowledged was in a tail (4.12)."""
+
+    async def story() -> None:
+        async with open_trial(flush="always") as trial:
+            await trial.send(20)
+            for broker in trial.cluster.brokers:
+                await trial.power_off(broker, Tail.LOST)
+            await trial.cluster.start()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+def test_of_lost_tails_the_longest_log_leads(caplog: pytest.LogCaptureFixture):
+    """Power cut of all without flush=always: nobody leads before all are back; then who has the
+    most leads, and the log says that something may be lost (4.11)."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(20)
+            for broker in trial.cluster.brokers:
+                tail = Tail.KEPT if broker.node_id == 3 else Tail.LOST
+                await trial.power_off(broker, tail)
+            async with trio.open_nursery() as nursery:
+                for node_id in (1, 2):
+                    nursery.start_soon(trial.cluster.broker(node_id).start)
+            await trio.sleep(5)
+            assert (await trial.agreed()).leader == -1
+            await trial.cluster.start()
+            agreed = await trial.until(lambda agreed: agreed.leader >= 0)
+            assert agreed.leader == 3
+            await trial.send(5)
+            await trial.settle()
+            assert len(trial.acked) == 25
+
+    play(story)
+    assert "replicas on brokers 3" in caplog.text
+    assert "may have lost the end of its log" in caplog.text
+
+
+# -- wires, the store, clocks
+
+
+@pytest.mark.parametrize("how", ["cut", "hold"])
+def test_a_leader_without_the_store_is_replaced(how: str):
+    """A broker cut off from the store loses its lease, and takes no acks=1 after it; what it takes
+    with acks=all it cannot commit; and it comes back by itself."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            old = trial.leader
+            old.link.cut() if how == "cut" else old.link.hold()
+            await trio.sleep(1.5 * SESSION_S)
+            batch = PartitionProduce("t", 0, encode_batch([(1, None, b"lonely", ())]))
+            request = ProduceRequest(ACKS_LEADER, 1_000, (batch,))
+            answer = await ask(trial, old, ApiKey.PRODUCE, request)
+            assert answer.partitions[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            await trial.send(5, wait_s=5)
+            assert trial.leader is not old
+            old.link.heal()
+            await trial.settle()
+
+    play(story)
+
+
+def test_all_without_the_store_go_on_where_they_can():
+    """While nobody reaches the store leaders go on with acks=all; later all is as before."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            for broker in trial.cluster.brokers:
+                broker.link.cut()
+            await trio.sleep(3 * SESSION_S)
+            await trial.send(5, wait_s=2)
+            for broker in trial.cluster.brokers:
+                broker.link.heal()
+            await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_a_leader_cut_off_from_the_others_acknowledges_nothing(is_controller: bool):
+    """A leader that reaches the store and no other broker keeps its lease: nothing new is
+    acknowledged until the cut ends. If it is not the controller its in-sync set stays as it is,
+    and others lead once it is stopped."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            while (trial.leader.node_id == await trial.controller()) != is_controller:
+                await trial.leader.stop()
+                await trial.cluster.start()
+                await trial.settle()
+            old = trial.leader
+            for other in trial.followers:
+                trial.world.network.cut(old.name, other.name)
+            with pytest.raises(trio.TooSlowError):
+                await trial.send(1, wait_s=5 * LAG_S)
+            if is_controller:
+                assert (await trial.agreed()).isr == (old.node_id,)
+                trial.world.network.heal()
+                await trial.send(5, wait_s=5)
+            else:
+                await old.kill()
+                await trial.send(5, wait_s=5)
+                trial.world.network.heal()
+                await old.start()
+            await trial.settle()
+
+    play(story)
+
+
+def test_two_cut_off_from_each_other_change_nothing_for_the_third():
+    """Followers that do not reach each other copy on; no leader changes."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            one, other = trial.followers
+            trial.world.network.cut(one.name, other.name)
+            for _ in range(3):
+                await trial.send(1, wait_s=2)
+                await trio.sleep(LAG_S)
+            assert (await trial.agreed()).leader_epoch == 0
+            trial.world.network.heal()
+            await trial.settle()
+
+    play(story)
+
+
+@pytest.mark.parametrize("how", ["hold", "throttle"])
+def test_a_slow_follower_leaves_and_returns(how: str, caplog: pytest.LogCaptureFixture):
+    """A follower behind a held or slow wire leaves the in-sync set by time, and joins again."""
+    caplog.set_level(logging.INFO)
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            leader, slow = trial.leader, trial.followers[0]
+            if how == "hold":
+                trial.world.network.hold(leader.name, slow.name)
+            else:
+                trial.world.network.throttle(leader.name, slow.name, 5)
+            with trio.move_on_after(3 * LAG_S):
+                while True:
+                    await trial.send(1)
+                    await trio.sleep(0.2)
+            assert slow.node_id not in (await trial.agreed()).isr
+            trial.world.network.heal()
+            await trial.until(lambda agreed: len(agreed.isr) == 3)
+            assert (await trial.agreed()).leader_epoch == 0
+            await trial.settle()
+
+    play(story)
+    assert "Shrinking ISR from" in caplog.text
+    assert "Expanding ISR" in caplog.text
+
+
+@pytest.mark.parametrize("shift_ms", [-HOUR_MS, HOUR_MS])
+def test_a_wall_clock_that_jumps_moves_nobody(shift_ms: int):
+    """No lease, lag or term is measured with the wall clock: leader and in-sync set stay."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            for broker in trial.cluster.brokers:
+                broker.wall_shift_ms = shift_ms
+                await trial.send(3, wait_s=2)
+                await trio.sleep(2 * SESSION_S)
+            agreed = await trial.agreed()
+            assert (agreed.leader_epoch, len(agreed.isr)) == (0, 3)
+            await trial.settle()
+
+    play(story)
