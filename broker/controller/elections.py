@@ -13,7 +13,8 @@ For one partition, in this order:
    replicas that live the one with the most leads (largest last epoch, then log end), which
    `recover` decides once they were asked. If only one can lead it does so at once. Of an ISR below
    `min.insync.replicas` every replica must be alive: what was acknowledged before it shrank is on
-   replicas that have left it, too, and these may be the only ones that still have it (K2).
+   replicas that have left it, too, and these may be the only ones that still have it (K2). One of
+   those that must be alive must be able to lead: next to a damaged log, others prove nothing.
 3. Without heirs, where the topic allows unclean election: any replica that lives.
 4. Otherwise nobody leads, and the ISR stays, so that its members are waited for.
 
@@ -113,8 +114,8 @@ def waiting_for_tails(state: State, config: Config) -> dict[TopicPartition, tupl
         name: candidates
         for name, record in state.partitions()
         if record.leader == NO_NODE and record.unsafe
-        if not _missing(state.topics[name.topic], record, state.brokers, config)
         if (candidates := _candidates(name, record, state.brokers))
+        if _are_heard(_holders(state.topics[name.topic], record, config), candidates, state.brokers)
     }
 
 
@@ -178,8 +179,8 @@ def _settle_without_heirs(
     name = TopicPartition(topic.name, record.number)
     candidates = _candidates(name, record, live.brokers)
     isr = _listed(record.isr)
-    missing = _missing(topic, record, live.brokers, config)
-    if unsafe and candidates and not missing:
+    holders = _holders(topic, record, config)
+    if unsafe and _are_heard(holders, candidates, live.brokers):
         if len(candidates) == 1:
             text = (
                 f"Partition {name}: broker {candidates[0]} leads, the only one that can; it may"
@@ -202,8 +203,8 @@ def _settle_without_heirs(
         settled = replace(record, unsafe=unsafe)
     if settled is record and not live.arrived.intersection(record.isr):
         return _Settled(record)
-    if not unsafe:
-        missing = tuple(node for node in record.isr if node not in live.brokers)
+    awaited = holders if unsafe else record.isr
+    missing = tuple(node for node in awaited if node not in live.brokers)
     return _Settled(settled, _offline(name, settled, missing, live))
 
 
@@ -237,16 +238,17 @@ def _candidates(
     )
 
 
-def _missing(
-    topic: TopicRecord,
-    record: PartitionRecord,
-    brokers: Mapping[int, Registered],
-    config: Config,
-) -> tuple[int, ...]:
-    """Whose logs rule 2 must see, and who does not live."""
+def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tuple[int, ...]:
+    """Whose logs rule 2 must see: together they were sent all that was acknowledged."""
     enough = min(config.for_topic(topic.configs).min_insync_replicas, len(record.replicas))
-    holders = record.isr if len(record.isr) >= enough else record.replicas
-    return tuple(node for node in holders if node not in brokers)
+    return record.isr if len(record.isr) >= enough else record.replicas
+
+
+def _are_heard(
+    holders: tuple[int, ...], candidates: tuple[int, ...], brokers: Mapping[int, Registered]
+) -> bool:
+    """Whether the longest log of the candidates is the longest there is."""
+    return all(node in brokers for node in holders) and any(node in holders for node in candidates)
 
 
 def _elected(record: PartitionRecord, leader: int, isr: tuple[int, ...]) -> PartitionRecord:

@@ -318,9 +318,10 @@ class ControllerNode:
                     continue
                 if response.error or response.remaining:
                     log.warning(
-                        "The request to leave was answered with error %d; still led here: %s",
+                        "The request to leave was answered with error %d; %d partitions are"
+                        " still led here, for want of another in-sync replica that stays",
                         response.error,
-                        ", ".join(map(str, response.remaining)) or "nothing",
+                        len(response.remaining),
                     )
                 return not response.error and not response.remaining
         log.warning("No controller answered the request to leave")
