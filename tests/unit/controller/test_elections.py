@@ -289,6 +289,18 @@ class TestDamage:
         record, _ = reviewed(state, returned(1, damaged=self.damaged), returned(2, tail_safe=False))
         assert outcome(record) == (2, (2,), 1, 1)
 
+    def test_who_left_the_isr_is_no_heir_of_a_damaged_log(self):
+        """What the last member of an ISR has lost, others that live may never have had: nobody
+        leads, unless the topic allows unclean election."""
+        state = state_of(partition(isr=(1,)), live=(2, 3))
+        record, plan = reviewed(state, returned(1, damaged=self.damaged), broker(2), broker(3))
+        assert (record.leader, record.isr, record.unsafe) == (NO_NODE, (1,), (1,))
+        assert waiting_for_tails(plan.state, CONFIG) == {}
+        assert "minibroker partition recover t 0" in plan.reports[-1].text
+        state = state_of(partition(isr=(1,)), live=(2, 3), configs=UNCLEAN)
+        record, _ = reviewed(state, returned(1, damaged=self.damaged), broker(2), broker(3))
+        assert outcome(record) == (2, (2,), 1, 1)
+
 
 class TestShutdown:
     """CTL-11, CTL-12."""
