@@ -163,6 +163,8 @@ class Chaos:
         await self._end_all(lambda broker: broker.kill(), "kill")
 
     async def _power_off_all(self) -> None:
+        for broker in self._free():
+            self._watcher.note_power_off(broker.node_id, is_tail_lost=False)
         await self._end_all(lambda broker: broker.power_off(), "power off")
 
     async def _end_all(self, end: Callable[[SimulatedBroker], Awaitable[None]], word: str) -> None:
@@ -182,10 +184,9 @@ class Chaos:
         broker = self._draw_broker()
         if broker is None:
             return
-        if not self._is_flushed:
-            if not self._watcher.may_lose_power(broker.node_id):
-                return
-            self._watcher.note_power_off(broker.node_id)
+        if not (self._is_flushed or self._watcher.may_lose_power(broker.node_id)):
+            return
+        self._watcher.note_power_off(broker.node_id, is_tail_lost=not self._is_flushed)
         async with self._take(broker.name, f"power off {broker.name}"):
             await broker.power_off()
             await self._wait()

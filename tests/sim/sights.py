@@ -54,6 +54,7 @@ class Watcher:
         self._cluster = cluster
         self._lost: dict[int, int] = {}  # brokers whose machine lost power: at which store revision
         self._last = Sight((), {})
+        self.power_offs = 0
         self.revision = -1  # of the store, at the last look
         self.controller = -1
 
@@ -88,9 +89,11 @@ class Watcher:
         """Something for the trace."""
         self.trace.append(f"{trio.current_time():9.4f} {text}")
 
-    def note_power_off(self, broker: int) -> None:
-        """Its tail may be lost."""
-        self._lost[broker] = self.revision
+    def note_power_off(self, broker: int, *, is_tail_lost: bool) -> None:
+        """A machine loses power, perhaps with what its logs were promised to keep."""
+        self.power_offs += 1
+        if is_tail_lost:
+            self._lost[broker] = self.revision
 
     def may_lose_power(self, broker: int) -> bool:
         """Whether nothing acknowledged is lost with this broker's unsynced tail: wherever it is in
@@ -135,13 +138,11 @@ class Watcher:
         if held:
             return f"nobody needs {[str(each) for each in held.values()]}"
         names = (broker.files.list(DATA_DIRECTORY) for broker in self._cluster.brokers)
-        # After a power cut a log that was never flushed may have lost whose it is: that is one, too.
-        strays = [
-            name
-            for each in names
-            for name in each
-            if name.endswith("-stray") and not name.endswith(".-stray")
-        ]
+        strays = [name for each in names for name in each if name.endswith("-stray")]
+        if self.power_offs:
+            # What a log was called, and whose it was, is not synced at once: a deletion may be
+            # undone when nobody remembers it any more, and a new log be nobody's.
+            strays = []
         return f"strays: {strays}" if strays else ""
 
     def stored(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:

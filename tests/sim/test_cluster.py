@@ -1,0 +1,86 @@
+"""Fixed seeds of the simulated cluster, and bugs planted to see that its checkers find them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from minibroker.testing.planted import PLANTED
+from tests.sim.cluster import FLUSHES, run_seed
+
+SEEDS = range(30)
+PART = 50
+SOAK = range(1000, 2000, PART)
+SEARCHED = 100
+
+# A seed that finds each planted bug.
+FOUND_BY = {
+    "cut-at-high-watermark": 0,
+    "count-unconfirmed-shrink": 0,
+    "grow-without-epoch-start": 5,
+    "ack-before-high-watermark": 0,
+    "forget-producers": 0,
+    "obey-stale-controller": 0,
+    "ignore-partition-epoch": 0,
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_acknowledged_is_lost_doubled_or_changed(seed):
+    """Whatever the faults of a seed, every checker is content and the cluster comes to rest."""
+    told = run_seed(seed)
+    assert told.delivered > 100, f"repeat: python -m tests.sim --seeds {seed}"
+    assert told.faults
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", SOAK)
+def test_many_seeds(first):
+    """A thousand more, in parts."""
+    failed = [seed for seed in range(first, first + PART) if finds(seed)]
+    assert not failed, [f"python -m tests.sim --seeds {seed}" for seed in failed]
+
+
+@pytest.mark.parametrize(("name", "seed"), FOUND_BY.items())
+def test_a_planted_bug_is_found(name, seed):
+    """The checkers see what each broken rule leads to."""
+    assert finds(seed, name), f"python -m tests.sim --planted {name} --seeds {seed}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found_by_searching(name):
+    """Nobody has to know the seed."""
+    assert any(finds(seed, name) for seed in range(2000, 2000 + SEARCHED))
+
+
+def test_every_planted_bug_has_its_seed():
+    """None is forgotten."""
+    assert set(FOUND_BY) == set(PLANTED)
+
+
+def test_every_flush_mode_has_its_seeds():
+    """The fixed seeds go round over all of them."""
+    assert {seed % len(FLUSHES) for seed in SEEDS} == set(range(len(FLUSHES)))
+
+
+def test_a_seed_gives_the_same_run_whatever_the_hash_seed():
+    """Two processes with different hash seeds tell the same story of one seed."""
+    program = "from tests.sim.cluster import run_seed; print(run_seed(1))"
+    stories = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        stories.add(done.stdout)
+    assert len(stories) == 1
+
+
+def finds(seed, planted=None):
+    """Whether something is wrong with a seed."""
+    try:
+        run_seed(seed, *([] if planted is None else [PLANTED[planted]]))
+    except Exception:
+        return True
+    return False
