@@ -23,6 +23,7 @@ from tests.sim.sights import Watcher
 GAP_S = 0.6  # between the beginnings of two faults, on average
 PAUSE_S = 1.5  # how long a fault lasts, on average
 STOP_S_MAX = 20.0
+SESSION_S = 1.0
 HOUR_MS = 3_600_000
 
 Fault = Callable[[], Awaitable[None]]
@@ -46,6 +47,7 @@ class Chaos:
             "kill the leader": (2, self._kill_leader),
             "kill the controller": (2, self._kill_controller),
             "kill the controller at a step": (3, self._kill_controller_at_a_step),
+            "depose the controller": (3, self._depose_controller),
             "kill all": (1, self._kill_all),
             "power off": (2, self._power_off),
             "power off all": (1 if is_flushed else 0, self._power_off_all),
@@ -92,11 +94,12 @@ class Chaos:
         return [each for each in self._cluster.brokers if each.name not in self._taken]
 
     @asynccontextmanager
-    async def _take(self, what: object, text: str) -> AsyncIterator[None]:
+    async def _take(self, what: object, text: str = "") -> AsyncIterator[None]:
         """Keep others from it."""
         assert what not in self._taken
         self._taken.add(what)
-        self._watcher.note(text)
+        if text:
+            self._watcher.note(text)
         try:
             yield
         finally:
@@ -123,6 +126,11 @@ class Chaos:
         if frozenset((first, second)) in self._taken:
             return None
         return (first, second) if self._rng.random() < 0.5 else (second, first)
+
+    def _draw_wire_from(self, broker: SimulatedBroker) -> tuple[str, str] | None:
+        others = [each.name for each in self._cluster.brokers if each is not broker]
+        wire = (broker.name, self._rng.choice(others))
+        return None if frozenset(wire) in self._taken else wire
 
     async def _wait(self, mean_s: float = PAUSE_S) -> None:
         await trio.sleep(self._rng.expovariate(1 / mean_s))
@@ -158,6 +166,21 @@ class Chaos:
             if self._rng.random() < 0.7:
                 await self._wait(0.01)
             await self._kill_one(self._free_broker(self._watcher.controller))
+
+    async def _depose_controller(self) -> None:
+        """What it has sent arrives when another has been elected, and spoken."""
+        old = self._free_broker(self._watcher.controller)
+        wire = self._draw_wire_from(old) if old is not None else None
+        if old is None or wire is None:
+            return
+        async with self._take(old.name, f"depose {old.name}"), self._take(frozenset(wire)):
+            self._world.network.hold(*wire)
+            await self._wait(0.5)  # for something to tell
+            old.link.cut()
+            await trio.sleep(SESSION_S + self._rng.expovariate(1 / 0.5))
+            self._world.network.release(*wire)
+            await self._wait(0.5)
+            old.link.heal()
 
     async def _kill_all(self) -> None:
         await self._end_all(lambda broker: broker.kill(), "kill")

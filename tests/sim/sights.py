@@ -135,6 +135,10 @@ class Watcher:
                 return f"{agreed.name}: {[_ends(each) for each in there]}"
             if leads != {agreed.leader: agreed.leader_epoch}:
                 return f"{agreed.name}: {agreed}, but those who lead it are {leads}"
+        for broker in self._cluster.brokers:
+            told = told_of(broker)
+            if told != {each[:4] for each in self.agreed.values()}:
+                return f"broker {broker.node_id} knows of {sorted(told)}"
         if held:
             return f"nobody needs {[str(each) for each in held.values()]}"
         names = (broker.files.list(DATA_DIRECTORY) for broker in self._cluster.brokers)
@@ -180,6 +184,16 @@ def holdings(broker: SimulatedBroker) -> Iterator[Replica]:
             generation=log.generation,
             read=partial(read_log, log),
         )
+
+
+def told_of(broker: SimulatedBroker) -> set[tuple[object, ...]]:
+    """What a broker answers clients from: of each partition what `Agreed` begins with."""
+    assert broker.replicas is not None, "it has started"
+    return {
+        (TopicPartition(topic.name, each.partition), each.leader, each.leader_epoch, each.isr)
+        for topic in broker.replicas.image.topics.values()
+        for each in topic.partitions
+    }
 
 
 def read_log(log: Log, start: int, end: int) -> bytes:
