@@ -163,9 +163,9 @@ class Watcher:
 
 
 def holdings(broker: SimulatedBroker) -> Iterator[Replica]:
-    """What a broker holds, if it runs."""
+    """What a broker holds, if it runs and has not closed its logs yet to end."""
     replicas = broker.replicas
-    if replicas is None or not broker.is_running:
+    if replicas is None or not broker.is_running or not broker.files.locks:
         return
     for name in replicas.high_watermarks():
         partition = replicas.get(name)
