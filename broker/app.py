@@ -36,7 +36,8 @@ from typing import NamedTuple
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller.node import ControllerNode, ensure_cluster_id
+from minibroker.broker.controller.cluster_id import ensure_cluster_id
+from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.disk import InWorker
 from minibroker.broker.log.directory import RunMarks

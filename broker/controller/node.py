@@ -17,7 +17,6 @@ the key's revision, so one that was paused past its lease cannot write.
 """
 
 import logging
-from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -35,7 +34,6 @@ from minibroker.broker.controller.requests import Request, is_refused, refuse
 from minibroker.broker.controller.session import BrokerSession
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.metadata.store import (
-    ABSENT,
     Compare,
     Delete,
     LeaseLost,
@@ -82,6 +80,7 @@ class ControllerNode:
         self._office: Office | None = None
         self._brokers: dict[int, Registered] = {}
         self._changed = trio.Event()  # the office, the registrations, or the controller here
+        self._calls: dict[trio.CancelScope, None] = {}  # to who holds the office
         self._controller: Controller | None = None
         self._term = trio.CancelScope()  # of the controller here
         self._has_left = False
@@ -227,8 +226,8 @@ class ControllerNode:
             snapshot = await self._patiently(self._store.watch, entries.CONTROLLER, after)
             after = snapshot.revision
             found = snapshot.entries
-            self._office = office = entries.read_office(found)
-            self._wake()
+            office = entries.read_office(found)
+            self._note_office(office)
             if self._has_left or (office is not None and office.node_id != self._node_id):
                 continue
             epoch = entries.read_controller_epoch(found) + 1
@@ -271,20 +270,32 @@ class ControllerNode:
 
     # -- requests to the controller
 
+    def _note_office(self, office: Office | None) -> None:
+        """Who was replaced, and perhaps only stopped, is not waited for any more."""
+        if office != self._office:
+            for call in self._calls:
+                call.cancel()
+        self._office = office
+        self._wake()
+
     async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
         """One attempt; None if there is no controller, or it was not what was asked."""
-        office = self._office
+        office, response = self._office, None
         if office is not None and office.node_id == self._node_id and self._controller is not None:
             response = await self._controller.submit(request).wait()
         elif office is not None and office.node_id in self._brokers.keys() - {self._node_id}:
             endpoint = self._brokers[office.node_id].endpoint
             options = ChannelOptions(f"broker-{self._node_id}", CALL_S_MAX, CALL_S_MAX)
-            async with open_channel(self._around.network, endpoint, options) as channel:
-                response = await channel.call(api_key, request)
+            with trio.CancelScope() as call:
+                self._calls[call] = None
+                try:
+                    async with open_channel(self._around.network, endpoint, options) as channel:
+                        response = await channel.call(api_key, request)
+                finally:
+                    del self._calls[call]
         else:
             await self._changed.wait()
-            return None
-        if is_refused(response, ErrorCode.NOT_CONTROLLER):
+        if response is not None and is_refused(response, ErrorCode.NOT_CONTROLLER):
             await trio.sleep(CALL_AGAIN_S)
             return None
         return response
@@ -385,14 +396,3 @@ class ControllerNode:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
-
-
-async def ensure_cluster_id(store: MetadataStore, rng: Random) -> str:
-    """The cluster's id, made at the first start; data directories are marked with it."""
-    while True:
-        found = (await store.get(entries.CLUSTER_ID)).entries
-        cluster_id = entries.read_cluster_id(found)
-        if cluster_id is not None:
-            return cluster_id
-        made = urlsafe_b64encode(rng.randbytes(16)).decode().rstrip("=")
-        await store.transact([Compare(entries.CLUSTER_ID, ABSENT)], [entries.cluster_id_put(made)])

@@ -8,7 +8,8 @@ import trio
 import trio.testing
 
 from minibroker.broker.config import load
-from minibroker.broker.controller.node import ControllerNode, ensure_cluster_id
+from minibroker.broker.controller.cluster_id import ensure_cluster_id
+from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
@@ -209,7 +210,7 @@ async def test_a_damaged_replica_is_reported(autojump_clock, caplog):
         await fleet.create()
         await fleet[1].kill()
         with caplog.at_level(logging.ERROR):
-            await fleet[1].start(damaged=(T0,))
+            await fleet[1].start(damaged=lambda: (T0,))
             await fleet.settled()
         assert (await fleet.record()).leader == -1
         assert "minibroker partition recover t 0" in caplog.text
@@ -249,3 +250,16 @@ async def test_a_call_finds_who_took_over(autojump_clock):
         assert job.result is None
         fleet[3].store.is_cut = False
         assert (await job.wait()).topics[0].error == 0
+
+
+async def test_a_call_does_not_wait_for_who_was_replaced(autojump_clock):
+    """A5: a controller that falls silent with a request is left as soon as another is elected."""
+    async with open_fleet(broker_session_timeout_ms="1000", broker_heartbeat_interval_ms="250") as (
+        fleet
+    ):
+        fleet.network.hold("broker-1", "broker-3")
+        job = fleet[3].node.forward(CreateTopicsRequest((NewTopic("t"),)))
+        await trio.sleep(0.1)
+        fleet[1].store.is_cut = True
+        with trio.fail_after(3):
+            assert (await job.wait()).topics[0].error == 0
