@@ -63,6 +63,8 @@ class Sight(NamedTuple):
     replicas: tuple[Replica, ...]
     agreed: Mapping[Key, Agreed]
     lost_tails: frozenset[int] = frozenset()
+    # The epoch of the controller whose word each process of a broker took last.
+    obeyed: Mapping[tuple[int, int], int] = {}
 
     @property
     def sound(self) -> list[Replica]:
@@ -220,6 +222,23 @@ class SoundIsr:
             if agreed.leader_epoch < self._epochs.get(key, 0):
                 raise Violation(f"the leader epoch of {agreed.name} fell: {agreed}")
             self._epochs[key] = agreed.leader_epoch
+
+
+class NewestController:
+    """Who took the word of a controller takes none of its predecessors' any more."""
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[int, int], int] = {}
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for process, epoch in sight.obeyed.items():
+            newest = self._newest.get(process, epoch)
+            if epoch < newest:
+                raise Violation(
+                    f"broker {process[0]} obeyed controller epoch {newest}, and now {epoch}"
+                )
+            self._newest[process] = epoch
 
 
 class Shown:

@@ -26,6 +26,7 @@ from tests.sim.checkers import (
     Checker,
     Committed,
     Key,
+    NewestController,
     OneLeader,
     Replica,
     RisingHighWatermark,
@@ -49,6 +50,7 @@ class Watcher:
             RisingHighWatermark(),
             self.committed,
             SoundIsr(),
+            NewestController(),
         )
         self._world = world
         self._cluster = cluster
@@ -80,7 +82,12 @@ class Watcher:
             self._note_changes(agreed)
             self._note_admissions(snapshot)
         replicas = tuple(each for broker in self._cluster.brokers for each in holdings(broker))
-        self._last = Sight(replicas, agreed, frozenset(self._lost))
+        obeyed = {
+            (broker.node_id, broker.life): broker.replicas.image.controller_epoch
+            for broker in self._cluster.brokers
+            if broker.replicas is not None
+        }
+        self._last = Sight(replicas, agreed, frozenset(self._lost), obeyed)
         for checker in self._checkers:
             checker.look(self._last)
         return self._last

@@ -10,6 +10,7 @@ from tests.sim.checkers import (
     Agreed,
     Committed,
     Ledger,
+    NewestController,
     OneLeader,
     Replica,
     RisingHighWatermark,
@@ -165,6 +166,15 @@ def test_an_impossible_state_in_the_store_is_found(agreed):
     checker.look(sight())
     with pytest.raises(Violation):
         checker.look(Sight((), {KEY: agreed}))
+
+
+def test_a_controller_that_was_replaced_and_is_obeyed_is_found():
+    """Each process of a broker follows controllers in the order of their epochs."""
+    checker = NewestController()
+    checker.look(sight(obeyed={(1, 1): 2, (2, 1): 1}))
+    checker.look(sight(obeyed={(1, 2): 1, (2, 1): 2}))
+    with pytest.raises(Violation, match="broker 2 obeyed controller epoch 2, and now 1"):
+        checker.look(sight(obeyed={(2, 1): 1}))
 
 
 def test_a_consumer_that_is_shown_a_gap_or_a_change_is_found():
