@@ -159,6 +159,7 @@ class _Broker:
                 isr_changes=self._isr_changes,
                 wall_ms=system.wall_ms,
                 broker_epoch=lambda: self._node.broker_epoch,
+                note_damage=lambda: self._node.register_anew(),
             ),
         )
         ports = Ports(
@@ -192,7 +193,7 @@ class _Broker:
             self._manager.directory.run,
             tail_safe=self._manager.directory.tail_safe,
             was_synced=self._manager.directory.was_synced,
-            damaged=damaged,
+            damaged=lambda: self._manager.statistics().damaged,
         )
         started = Started(endpoint, advertised, cluster_id, damaged)
         async with trio.open_nursery() as membership:

@@ -36,13 +36,13 @@ class Liveness:
         if node_id not in self.arrived:
             return False
         broker, before = self.brokers[node_id], self.previous.get(node_id)
+        if name in broker.damaged:
+            return True
         if before is not None:
             if before.process == broker.process:
                 return False
             if before.directory_id != broker.directory_id or broker.run <= before.run:
                 return True
-        if name in broker.damaged:
-            return True
         is_synced = broker.was_synced and configs.get(FLUSH, FLUSH_ALWAYS) == FLUSH_ALWAYS
         return not broker.tail_safe and not is_synced
 

@@ -84,6 +84,7 @@ class ControllerNode:
         self._controller: Controller | None = None
         self._term = trio.CancelScope()  # of the controller here
         self._has_left = False
+        self._registered = trio.CancelScope()  # as long as the registration stands and is true
         self._producer_ids = ProducerIds()
         self._ids_wanted = trio.Event()
         self._forwards: deque[Job[Any]] = deque()
@@ -146,6 +147,10 @@ class ControllerNode:
             self._ids_wanted.set()
         return producer_id
 
+    def register_anew(self) -> None:
+        """Something that the registration says has changed: come back, as it is now."""
+        self._registered.cancel()
+
     # -- life
 
     async def run(
@@ -155,34 +160,30 @@ class ControllerNode:
     ) -> None:
         """Take part until cancelled; started with the broker epoch, once registered.
 
-        Raises `StoreError` if the store cannot be used, `NodeIdTaken` if another broker has this
-        node id.
+        Raises `StoreError` if the store cannot be used, `NodeIdTaken` if another has this node id.
         """
-        wanted = Registered(
-            self._node_id,
-            self.broker_epoch,
-            registration.endpoint,
-            registration.directory_id,
-            registration.run,
-            self._process,
-            registration.tail_safe,
-            registration.was_synced,
-            frozenset(registration.damaged),
-        )
-        await self._patiently(self._session.register, wanted)
-        self._producer_ids.add(await self._patiently(self._claim_block))
+        await self._register(registration)
+        self._producer_ids.add(await self._patiently(claim_block, self._store))
         task_status.started(self.broker_epoch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._claim_producer_ids)
             nursery.start_soon(self._forward_all)
             while True:
-                async with trio.open_nursery() as session:
-                    session.start_soon(self._watch_brokers)
-                    session.start_soon(self._stand)
-                    await self._session.keep()
-                    session.cancel_scope.cancel()
+                with self._registered:
+                    async with trio.open_nursery() as session:
+                        session.start_soon(self._watch_brokers)
+                        session.start_soon(self._stand)
+                        await self._session.keep()
+                        session.cancel_scope.cancel()
+                if self._registered.cancelled_caught:
+                    await self.close()
                 log.warning("[Broker id=%d] Its session ended; registering anew", self._node_id)
-                await self._patiently(self._session.register, wanted)
+                await self._register(registration)
+
+    async def _register(self, registration: Registration) -> None:
+        self._registered = trio.CancelScope()
+        wanted = registration.as_of_now(self._node_id, self._process)
+        await self._patiently(self._session.register, wanted)
 
     async def leave(self) -> None:
         """Before a clean stop: have others lead, and be controller, as far as they can.
@@ -365,18 +366,7 @@ class ControllerNode:
         while True:
             await self._ids_wanted.wait()
             self._ids_wanted = trio.Event()
-            self._producer_ids.add(await self._patiently(self._claim_block))
-
-    async def _claim_block(self) -> range:
-        """Claim the next block by compare-and-set (PID-17)."""
-        key = entries.PRODUCER_IDS
-        while True:
-            found = (await self._store.get(key)).entries
-            block = next_block(entries.read_producer_ids(found))
-            compare = [Compare(key, entries.revision_of(found, key))]
-            outcome = await self._store.transact(compare, [entries.producer_ids_put(block.stop)])
-            if outcome.succeeded:
-                return block
+            self._producer_ids.add(await self._patiently(claim_block, self._store))
 
     # -- help
 
@@ -396,3 +386,15 @@ class ControllerNode:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+async def claim_block(store: MetadataStore) -> range:
+    """The next block of producer ids, claimed by compare-and-set (PID-17)."""
+    key = entries.PRODUCER_IDS
+    while True:
+        found = (await store.get(key)).entries
+        block = next_block(entries.read_producer_ids(found))
+        compare = [Compare(key, entries.revision_of(found, key))]
+        outcome = await store.transact(compare, [entries.producer_ids_put(block.stop)])
+        if outcome.succeeded:
+            return block

@@ -3,7 +3,7 @@
 Everything here is a plain value or a plain call; nothing waits but who waits for a job.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Generic, TypeVar
@@ -11,8 +11,10 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from minibroker.broker.config import Config
+from minibroker.broker.controller.state import Registered
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.client.net import Network
+from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -57,12 +59,12 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself when it starts.
+    """What a broker says of itself when it starts, and each time that it registers.
 
     `directory_id` names its data directory and `run` counts the directory's starts. `tail_safe`:
     the last run ended cleanly, or the machine has not stopped since. `was_synced`: the last run
-    acknowledged nothing that was not on disk (`flush=always`). `damaged`: the logs whose damage
-    recovery found, and that nobody has accepted yet.
+    acknowledged nothing that was not on disk (`flush=always`). `damaged` tells which logs are
+    damaged now.
     """
 
     endpoint: Endpoint
@@ -70,7 +72,21 @@ class Registration:
     run: int
     tail_safe: bool = True
     was_synced: bool = False
-    damaged: tuple[TopicPartition, ...] = ()
+    damaged: Callable[[], Iterable[TopicPartition]] = tuple
+
+    def as_of_now(self, node_id: int, process: str) -> Registered:
+        """The entry to be; its epoch is not known yet."""
+        return Registered(
+            node_id,
+            NO_EPOCH,
+            self.endpoint,
+            self.directory_id,
+            self.run,
+            process,
+            self.tail_safe,
+            self.was_synced,
+            frozenset(self.damaged()),
+        )
 
 
 class Job(Generic[Result]):

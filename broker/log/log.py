@@ -40,19 +40,14 @@ from minibroker.broker.log.outcomes import (
     Place,
 )
 from minibroker.broker.log.producers import ProducerStates
-from minibroker.broker.log.recovery import accept_damage
+from minibroker.broker.log.recovery import accept_damage, mark_damage
 from minibroker.broker.log.retention import Extent, expired_count
 from minibroker.broker.log.rolling import must_roll
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.trash import Trash
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
-from minibroker.protocol.records.batch import (
-    BatchHeader,
-    read_header,
-    stamp,
-    stamp_append_time,
-)
+from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.types import Slice, TopicPartition
 
 
@@ -380,6 +375,11 @@ class Log:
         """Rename the directory, on its way out; open slices stay readable until `abandon`."""
         self._files.rename(self.directory, directory)
         self._place = replace(self._place, directory=directory)
+
+    def note_damage(self, damage: Damage) -> None:
+        """What lies there is not what was written: remember it, over restarts too."""
+        mark_damage(self._place, damage.offset)
+        self.damage = damage
 
     def accept_damage(self) -> None:
         """Give up the records whose loss `damage` reports; the bytes kept aside stay."""

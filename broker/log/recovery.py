@@ -80,12 +80,12 @@ def missing_front(place: Place, opening: Opening, first_base: int) -> Damage | N
         return None
     damage = Damage(start, f"it begins at {first_base}, and what it had from {start} on is gone")
     LOGGER.error("%s is damaged: %s", place.topic_partition, damage.reason)
-    _mark(place, start)
+    mark_damage(place, start)
     return damage
 
 
-def _mark(place: Place, offset: int) -> None:
-    """Keep in mind that records are lost of which there are no bytes."""
+def mark_damage(place: Place, offset: int) -> None:
+    """Keep in mind, over restarts, that records are lost of which no bytes are kept aside."""
     path = place.directory / file_name(offset, DAMAGED_SUFFIX)
     place.files.open(path, create=True).close()
     place.files.sync_dir(place.directory)
@@ -231,7 +231,7 @@ class Recovery:
         reason = self._missing(log_end)
         if reason is not None and self.damage is None:
             self._report(log_end, reason)
-            _mark(self._place, log_end)
+            mark_damage(self._place, log_end)
 
     def _report(self, offset: int, reason: str) -> None:
         self.damage = Damage(offset, reason)

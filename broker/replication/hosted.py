@@ -12,7 +12,8 @@ A log that cannot be made because the disk has no room (or the process no file l
 partition without a replica: its requests get KAFKA_STORAGE_ERROR, the order is kept, and `retry`
 obeys it when there is room. The other partitions go on. A log that lost records (`damage`) never
 leads. It follows, from where the loss begins, once the controller has taken it out of the in-sync
-set and somebody else leads; else it is offline until an operator accepts the loss.
+set and somebody else leads; else it is offline until an operator accepts the loss. One whose bytes
+turn out to be bad while it leads gives up the lead (`rot.py`).
 """
 
 import logging
@@ -22,6 +23,7 @@ from typing import Protocol
 
 from minibroker.broker.config import TopicConfig
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.descriptions import damage_text, proposal_text, role_text
 from minibroker.broker.replication.flusher import Flusher
@@ -29,6 +31,7 @@ from minibroker.broker.replication.isr import IsrChanges
 from minibroker.broker.replication.partition import NO_CHANGE, Change, Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.roles import Host, Leader
+from minibroker.broker.replication.rot import find_rot
 from minibroker.protocol.constants import EPOCH_DURING_DELETE, NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import (
     PartitionObeyed,
@@ -61,7 +64,8 @@ class Parts:
     """What replicas work with.
 
     `wall_ms` is the wall clock in milliseconds; `broker_epoch` that of the present registration,
-    -1 before the first.
+    -1 before the first. `note_damage` is called when a log turns out to be damaged: the controller
+    must hear of it.
     """
 
     manager: LogManager
@@ -71,6 +75,7 @@ class Parts:
     isr_changes: IsrChanges
     wall_ms: Callable[[], int]
     broker_epoch: Callable[[], int]
+    note_damage: Callable[[], None]
 
 
 class Hosted:
@@ -93,6 +98,7 @@ class Hosted:
         self._settings_of = settings_of
         self.partitions: dict[TopicPartition, Partition] = {}
         self.unmade: dict[TopicPartition, PartitionState] = {}
+        self._rotten: dict[TopicPartition, Damage] = {}  # what the operator was told of last
 
     def obey(self, state: PartitionState, now: float) -> PartitionObeyed:
         """Give a partition the role that the controller wants (A18)."""
@@ -220,6 +226,22 @@ class Hosted:
             manager.delete(name, self._parts.wall_ms())
         self._parts.purgatory.notify(name)
         return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
+
+    def check(self, partition: Partition, offset: int) -> None:
+        """A follower asks again for the records at an offset: see whether they are sound here."""
+        role, log = partition.role, partition.log
+        damage = find_rot(log, offset)
+        if damage is None or not isinstance(role, Leader):
+            return
+        if self._rotten.get(log.topic_partition) != damage:
+            self._rotten[log.topic_partition] = damage
+            logger.error("%s has bad bytes at offset %d: %s", log.topic_partition, *damage)
+        if role.isr == (self._host.broker_id,):
+            return
+        log.note_damage(damage)
+        partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR, damage_text(log))
+        self._parts.purgatory.notify(log.topic_partition)
+        self._parts.note_damage()
 
     def retry(self, now: float) -> None:
         """Make the logs for which there was no room before; called now and then."""

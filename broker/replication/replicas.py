@@ -260,7 +260,12 @@ class Replicas:
         self._parts.copier.note_flushed(partition)
 
     def note_fetch(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """A follower's read was granted."""
+        """A follower's read was granted. A log that turns out to be damaged does not lead on."""
+        role = partition.role
+        if isinstance(role, Leader) and role.is_asked_again(fetch):
+            self._hosted.check(partition, fetch.offset)
+            if not partition.is_leader:
+                return
         change = partition.note_fetch(fetch, now)
         if change is not NO_CHANGE:
             self._hosted.see_to(partition, change, now)

@@ -97,6 +97,8 @@ class FollowerFetch(NamedTuple):
 class Progress:
     """What a leader knows of one follower (A1). Times in seconds, offsets -1 until it fetches.
 
+    `given_from` is where the records begin that its last fetch was answered with, -1 without any.
+
     `leader_end` is how far the leader was at the follower's last fetch; `caught_up_at` when it was
     last known to have all that the leader had at that time.
     """
@@ -105,6 +107,7 @@ class Progress:
         "broker_epoch",
         "caught_up_at",
         "fetched_at",
+        "given_from",
         "leader_end",
         "log_end",
         "log_start",
@@ -115,6 +118,7 @@ class Progress:
         self.log_start = NO_OFFSET
         self.broker_epoch = NO_EPOCH
         self.leader_end = NO_OFFSET
+        self.given_from = NO_OFFSET
         self.fetched_at = NEVER
         self.caught_up_at = caught_up_at
 
@@ -129,6 +133,7 @@ class Progress:
         self.log_start = fetch.log_start
         self.broker_epoch = fetch.broker_epoch
         self.leader_end = max(self.leader_end, leader_end)
+        self.given_from = NO_OFFSET
         self.fetched_at = now
 
     def carry_on(self, *, is_in_sync: bool, leader_end: int, now: float) -> None:
@@ -287,6 +292,17 @@ class Leader:
         before = progress.log_end
         progress.note_fetch(fetch, own_end, now)
         return before != fetch.offset
+
+    def note_given(self, replica_id: int, offset: int) -> None:
+        """A follower's fetch is answered with records from this offset on."""
+        progress = self._progress.get(replica_id)
+        if progress is not None:
+            progress.given_from = offset
+
+    def is_asked_again(self, fetch: FollowerFetch) -> bool:
+        """Whether a follower asks for what it was given: it did not get it, or could not use it."""
+        progress = self._progress.get(fetch.replica_id)
+        return progress is not None and progress.given_from == fetch.offset
 
     def note_calm_fetch(self, fetch: FollowerFetch, now: float) -> bool:
         """The same fetch at the log end once more, by a member of the in-sync set: only times are

@@ -111,6 +111,7 @@ class Process:
                 isr_changes=self.wishes,
                 wall_ms=lambda: WALL_MS,
                 broker_epoch=lambda: self.broker_epoch,
+                note_damage=lambda: None,  # no disk rots here
             ),
         )
         ports = Ports(

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from minibroker.broker.log.directory import DataDirectoryError
+from minibroker.client.errors import CorruptRecords
 from minibroker.testing.cluster import DATA_DIRECTORY, SimulatedBroker
 from minibroker.testing.disk import SimulatedFiles
 from tests.sim.trial import LAG_S, LOG, SESSION_S, Trial, open_trial, play, rot
@@ -61,6 +62,60 @@ def test_rot_on_a_follower_shows_when_it_leads():
             assert await trial.consume() == [*trial.acked.values()]
 
     play(story)
+
+
+@pytest.mark.parametrize("offset", [4, 9], ids=["middle", "tail"])
+def test_rot_under_a_running_leader_is_found_by_who_copies_it(
+    offset: int, caplog: pytest.LogCaptureFixture
+):
+    """A follower refuses a bad batch and asks again; the leader looks at its bytes, gives the
+    partition up to a sound replica, and copies again what it lacks (FOL-14, REC-03)."""
+
+    async def story() -> None:
+        async with open_trial(is_watched=False) as trial:
+            await trial.send(10)
+            leader, empty = trial.leader, trial.followers[0]
+            await empty.kill()
+            empty.files = SimulatedFiles(trial.world.rng("new disk"))
+            rot(leader, offset)
+            await empty.start()
+            await trial.until(lambda agreed: agreed.leader not in (-1, leader.node_id))
+            await trial.send(5)
+            await trial.settle()
+            assert leader.life == 1
+            assert leader.files.exists(LOG / f"{offset:020}.damaged-accepted")
+            await leader.kill()
+            await leader.start()
+            await trial.settle()
+            assert await trial.consume() == [*trial.acked.values()]
+
+    play(story)
+    assert f"has bad bytes at offset {offset}: the checksum of the batch" in caplog.text
+    assert f"cut at offset {offset}, where records were lost" in caplog.text
+
+
+def test_rot_under_a_leader_that_is_alone_is_told(caplog: pytest.LogCaptureFixture):
+    """It may have the only copy of all the rest: it goes on, and says what nobody can copy."""
+
+    async def story() -> None:
+        async with open_trial(is_watched=False, min_insync_replicas="1") as trial:
+            await trial.send(10)
+            leader, others = trial.leader, trial.followers
+            for other in others:
+                await other.kill()
+            await trial.until(lambda agreed: agreed.isr == (leader.node_id,))
+            await trial.send(5)
+            rot(leader, 12)
+            for other in others:
+                await other.start()
+            await trio.sleep(5)
+            agreed = await trial.agreed()
+            assert (agreed.leader, agreed.isr) == (leader.node_id, (leader.node_id,))
+            with pytest.raises(CorruptRecords, match="12"):
+                await trial.consume()
+
+    play(story)
+    assert "has bad bytes at offset 12" in caplog.text
 
 
 # -- full disks, failed syncs

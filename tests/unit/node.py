@@ -115,6 +115,7 @@ class Node:
         self.files = files or SimulatedFiles(random.Random(1))
         self.wall_time_ms = 1_000
         self.broker_epoch = 1
+        self.damage_count = 0  # how often the controller was to hear of one
         self.manager = LogManager(self.files, ROOT, self.config.for_topic().limits())
         self.manager.start("boot", "cluster", 1, self.wall_time_ms)
         self.purgatory = Purgatory()
@@ -129,6 +130,7 @@ class Node:
             isr_changes=self.isr_changes,
             wall_ms=lambda: self.wall_time_ms,
             broker_epoch=lambda: self.broker_epoch,
+            note_damage=self._note_damage,
         )
         self.replicas = replicas_type(self.config, parts)
         brokers = {1: BrokerImage(1, Endpoint("broker-1", 9092), 1)}
@@ -144,6 +146,9 @@ class Node:
             fetch_sessions=FetchSessions(random.Random(2), 10),
             wall_ms=lambda: self.wall_time_ms,
         )
+
+    def _note_damage(self) -> None:
+        self.damage_count += 1
 
     async def _sync_dir(self, directory: PurePath) -> None:
         self.files.sync_dir(directory)

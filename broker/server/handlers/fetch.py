@@ -168,6 +168,8 @@ class _Fetch:
             if parted is None and offset < end:
                 bytes_max = min(asked.bytes_max, room)
                 records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)
+                if records and self._is_follower:
+                    partition.leader().note_given(self._request.replica_id, offset)
         except Refused as refused:
             return self._failure(wanted.name, refused.code)
         known = (partition.high_watermark, partition.log.log_start)

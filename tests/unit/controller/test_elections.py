@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.config import Config
 from minibroker.broker.controller.elections import (
     LogTail,
     plan_shutdown,
@@ -15,58 +14,20 @@ from minibroker.broker.controller.elections import (
     review,
     waiting_for_tails,
 )
-from minibroker.broker.controller.state import (
-    Admission,
-    PartitionRecord,
-    Registered,
-    State,
-    TopicRecord,
-)
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import ControlledShutdownRequest
-from minibroker.protocol.types import Endpoint, TopicPartition
-
-CONFIG = Config()
-NAME = TopicPartition("t", 0)
-UNCLEAN = {"unclean.leader.election.enable": "true"}
-
-
-def broker(node, epoch=10, run=1, process="p1", **said):
-    return Registered(node, epoch, Endpoint("h", node), f"d{node}", run, process, **said)
-
-
-def returned(node, **said):
-    """A broker that was started again, with what it says of its last run."""
-    return broker(node, epoch=20, run=2, process="p2", **said)
-
-
-def state_of(record, live=(1, 2, 3), configs=None):
-    """A cluster of one partition, whose brokers have all been admitted once."""
-    nodes = set(record.replicas) | set(live)
-    return State(
-        topics={"t": TopicRecord(b"i" * 16, "t", configs or {}, (record,))},
-        brokers={node: broker(node) for node in live},
-        admissions={node: Admission(node, 10, f"d{node}", 1, "p1") for node in nodes},
-    )
-
-
-def partition(leader=1, isr=(1, 2, 3), replicas=(1, 2, 3), unsafe=()):
-    return PartitionRecord(0, leader, 5, 9, isr, replicas, unsafe)
-
-
-def reviewed(state, *registered):
-    """The partition after a review, and the plan."""
-    plan = review(state, {one.node_id: one for one in registered}, CONFIG)
-    return plan.state.topics["t"].partitions[0], plan
-
-
-def heard(tails):
-    """How far the log of each broker goes, from (last epoch, log end)."""
-    return {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
-
-
-def outcome(record):
-    return record.leader, record.isr, record.leader_epoch - 5, record.partition_epoch - 9
+from minibroker.protocol.types import TopicPartition
+from tests.unit.controller.electing import (
+    CONFIG,
+    NAME,
+    UNCLEAN,
+    broker,
+    outcome,
+    partition,
+    returned,
+    reviewed,
+    state_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +96,8 @@ def test_another_directory_is_unsafe(back):
 
 
 def test_a_lost_session_loses_nothing():
-    """A process that registered anew stays in sync, whatever it said when it started."""
-    again = broker(2, epoch=20, tail_safe=False, damaged=frozenset({NAME}))
+    """A process that registered anew stays in sync, whatever it says of the run before its own."""
+    again = broker(2, epoch=20, tail_safe=False)
     record, plan = reviewed(state_of(partition()), broker(1), again, broker(3))
     assert outcome(record) == (1, (1, 2, 3), 0, 0)
     assert plan.state.admissions[2].epoch == 20
@@ -259,47 +220,6 @@ class TestNobodySafe:
         record, plan = reviewed(state, returned(1, tail_safe=False))
         assert outcome(record) == (1, (1,), 1, 1)
         assert [report.level for report in plan.reports] == [logging.INFO, logging.WARNING]
-
-
-class TestDamage:
-    """A log that recovery found damaged (REC-03)."""
-
-    damaged = frozenset({NAME})
-
-    @pytest.mark.parametrize("configs", [{}, UNCLEAN])
-    def test_a_single_replica_is_offline(self, configs):
-        """It never leads, whatever the topic allows, and the report names the command."""
-        state = state_of(partition(isr=(1,), replicas=(1,)), live=(), configs=configs)
-        record, plan = reviewed(state, returned(1, damaged=self.damaged))
-        assert (record.leader, record.isr, record.unsafe) == (NO_NODE, (1,), (1,))
-        assert "minibroker partition recover t 0" in plan.reports[-1].text
-        _, plan = reviewed(plan.state, replace(returned(1, damaged=self.damaged), epoch=30, run=3))
-        assert "minibroker partition recover t 0" in plan.reports[-1].text
-
-    def test_a_recovered_replica_leads(self):
-        """Once the operator has accepted the loss, the replica leads with a warning."""
-        state = state_of(partition(NO_NODE, (1,), (1,), unsafe=(1,)), live=())
-        record, plan = reviewed(state, returned(1))
-        assert outcome(record) == (1, (1,), 1, 1)
-        assert plan.reports[-1].level == logging.WARNING
-
-    def test_the_undamaged_lead(self):
-        """Of unsafe members one whose log is damaged is no candidate."""
-        state = state_of(partition(isr=(1, 2), replicas=(1, 2)), live=())
-        record, _ = reviewed(state, returned(1, damaged=self.damaged), returned(2, tail_safe=False))
-        assert outcome(record) == (2, (2,), 1, 1)
-
-    def test_who_left_the_isr_is_no_heir_of_a_damaged_log(self):
-        """What the last member of an ISR has lost, others that live may never have had: nobody
-        leads, unless the topic allows unclean election."""
-        state = state_of(partition(isr=(1,)), live=(2, 3))
-        record, plan = reviewed(state, returned(1, damaged=self.damaged), broker(2), broker(3))
-        assert (record.leader, record.isr, record.unsafe) == (NO_NODE, (1,), (1,))
-        assert waiting_for_tails(plan.state, CONFIG) == {}
-        assert "minibroker partition recover t 0" in plan.reports[-1].text
-        state = state_of(partition(isr=(1,)), live=(2, 3), configs=UNCLEAN)
-        record, _ = reviewed(state, returned(1, damaged=self.damaged), broker(2), broker(3))
-        assert outcome(record) == (2, (2,), 1, 1)
 
 
 class TestShutdown:
