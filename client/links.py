@@ -28,6 +28,7 @@ from minibroker.protocol.types import Endpoint
 REQUESTS: Final = "requests"
 FETCHES: Final = "fetches"
 JITTER: Final = 0.2
+WORTH_A_WARNING: Final = 6  # tries in a row; what goes on for less than a second is a failover
 # Beyond the time for which the client asks a broker to wait; and how often it is said.
 SILENT_AFTER_S: Final = 1.0
 SILENT_AGAIN_S: Final = 0.1
@@ -125,7 +126,7 @@ class Links:
         """End the connections to silent brokers that are not among those alive."""
         for endpoint in dict.fromkeys(self.silent()):
             if endpoint not in alive:
-                log.warning("%s is silent, and not among the live brokers", endpoint)
+                log.info("%s is silent, and not among the live brokers", endpoint)
                 for link in self._links.values():
                     if link.endpoint == endpoint and link.channel is not None:
                         link.channel.close()
@@ -178,9 +179,9 @@ class Links:
                 await trio.sleep_until(min(now, channel.waiting_since) + self._silent_after_s)
 
     def _note_failure(self, link: Link, error: OSError) -> None:
-        if not link.failures:
-            log.warning("%s; trying again", error)
         link.failures += 1
+        if link.failures == WORTH_A_WARNING:
+            log.warning("%s; trying again", error)
         link.error = error
         link.retry_at = trio.current_time() + self._backoff_s(link.failures)
 

@@ -3,6 +3,7 @@
 It owns nothing.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,14 @@ from minibroker.protocol.types import TopicPartition
 
 
 class HangUp(Exception):
-    """Raised by a handler that has no answer to put an error in: its connection is closed."""
+    """Raised by a handler that has no answer to put an error in: its connection is closed.
+
+    `level` is that of the log line: `logging.INFO` for what is in order.
+    """
+
+    def __init__(self, reason: str, level: int = logging.WARNING) -> None:
+        super().__init__(reason)
+        self.level = level
 
 
 @dataclass(slots=True)

@@ -98,8 +98,10 @@ class Session:
                 await self._expect_preface()
                 while await self._read_some(replies):
                     pass
-            except (ProtocolError, HangUp) as error:
+            except ProtocolError as error:
                 self._log_end(str(error))
+            except HangUp as error:
+                self._log_end(str(error), error.level)
             except trio.BrokenResourceError:
                 logger.info("the connection from %s broke", self._stream.peer)
 

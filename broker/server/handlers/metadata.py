@@ -6,6 +6,7 @@ asker learns its leaders at once instead of asking again; a topic that could not
 reason as its error.
 """
 
+import logging
 from collections.abc import Mapping
 
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage
@@ -33,7 +34,7 @@ def handle(
     Raises `HangUp` until a controller has told the cluster: others may know more.
     """
     if not services.replicas.is_ready:
-        raise HangUp("the controller has not told this broker how the cluster stands")
+        raise HangUp("this broker is still waiting for its controller", logging.INFO)
     names = services.image.topics if request.topics is None else dict.fromkeys(request.topics)
     missing = [name for name in names if name not in services.image.topics]
     may_create = request.allow_auto_topic_creation and services.config.auto_create_topics_enable
