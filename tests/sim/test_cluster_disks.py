@@ -50,16 +50,36 @@ def test_rot_that_a_restart_finds_is_copied_anew(
     assert f"cut at offset {offset}, where records were lost" in caplog.text
 
 
-def test_rot_on_a_follower_shows_when_it_leads():
-    """A follower whose log rots while it runs serves nothing of it: nobody is harmed."""
+def test_rot_on_a_running_follower_harms_nobody():
+    """A follower whose log rots while it runs serves nothing of it."""
 
     async def story() -> None:
         async with open_trial(is_watched=False) as trial:
             await trial.send(10)
-            victim = trial.followers[0]
-            rot(victim, 4)
+            rot(trial.followers[0], 4)
             await trial.send(5)
             assert await trial.consume() == [*trial.acked.values()]
+
+    play(story)
+
+
+def test_rot_that_only_consumers_meet_is_mended_by_hand():
+    """A consumer is told the position, and reads on from the next leader; the damaged replica
+    whose directory somebody takes away is copied anew, though it was in sync."""
+
+    async def story() -> None:
+        async with open_trial(is_watched=False) as trial:
+            await trial.send(10)
+            victim = trial.leader
+            rot(victim, 4)
+            with pytest.raises(CorruptRecords, match="4"):
+                await trial.consume()
+            await victim.stop()
+            assert await trial.consume() == [*trial.acked.values()]
+            victim.files.remove_tree(LOG)
+            await victim.start()
+            await trial.send(5)
+            await trial.settle()
 
     play(story)
 
