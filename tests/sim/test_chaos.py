@@ -1,9 +1,5 @@
 """Fixed seeds of the simulation, and bugs planted to see that its judges find them."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import trio
 
@@ -12,13 +8,14 @@ from minibroker.testing.disk import SimulatedFile
 from tests.sim.chaos import PROMISES, run_seed
 
 SEEDS = range(21)
+REPEAT = "python -m tests.sim --story broker --seeds"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_lost_doubled_or_changed(seed):
     """Whatever the faults of a seed: the ledgers and the log agree, and all comes to an end."""
     ledger = run_seed(seed)
-    assert ledger.sent > 100, f"repeat: python -m tests.sim --seeds {seed}"
+    assert ledger.sent > 100, f"repeat: {REPEAT} {seed}"
     assert ledger.faults
 
 
@@ -29,7 +26,7 @@ def test_many_seeds():
         try:
             run_seed(seed)
         except Exception as error:
-            raise AssertionError(f"repeat: python -m tests.sim --seeds {seed}") from error
+            raise AssertionError(f"repeat: {REPEAT} {seed}") from error
 
 
 def test_a_broker_that_forgets_its_producers_is_found(monkeypatch):
@@ -60,24 +57,3 @@ def fails(seed: int) -> bool:
 def test_every_promise_has_its_seeds():
     """The fixed seeds go round over all flush modes."""
     assert {seed % len(PROMISES) for seed in SEEDS} == {0, 1, 2}
-
-
-def test_a_seed_gives_the_same_run_whatever_the_hash_seed():
-    """Two processes with different hash seeds tell the same story of one seed."""
-    program = (
-        "from tests.sim.chaos import run_seed; ledger = run_seed(5);"
-        "print(ledger.sent, ledger.faults, sorted(ledger.acked.items()))"
-    )
-    stories = set()
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        stories.add(done.stdout)
-    assert len(stories) == 1
-
-
-def test_the_names_that_determinism_rests_on_are_there():
-    """trio still has the two private names that `simulate` sets."""
-    assert hasattr(trio._core._run, "_ALLOW_DETERMINISTIC_SCHEDULING")
-    assert hasattr(trio._core._run, "_r")

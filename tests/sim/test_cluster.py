@@ -1,9 +1,5 @@
 """Fixed seeds of the simulated cluster, and bugs planted to see that its checkers find them."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from minibroker.testing.planted import PLANTED
@@ -21,8 +17,8 @@ FOUND_BY = {
     "grow-without-epoch-start": 5,
     "ack-before-high-watermark": 0,
     "forget-producers": 0,
-    "obey-stale-controller": 0,
-    "ignore-partition-epoch": 0,
+    "obey-stale-controller": 1,
+    "ignore-partition-epoch": 2,
 }
 
 
@@ -63,18 +59,6 @@ def test_every_planted_bug_has_its_seed():
 def test_every_flush_mode_has_its_seeds():
     """The fixed seeds go round over all of them."""
     assert {seed % len(FLUSHES) for seed in SEEDS} == set(range(len(FLUSHES)))
-
-
-def test_a_seed_gives_the_same_run_whatever_the_hash_seed():
-    """Two processes with different hash seeds tell the same story of one seed."""
-    program = "from tests.sim.cluster import run_seed; print(run_seed(1))"
-    stories = set()
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        stories.add(done.stdout)
-    assert len(stories) == 1
 
 
 def finds(seed, planted=None):
