@@ -29,6 +29,73 @@ HOUR_MS = 3_600_000
 Fault = Callable[[], Awaitable[None]]
 
 
+class Targets:
+    """Who may be harmed, and who is: a broker (its name) or a wire (a set of two names)."""
+
+    def __init__(self, world: World, cluster: SimulatedCluster, watcher: Watcher) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._watcher = watcher
+        self._rng: Random = world.rng("targets")
+        self._taken: set[object] = set()
+
+    @property
+    def taken(self) -> list[str]:
+        """What faults have not ended."""
+        return sorted(str(each) for each in self._taken)
+
+    def is_taken(self, what: object) -> bool:
+        """Whether something happens to it."""
+        return what in self._taken
+
+    def free(self) -> list[SimulatedBroker]:
+        """The brokers that nothing happens to."""
+        return [each for each in self._cluster.brokers if each.name not in self._taken]
+
+    @asynccontextmanager
+    async def take(self, what: object, text: str = "") -> AsyncIterator[None]:
+        """Keep others from it."""
+        assert what not in self._taken
+        self._taken.add(what)
+        if text:
+            self._watcher.note(text)
+        try:
+            yield
+        finally:
+            self._taken.discard(what)
+
+    def draw_broker(self) -> SimulatedBroker | None:
+        """A free one."""
+        free = self.free()
+        return self._rng.choice(free) if free else None
+
+    def free_broker(self, node_id: int) -> SimulatedBroker | None:
+        """The one of this number, if it is free."""
+        return next((each for each in self.free() if each.node_id == node_id), None)
+
+    def leader(self) -> SimulatedBroker | None:
+        """Who leads some partition, if it is free."""
+        led = [each.leader for each in self._watcher.agreed.values()]
+        return self.free_broker(self._rng.choice(led)) if led else None
+
+    def draw_wire(self) -> tuple[str, str] | None:
+        """Two hosts, in any order; most often two brokers."""
+        brokers = [each.name for each in self._cluster.brokers]
+        clients = [name for name in self._world.network.names() if name not in brokers]
+        first = self._rng.choice(brokers)
+        others = brokers if self._rng.random() < 0.7 else clients
+        second = self._rng.choice([name for name in others if name != first])
+        if frozenset((first, second)) in self._taken:
+            return None
+        return (first, second) if self._rng.random() < 0.5 else (second, first)
+
+    def draw_wire_from(self, broker: SimulatedBroker) -> tuple[str, str] | None:
+        """From this broker to another."""
+        others = [each.name for each in self._cluster.brokers if each is not broker]
+        wire = (broker.name, self._rng.choice(others))
+        return None if frozenset(wire) in self._taken else wire
+
+
 class Chaos:
     """See the head of this module. `counts` says how often each fault came."""
 
@@ -41,7 +108,7 @@ class Chaos:
         self._watcher = watcher
         self._is_flushed = is_flushed
         self._rng: Random = world.rng("faults")
-        self._taken: set[object] = set()  # brokers (names) and wires (pairs of names)
+        self.targets = Targets(world, cluster, watcher)
         self._faults: dict[str, tuple[int, Fault]] = {
             "kill": (3, self._kill),
             "kill the leader": (2, self._kill_leader),
@@ -78,59 +145,10 @@ class Chaos:
         for broker in self._cluster.brokers:
             broker.wall_shift_ms = 0
 
-    @property
-    def busy(self) -> list[str]:
-        """What faults have not ended."""
-        return sorted(str(each) for each in self._taken)
-
     async def _inflict(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
         await self._watcher.look()
         await self._faults[name][1]()
-
-    # -- who is harmed
-
-    def _free(self) -> list[SimulatedBroker]:
-        return [each for each in self._cluster.brokers if each.name not in self._taken]
-
-    @asynccontextmanager
-    async def _take(self, what: object, text: str = "") -> AsyncIterator[None]:
-        """Keep others from it."""
-        assert what not in self._taken
-        self._taken.add(what)
-        if text:
-            self._watcher.note(text)
-        try:
-            yield
-        finally:
-            self._taken.discard(what)
-
-    def _draw_broker(self) -> SimulatedBroker | None:
-        free = self._free()
-        return self._rng.choice(free) if free else None
-
-    def _free_broker(self, node_id: int) -> SimulatedBroker | None:
-        return next((each for each in self._free() if each.node_id == node_id), None)
-
-    def _leader(self) -> SimulatedBroker | None:
-        led = [each.leader for each in self._watcher.agreed.values()]
-        return self._free_broker(self._rng.choice(led)) if led else None
-
-    def _draw_wire(self) -> tuple[str, str] | None:
-        """Two hosts, in any order; most often two brokers."""
-        brokers = [each.name for each in self._cluster.brokers]
-        clients = [name for name in self._world.network.names() if name not in brokers]
-        first = self._rng.choice(brokers)
-        others = brokers if self._rng.random() < 0.7 else clients
-        second = self._rng.choice([name for name in others if name != first])
-        if frozenset((first, second)) in self._taken:
-            return None
-        return (first, second) if self._rng.random() < 0.5 else (second, first)
-
-    def _draw_wire_from(self, broker: SimulatedBroker) -> tuple[str, str] | None:
-        others = [each.name for each in self._cluster.brokers if each is not broker]
-        wire = (broker.name, self._rng.choice(others))
-        return None if frozenset(wire) in self._taken else wire
 
     async def _wait(self, mean_s: float = PAUSE_S) -> None:
         await trio.sleep(self._rng.expovariate(1 / mean_s))
@@ -138,25 +156,25 @@ class Chaos:
     # -- processes and machines
 
     async def _kill(self) -> None:
-        await self._kill_one(self._draw_broker())
+        await self._kill_one(self.targets.draw_broker())
 
     async def _kill_leader(self) -> None:
-        await self._kill_one(self._leader())
+        await self._kill_one(self.targets.leader())
 
     async def _kill_controller(self) -> None:
-        await self._kill_one(self._free_broker(self._watcher.controller))
+        await self._kill_one(self.targets.free_broker(self._watcher.controller))
 
     async def _kill_one(self, broker: SimulatedBroker | None) -> None:
         if broker is None:
             return
-        async with self._take(broker.name, f"kill {broker.name}"):
+        async with self.targets.take(broker.name, f"kill {broker.name}"):
             await broker.kill()
             await self._wait()
             await self._start(broker)
 
     async def _kill_controller_at_a_step(self) -> None:
         """Give it something to do, and let it die while it does it."""
-        victim = self._draw_broker()
+        victim = self.targets.draw_broker()
         other = self._rng.random() < 0.5
         async with trio.open_nursery() as nursery:
             if victim is not None and victim.node_id != self._watcher.controller and other:
@@ -165,15 +183,18 @@ class Chaos:
                 await self._world.store.watch("", self._watcher.revision)
             if self._rng.random() < 0.7:
                 await self._wait(0.01)
-            await self._kill_one(self._free_broker(self._watcher.controller))
+            await self._kill_one(self.targets.free_broker(self._watcher.controller))
 
     async def _depose_controller(self) -> None:
         """What it has sent arrives when another has been elected, and spoken."""
-        old = self._free_broker(self._watcher.controller)
-        wire = self._draw_wire_from(old) if old is not None else None
+        old = self.targets.free_broker(self._watcher.controller)
+        wire = self.targets.draw_wire_from(old) if old is not None else None
         if old is None or wire is None:
             return
-        async with self._take(old.name, f"depose {old.name}"), self._take(frozenset(wire)):
+        async with (
+            self.targets.take(old.name, f"depose {old.name}"),
+            self.targets.take(frozenset(wire)),
+        ):
             self._world.network.hold(*wire)
             await self._wait(0.5)  # for something to tell
             old.link.cut()
@@ -186,7 +207,7 @@ class Chaos:
         await self._end_all(lambda broker: broker.kill(), "kill")
 
     async def _power_off_all(self) -> None:
-        for broker in self._free():
+        for broker in self.targets.free():
             self._watcher.note_power_off(broker.node_id, is_tail_lost=False)
         await self._end_all(lambda broker: broker.power_off(), "power off")
 
@@ -194,32 +215,32 @@ class Chaos:
         """All that are free, at once."""
 
         async def one(broker: SimulatedBroker) -> None:
-            async with self._take(broker.name, f"{word} {broker.name}"):
+            async with self.targets.take(broker.name, f"{word} {broker.name}"):
                 await end(broker)
                 await self._wait()
                 await self._start(broker)
 
         async with trio.open_nursery() as nursery:
-            for broker in self._free():
+            for broker in self.targets.free():
                 nursery.start_soon(one, broker)
 
     async def _power_off(self) -> None:
-        broker = self._draw_broker()
+        broker = self.targets.draw_broker()
         if broker is None:
             return
         if not (self._is_flushed or self._watcher.may_lose_power(broker.node_id)):
             return
         self._watcher.note_power_off(broker.node_id, is_tail_lost=not self._is_flushed)
-        async with self._take(broker.name, f"power off {broker.name}"):
+        async with self.targets.take(broker.name, f"power off {broker.name}"):
             await broker.power_off()
             await self._wait()
             await self._start(broker)
 
     async def _stop(self) -> None:
-        broker = self._draw_broker()
+        broker = self.targets.draw_broker()
         if broker is None:
             return
-        async with self._take(broker.name, f"stop {broker.name}"):
+        async with self.targets.take(broker.name, f"stop {broker.name}"):
             with trio.move_on_after(STOP_S_MAX) as scope:
                 await broker.stop()
             if scope.cancelled_caught:
@@ -241,10 +262,10 @@ class Chaos:
         self._watcher.note(f"{broker.name} is there")
 
     async def _pause(self) -> None:
-        broker = self._draw_broker()
+        broker = self.targets.draw_broker()
         if broker is None:
             return
-        async with self._take(broker.name, f"pause {broker.name}"):
+        async with self.targets.take(broker.name, f"pause {broker.name}"):
             broker.pause()
             await self._wait()
             broker.resume()
@@ -253,10 +274,10 @@ class Chaos:
     # -- what a broker stands on
 
     async def _fill(self) -> None:
-        broker = self._draw_broker()
+        broker = self.targets.draw_broker()
         if broker is None:
             return
-        async with self._take(broker.name, f"fill the disk of {broker.name}"):
+        async with self.targets.take(broker.name, f"fill the disk of {broker.name}"):
             broker.files.space_bytes = broker.files.used_bytes + self._rng.randint(0, 2000)
             await self._wait()
             broker.files.space_bytes = None
@@ -268,12 +289,12 @@ class Chaos:
         await trio.lowlevel.checkpoint()
 
     async def _cut_store(self) -> None:
-        broker = self._draw_broker()
+        broker = self.targets.draw_broker()
         if broker is None:
             return
         is_cut = self._rng.random() < 0.5
         word = "cut" if is_cut else "hold"
-        async with self._take(broker.name, f"{word} the store of {broker.name}"):
+        async with self.targets.take(broker.name, f"{word} the store of {broker.name}"):
             if is_cut:
                 broker.link.cut()
             else:
@@ -282,10 +303,10 @@ class Chaos:
             broker.link.heal()
 
     async def _slow_store(self) -> None:
-        broker = self._draw_broker()
+        broker = self.targets.draw_broker()
         if broker is None:
             return
-        async with self._take(broker.name, f"slow store of {broker.name}"):
+        async with self.targets.take(broker.name, f"slow store of {broker.name}"):
             usual = broker.link.delay_s_max
             broker.link.delay_s_max = self._rng.choice((0.05, 0.3, 1.0))
             await self._wait()
@@ -294,11 +315,11 @@ class Chaos:
     # -- wires
 
     async def _hold(self) -> None:
-        wire = self._draw_wire()
+        wire = self.targets.draw_wire()
         if wire is None:
             return
         both = self._rng.random() < 0.3
-        async with self._take(frozenset(wire), f"hold {wire}{' both ways' if both else ''}"):
+        async with self.targets.take(frozenset(wire), f"hold {wire}{' both ways' if both else ''}"):
             for pair in (wire, wire[::-1])[: 1 + both]:
                 self._world.network.hold(*pair)
             await self._wait(2 * PAUSE_S)
@@ -306,28 +327,28 @@ class Chaos:
                 self._world.network.release(*pair)
 
     async def _throttle(self) -> None:
-        wire = self._draw_wire()
+        wire = self.targets.draw_wire()
         if wire is None:
             return
-        async with self._take(frozenset(wire), f"throttle {wire}"):
+        async with self.targets.take(frozenset(wire), f"throttle {wire}"):
             self._world.network.throttle(*wire, self._rng.choice((300, 3_000)))
             await self._wait(2 * PAUSE_S)
             self._world.network.throttle(*wire, inf)
 
     async def _reset(self) -> None:
-        wire = self._draw_wire()
+        wire = self.targets.draw_wire()
         if wire is not None:
             self._watcher.note(f"reset {wire}")
             self._world.network.reset(*wire)
         await trio.lowlevel.checkpoint()
 
     async def _cut(self) -> None:
-        wire = self._draw_wire()
+        wire = self.targets.draw_wire()
         if wire is not None:
             await self._cut_wire(*wire, self._rng.expovariate(1 / PAUSE_S))
 
     async def _cut_wire(self, one: str, other: str, duration_s: float) -> None:
-        async with self._take(frozenset((one, other)), f"cut {one} {other}"):
+        async with self.targets.take(frozenset((one, other)), f"cut {one} {other}"):
             self._world.network.cut(one, other)
             await trio.sleep(duration_s)
             self._world.network.mend(one, other)
@@ -340,5 +361,5 @@ class Chaos:
         async with trio.open_nursery() as nursery:
             for one, other in combinations(names, 2):
                 is_between = (one in some) != (other in some)
-                if is_between and frozenset((one, other)) not in self._taken:
+                if is_between and not self.targets.is_taken(frozenset((one, other))):
                     nursery.start_soon(self._cut_wire, one, other, duration_s)
