@@ -52,7 +52,7 @@ MAY_IMPORT = {
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net client.channel broker.config broker.log"
-    " broker.metadata.model broker.metadata.cache broker.replication",
+    " broker.metadata.model broker.metadata.cache broker.metadata.orders broker.replication",
     "broker.controller": "protocol client.net client.channel broker.config broker.log"
     " broker.metadata broker.controller",
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
@@ -69,8 +69,9 @@ MAY_IMPORT = {
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE = [
     *("protocol/", "broker/config.py", "broker/log/", "broker/metadata/model.py"),
-    *("broker/metadata/cache.py", "broker/replication/descriptions.py"),
-    *("broker/replication/roles.py", "broker/replication/partition.py"),
+    *("broker/metadata/cache.py", "broker/metadata/orders.py"),
+    *("broker/replication/descriptions.py", "broker/replication/roles.py"),
+    "broker/replication/partition.py",
     *("broker/replication/follower.py", "broker/replication/fetch_plan.py"),
     *("broker/controller/elections.py", "broker/controller/entries.py"),
     *("broker/controller/isr.py", "broker/controller/liveness.py"),

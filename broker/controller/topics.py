@@ -4,7 +4,6 @@ Topics of one request are judged one after another, each upon what the ones befo
 that comes twice exists the second time. A refused one changes nothing.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from random import Random
@@ -16,6 +15,7 @@ from minibroker.broker.controller.placement import place
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
 from minibroker.broker.log.validate import Refused
+from minibroker.broker.metadata.orders import is_topic_name
 from minibroker.protocol.constants import TOPIC_NAME_CHARS_MAX, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -34,7 +34,6 @@ from minibroker.protocol.messages.topics import (
 
 PARTITIONS_MAX: Final = 10_000  # of the cluster; each keeps files open
 INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client makes (PRO-08)
-TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 Wanted = TypeVar("Wanted")
 
@@ -133,7 +132,7 @@ def check_name(name: str, others: Collection[str]) -> None:
     if not 0 < len(name) <= TOPIC_NAME_CHARS_MAX:
         what = f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} characters, this one {len(name)}"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
-    if name in (".", "..") or not TOPIC_NAME.fullmatch(name):
+    if not is_topic_name(name):
         what = f"topic name {name!r}: only letters, digits, '.', '_' and '-', and not '.' or '..'"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     if name.startswith(INTERNAL_PREFIX):

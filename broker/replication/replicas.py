@@ -25,6 +25,7 @@ import trio
 from minibroker.broker.config import NOTHING, Config, ConfigError, TopicConfig
 from minibroker.broker.metadata.cache import merged
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
+from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import (
     confirmed_text,
     describe,
@@ -162,6 +163,8 @@ class Replicas:
     def update_metadata(self, request: UpdateMetadataRequest, now: float) -> UpdateMetadataResponse:
         """Take over how the cluster stands, and the settings of its topics."""
         error = self._refusal(request.controller_epoch, request.broker_epoch)
+        if not error and not are_sound(request.partitions):
+            error = ErrorCode.INVALID_REQUEST
         if not error:
             topics = tuple(map(self._without_foreign_settings, request.topics))
             self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
@@ -179,6 +182,8 @@ class Replicas:
     def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
         """Take the roles of an order (A18)."""
         error = self._refusal(request.controller_epoch, request.broker_epoch)
+        if not error and not are_sound(request.partitions):
+            error = ErrorCode.INVALID_REQUEST
         if error:
             return LeaderAndIsrResponse(error)
         self._parts.copier.set_endpoints(

@@ -42,7 +42,7 @@ MARKED = 2**31 - 1  # the correlation id of the request that says: this far it w
 MARK = RequestEnvelope(ApiKey.API_VERSIONS, 0, MARKED, None, ApiVersionsRequest())
 TOPICS = ("t", "u", "v")
 NAMES = (
-    *("", ".", "..", "a b", "t\n", "\0", "ä" * 40, "x" * 249, "x" * 250, "t_", "t."),
+    *("", ".", "..", "../x", "a/b", "a b", "t\n", "\0", "ä" * 40, "x" * 249, "x" * 250, "t_", "t."),
     *("retention.ms", "segment.bytes", "flush", "min.insync.replicas", "cleanup.policy"),
     *("always", "0", "1", "-1", "100", "compact", "9" * 40, "__consumer_offsets"),
 )
@@ -98,7 +98,7 @@ class Whim:
         if hint is str:
             return rng.choice(TOPICS if rng.random() < 0.8 else NAMES)
         if hint is bytes:
-            return rng.randbytes(rng.choice((0, 15, 16)))
+            return rng.randbytes(rng.choice((0, 15, 16, 16, 16)))
         if inner := without_none(hint):
             return None if rng.random() < 0.3 else self.message(inner, name)
         if element := element_of(hint):

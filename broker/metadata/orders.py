@@ -1,0 +1,51 @@
+"""Whether an order of a controller makes sense, before any of it is believed.
+
+Who reaches the port can pose as a controller, and a defect of a real one shall not take every
+broker with it. So what an order says of partitions is checked where it arrives. A name that would
+be a path, a leader that is not in sync, an in-sync set that is not assigned: the order is refused.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from minibroker.protocol.constants import (
+    DELETED_LEADER,
+    INT64_MAX,
+    NO_NODE,
+    TOPIC_NAME_CHARS_MAX,
+)
+from minibroker.protocol.messages.control import PartitionState
+
+TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+TOPIC_ID_BYTES: Final = 16
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may have this name; it becomes part of a directory's."""
+    return (
+        len(name) <= TOPIC_NAME_CHARS_MAX
+        and name not in (".", "..")
+        and TOPIC_NAME.fullmatch(name) is not None
+    )
+
+
+def are_sound(states: Iterable[PartitionState]) -> bool:
+    """Whether all of these can be what partitions shall be."""
+    return all(map(_is_sound, states))
+
+
+def _is_sound(state: PartitionState) -> bool:
+    if not is_topic_name(state.topic) or not 0 <= state.partition < 2**31:
+        return False
+    if state.leader == DELETED_LEADER:
+        return True
+    return (
+        len(state.topic_id) == TOPIC_ID_BYTES
+        and 0 <= state.leader_epoch < 2**31
+        and 0 <= state.partition_epoch <= INT64_MAX
+        and 0 < len(set(state.isr)) == len(state.isr)
+        and {*state.isr} <= {*state.replicas}
+        and min(state.replicas) >= 0
+        and (state.leader == NO_NODE or state.leader in state.isr)
+    )
