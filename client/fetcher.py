@@ -16,6 +16,7 @@ Nothing is fetched before the application asks for the first records: it may wan
 """
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -30,7 +31,7 @@ from minibroker.client.offsets import ask_offsets
 from minibroker.client.position import RETRY_S_MAX
 from minibroker.client.positions import EpochOf, Positions
 from minibroker.protocol.constants import NO_EPOCH, ApiKey, ErrorCode
-from minibroker.protocol.messages.fetch import FetchResponse
+from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetch
 from minibroker.protocol.types import TopicPartition
 
 INTERRUPT_AFTER_S: Final = 0.02
@@ -161,30 +162,23 @@ class Fetcher:
             await self._changed.park()
 
     async def _fetch_from(self, source: _Source) -> None:
-        epoch_at = self._epoch_at(source.node_id)
         while True:
-            now = trio.current_time()
-            wanted, _ = self._positions.plan(epoch_at, now)
+            wanted, _ = self._plan(source)
             if not (wanted and self._is_started):
-                await self._wait(now)
+                await self._wait(trio.current_time())
                 continue
             try:
                 channel = await self._cluster.channel(source.node_id, FETCHES)
                 source.is_down = False
-                await self._fetch(source, channel, epoch_at)
+                await self._fetch(source, channel)
             except OSError:
                 source.session.reset()
                 source.is_down = not source.is_interrupted
                 source.is_interrupted = False
                 self._changed.unpark_all()
 
-    async def _fetch(
-        self,
-        source: _Source,
-        channel: RpcChannel,
-        epoch_at: EpochOf,
-    ) -> None:
-        wanted, bytes_max = self._positions.plan(epoch_at, trio.current_time())
+    async def _fetch(self, source: _Source, channel: RpcChannel) -> None:
+        wanted, bytes_max = self._plan(source)
         if not wanted:
             return
         reply = channel.start(ApiKey.FETCH, source.session.build(wanted, bytes_max))
@@ -219,6 +213,17 @@ class Fetcher:
         leader = self._cluster.leader_of(name)
         return leader.leader_epoch if leader else NO_EPOCH
 
+    def _plan(self, source: _Source) -> tuple[list[PartitionFetch], int]:
+        """What to ask a broker for now, and the most bytes to take.
+
+        With the id of the topic in which the positions are: one that was made anew may have
+        records at these offsets, of the same epochs.
+        """
+        epoch_at = self._epoch_at(source.node_id)
+        wanted, bytes_max = self._positions.plan(epoch_at, trio.current_time())
+        ids = self._topic_ids
+        return [replace(each, topic_id=ids.get(each.topic, b"")) for each in wanted], bytes_max
+
     def _epoch_at(self, node_id: int) -> EpochOf:
         def epoch_at(name: TopicPartition) -> int | None:
             leader = self._cluster.leader_of(name)
@@ -237,7 +242,6 @@ class Fetcher:
 
     def _is_outdated(self, source: _Source) -> bool:
         """Whether the FETCH under way does not ask for something that is wanted."""
-        epoch_at = self._epoch_at(source.node_id)
-        wanted, _ = self._positions.plan(epoch_at, trio.current_time())
+        wanted, _ = self._plan(source)
         asked = source.session.asked
         return any(asked(TopicPartition(each.topic, each.partition)) != each for each in wanted)

@@ -22,8 +22,8 @@ class PartitionFetch:
 
     `leader_epoch` is the one the asker believes in (-1: not checked); `last_fetched_epoch` that
     of its last record (-1: none), by which the leader sees that the logs have parted.
-    `log_start` is the follower's own. So is `topic_id` (empty: not checked): epochs of two topics
-    of one name may be equal, and a leader that was cut off may still lead the deleted one.
+    `log_start` is the follower's own. `topic_id` says which topic of this name is meant (empty: not
+    checked): epochs of two of them may be equal, and a leader may know only the deleted one.
     """
 
     topic: str

@@ -223,6 +223,8 @@ class Replicated:
         partition = self.partitions[asked.partition]
         name = TopicPartition(asked.topic, asked.partition)
         hint = (partition.leader, partition.epoch) if self.has_hints else (NO_NODE, NO_EPOCH)
+        if asked.topic_id not in (b"", self.topic_id):
+            return PartitionFetched(*name, ErrorCode.INCONSISTENT_TOPIC_ID)
         if max(asked.leader_epoch, asked.last_fetched_epoch) > partition.epoch:
             return PartitionFetched(*name, ErrorCode.UNKNOWN_LEADER_EPOCH)
         if asked.leader_epoch < partition.epoch or partition.leader != node_id:

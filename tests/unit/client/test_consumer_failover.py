@@ -236,3 +236,23 @@ async def test_a_topic_made_anew_is_read_from_its_beginning(
         await reading.read(consumer, 5)
     assert reading.values[3:] == [b"new %d" % number for number in range(5)]
     assert "t-0 at offset 3: the log was cut to offset 0: the topic was deleted" in caplog.text
+
+
+async def test_a_topic_made_anew_while_nobody_looks_is_noticed(
+    reading: Reading, autojump_clock: Any
+) -> None:
+    """RM-11: led by the same broker in the same epoch, with records at the next offset: a fetch
+    names the topic's id, so none of the new records is skipped."""
+    cluster = reading.cluster
+    await reading.fill(b"0", b"1", b"2")
+    async with reading.consumer() as consumer:
+        consumer.assign([A])
+        await reading.read(consumer, 3)
+        consumer.pause(A)
+        await consumer.poll(2)
+        cluster.topic_id = bytes(15) + b"1"
+        cluster.partitions = [Partition(1)]
+        await reading.fill(*(b"new %d" % number for number in range(5)))
+        consumer.resume(A)
+        await reading.read(consumer, 5)
+    assert reading.values[3:] == [b"new %d" % number for number in range(5)]
