@@ -14,11 +14,11 @@ SEARCHED = 100
 FOUND_BY = {
     "cut-at-high-watermark": 0,
     "count-unconfirmed-shrink": 0,
-    "grow-without-epoch-start": 5,
+    "grow-without-epoch-start": 13,
     "ack-before-high-watermark": 0,
     "forget-producers": 0,
     "obey-stale-controller": 1,
-    "ignore-partition-epoch": 2,
+    "ignore-partition-epoch": 0,
 }
 
 
