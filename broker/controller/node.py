@@ -160,7 +160,8 @@ class ControllerNode:
     ) -> None:
         """Take part until cancelled; started with the broker epoch, once registered.
 
-        Raises `StoreError` if the store cannot be used, `NodeIdTaken` if another has this node id.
+        Raises `StoreError` if the store cannot be used, `NodeIdTaken` if another broker has, or
+        takes, this node id.
         """
         await self._register(registration)
         self._producer_ids.add(await self._patiently(claim_block, self._store))
@@ -175,8 +176,6 @@ class ControllerNode:
                         session.start_soon(self._stand)
                         await self._session.keep()
                         session.cancel_scope.cancel()
-                if self._registered.cancelled_caught:
-                    await self.close()
                 log.warning("[Broker id=%d] Its session ended; registering anew", self._node_id)
                 await self._register(registration)
 
@@ -216,6 +215,7 @@ class ControllerNode:
             snapshot = await self._patiently(self._store.watch, entries.BROKERS, after)
             after = snapshot.revision
             self._brokers = entries.read_brokers(snapshot.entries)
+            self._session.check(self._brokers.get(self._node_id))
             if self._controller is not None:
                 self._controller.note_brokers(snapshot.revision, self._brokers)
             self._wake()

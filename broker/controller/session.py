@@ -7,8 +7,9 @@ anew, with a higher epoch, and the controller treats it as one that came back.
 
 A registration of the same node id may still stand when a broker starts. If it names this data
 directory, it is this broker's own former life: the lock on the directory proves that it is over,
-and it is replaced at once. Otherwise another broker has the same node id: this one waits as long
-as a dead one's lease may still live, and then gives up with an error.
+and it is replaced at once. (Unless somebody has started a copy of the directory: then the one that
+was replaced lives, and finds out by `check`.) Otherwise another broker has the same node id: this
+one waits as long as a dead one's lease may still live, and then gives up with an error.
 """
 
 import logging
@@ -86,6 +87,15 @@ class BrokerSession:
                 self.epoch, self.lease_id = outcome.revision, lease.id
                 self._believed_until = asked_at + self._ttl_s
                 return
+
+    def check(self, standing: Registered | None) -> None:
+        """Raise `NodeIdTaken` if what stands is a later registration than this one."""
+        if standing is not None and standing.epoch > self.epoch:
+            raise NodeIdTaken(
+                f"node id {standing.node_id} was taken over from this broker by one at"
+                f" {standing.endpoint}, which has a copy of its data directory; stop that one, and"
+                " take the copy away"
+            )
 
     async def keep(self) -> None:
         """Renew the lease every heartbeat. Returns when it was lost. Raises `StoreError`."""
