@@ -71,7 +71,7 @@ PURE = [
     *("protocol/", "broker/config.py", "broker/log/", "broker/metadata/model.py"),
     *("broker/metadata/cache.py", "broker/metadata/orders.py"),
     *("broker/replication/descriptions.py", "broker/replication/roles.py"),
-    "broker/replication/partition.py",
+    *("broker/replication/partition.py", "broker/replication/rot.py"),
     *("broker/replication/follower.py", "broker/replication/fetch_plan.py"),
     *("broker/controller/elections.py", "broker/controller/entries.py"),
     *("broker/controller/isr.py", "broker/controller/liveness.py"),
