@@ -111,6 +111,15 @@ class Replication:
         unit="ms",
         high=INT_MAX,
     )
+    replica_high_watermark_wait_max_ms: int = setting(
+        "replica.high.watermark.wait.max.ms",
+        Kind.INT,
+        10,
+        "How long a follower that has all records is not told of a new high watermark: records "
+        "that come meanwhile bring it along.",
+        unit="ms",
+        high=INT_MAX,
+    )
     replica_fetch_min_bytes: int = setting(
         "replica.fetch.min.bytes",
         Kind.INT,

@@ -28,11 +28,12 @@ class Parked(Generic[Answer]):
     """A request that waits. It must not hold a view of the receive buffer.
 
     `attempt(now)` gives the answer, or None to go on waiting; `expire()` gives the answer at
-    `deadline` (seconds on trio's clock). Exactly one of the two gives the answer that is sent.
+    `deadline()` (seconds on trio's clock), which an attempt may bring forward. Exactly one of
+    `attempt` and `expire` gives the answer that is sent.
     """
 
     keys: tuple[Hashable, ...]
-    deadline: float
+    deadline: Callable[[], float]
     attempt: Callable[[float], Answer | None]
     expire: Callable[[], Answer]
 
@@ -74,10 +75,11 @@ class Purgatory:
                 answer = parked.attempt(now)
                 if answer is not None:
                     return answer
-                if now >= parked.deadline:
+                deadline = parked.deadline()
+                if now >= deadline:
                     return parked.expire()
                 waiter.event = trio.Event()
-                with trio.move_on_at(parked.deadline):
+                with trio.move_on_at(deadline):
                     await waiter.event.wait()
         finally:
             self._forget(parked, waiter)

@@ -56,7 +56,7 @@ class Copying:
         """When a FETCH that waits is answered anyway."""
         under_way = self._current
         if under_way is not None and isinstance(under_way.answer, Parked):
-            return under_way.answer.deadline
+            return under_way.answer.deadline()
         return math.inf
 
     def may_ask(self, now: float) -> bool:

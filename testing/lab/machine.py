@@ -41,6 +41,8 @@ ROOT: Final = PurePath("/data")
 CLUSTER_ID: Final = "lab"
 PARTITION: Final = TopicPartition("t", 0)
 WALL_MS: Final = 1_700_000_000_000  # at virtual time 0; it stands still
+# Nobody waits here for what else there may be to say.
+TOLD_AT_ONCE: Final = {"replica.high.watermark.wait.max.ms": "0"}
 DOWN: Final = ReplicaState(RoleMark.DOWN)
 
 
@@ -92,7 +94,8 @@ class Process:
         manager: LogManager,
         files: SimulatedFiles,
     ) -> None:
-        config = load(flags={**settings, "node.id": str(number)}).config
+        flags = {**TOLD_AT_ONCE, **settings, "node.id": str(number)}
+        config = load(flags=flags).config
 
         async def sync_dir(directory: PurePath) -> None:
             files.sync_dir(directory)

@@ -299,14 +299,14 @@ class Stage:
 
     @property
     def _produce_due(self) -> float:
-        return min((each.parked.deadline for each in self._waiting), default=math.inf)
+        return min((each.parked.deadline() for each in self._waiting), default=math.inf)
 
     def _expire(self) -> Texts:
         """What waited until now is answered as it stands."""
         for copying in self._copying.values():
             copying.expire(self.now)
         for each in list(self._waiting):
-            if each.parked.deadline <= self.now:
+            if each.parked.deadline() <= self.now:
                 self._waiting.remove(each)
                 yield self._answered(each.broker, each.produced, each.parked.expire())
 

@@ -38,7 +38,7 @@ def alter(
     job = services.controller.submit(request)
     return Parked(
         (job,),
-        now + ALTER_WAIT_S,
+        lambda: now + ALTER_WAIT_S,
         lambda now: job.result,
         lambda: AlterConfigsResponse(tuple(late(topic.name) for topic in request.topics)),
     )

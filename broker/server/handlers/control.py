@@ -57,7 +57,7 @@ def alter_partition(
     """For the controller; NOT_CONTROLLER elsewhere."""
     job = services.controller.submit(request)
     late = AlterPartitionResponse(ErrorCode.REQUEST_TIMED_OUT)
-    return Parked((job,), now + PATIENCE_S, lambda now: job.result, lambda: late)
+    return Parked((job,), lambda: now + PATIENCE_S, lambda now: job.result, lambda: late)
 
 
 def controlled_shutdown(
@@ -66,4 +66,4 @@ def controlled_shutdown(
     """For the controller; NOT_CONTROLLER elsewhere."""
     job = services.controller.submit(request)
     late = ControlledShutdownResponse(ErrorCode.REQUEST_TIMED_OUT)
-    return Parked((job,), now + PATIENCE_S, lambda now: job.result, lambda: late)
+    return Parked((job,), lambda: now + PATIENCE_S, lambda now: job.result, lambda: late)

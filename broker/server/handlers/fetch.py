@@ -12,14 +12,16 @@ nothing to read for now. Beyond the log end it is OFFSET_OUT_OF_RANGE, at once.
 
 A follower's fetch is also its word that it has everything below the offsets it asks for, and that
 it lives: each read that is granted is noted before the answer is made, so that the answer carries
-the high watermark that this very fetch has raised. Its waiting fetch ends, too, when the high
-watermark is another than it was told, so that all replicas know within a round trip what is
-committed. A fetch from an earlier life of a broker is refused.
+the high watermark that this very fetch has raised. Its waiting fetch ends soon, too, when the high
+watermark is another than it was told, so that all replicas know what is committed: not at once, for
+while records flow the next ones bring it along, and a round trip for it alone would come with each
+of them. A fetch from an earlier life of a broker is refused.
 
 Limits: partitions are filled in the request's order. The first batch of the answer comes whole
 however long it is, so that a reader always gets on; everything else obeys both limits.
 """
 
+import math
 from collections.abc import Sequence
 
 from minibroker.broker.log.validate import Refused
@@ -28,7 +30,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import FollowerFetch
 from minibroker.broker.server.fetch_sessions import Calm, FetchContext, Wanted
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import NO_EPOCH, ErrorCode
+from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -41,12 +43,23 @@ from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition
 class _Fetch:
     """One request in its session."""
 
-    __slots__ = ("_bytes_max", "_bytes_min", "_context", "_is_outlived", "_request", "_services")
+    __slots__ = (
+        "_bytes_max",
+        "_bytes_min",
+        "_context",
+        "_deadline",
+        "_is_outlived",
+        "_request",
+        "_services",
+    )
 
-    def __init__(self, services: Services, request: FetchRequest, context: FetchContext) -> None:
+    def __init__(
+        self, services: Services, request: FetchRequest, context: FetchContext, now: float
+    ) -> None:
         self._services = services
         self._context = context
         self._request = request
+        self._deadline = now + request.wait_ms_max / 1000
         self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
         self._is_outlived = False
@@ -55,6 +68,10 @@ class _Fetch:
     def keys(self) -> tuple[TopicPartition, ...]:
         """What the answer depends on."""
         return tuple([wanted.name for wanted in self._context.wanted])
+
+    def deadline(self) -> float:
+        """Until when it waits."""
+        return self._deadline
 
     @property
     def _is_follower(self) -> bool:
@@ -95,19 +112,32 @@ class _Fetch:
                 wanted.calm = _calm(partition)
 
     def attempt(self, now: float) -> FetchResponse | None:
-        """The answer, if it is due before the deadline."""
+        """The answer, if it is due; news of a high watermark alone bring the deadline forward."""
         readable = 0
+        wait_s_max = math.inf
         for wanted in self._context.wanted:
             calm = wanted.calm
-            if calm is not None and calm.holds() and not self._is_news(wanted, calm.high_watermark):
-                continue
-            try:
-                readable += self._readable_bytes(wanted)
-            except Refused:
-                return self.answer()
-            if readable >= self._bytes_min:
-                return self.answer()
-        return self.answer() if readable >= self._bytes_min else None
+            if calm is not None and calm.holds():
+                high_watermark = calm.high_watermark
+            else:
+                try:
+                    size, high_watermark = self._look_for_bytes(wanted)
+                except Refused:
+                    return self.answer()
+                readable += size
+                if readable >= self._bytes_min:
+                    return self.answer()
+            if self._is_follower and high_watermark != wanted.high_watermark:
+                wait_s_max = min(wait_s_max, self._news_wait_s(wanted))
+        self._deadline = min(self._deadline, now + wait_s_max)
+        is_due = readable >= self._bytes_min or now >= self._deadline
+        return self.answer() if is_due else None
+
+    def _news_wait_s(self, wanted: Wanted) -> float:
+        """How long a high watermark may wait for records to go with; not where none was told."""
+        if wanted.high_watermark == NO_OFFSET:
+            return 0.0
+        return self._services.config.replica_high_watermark_wait_max_ms / 1000
 
     def answer(self) -> FetchResponse:
         """Read what there is, which may be nothing."""
@@ -123,10 +153,6 @@ class _Fetch:
                 room = max(0, room - records_size(answer.records))
             fetched.append((wanted, answer))
         return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
-
-    def _is_news(self, wanted: Wanted, high_watermark: int) -> bool:
-        """Whether a high watermark is a reason to answer: to a follower that was told another."""
-        return self._is_follower and high_watermark != wanted.high_watermark
 
     def _look(self, wanted: Wanted) -> tuple[Partition, int, OffsetAndEpoch | None]:
         """The partition, the offset where this reader stops, and where its log parts from ours.
@@ -147,17 +173,21 @@ class _Fetch:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
         return partition, end, parted
 
-    def _readable_bytes(self, wanted: Wanted) -> int:
-        """How much this partition has to say; a divergence is enough, and for a follower another
-        high watermark than it knows. Raises `Refused`."""
+    def _look_for_bytes(self, wanted: Wanted) -> tuple[int, int]:
+        """How much this partition has to say (a divergence is enough), and its high watermark.
+
+        Raises `Refused`.
+        """
         partition, end, parted = self._look(wanted)
-        if parted is not None or self._is_news(wanted, partition.high_watermark):
-            return self._bytes_min
+        high_watermark = partition.high_watermark
+        if parted is not None:
+            return self._bytes_min, high_watermark
         offset = wanted.request.fetch_offset
         if offset >= end:
             wanted.calm = _calm(partition)
-            return 0
-        return min(partition.log.readable_bytes(offset, end), wanted.request.bytes_max)
+            return 0, high_watermark
+        size = partition.log.readable_bytes(offset, end)
+        return min(size, wanted.request.bytes_max), high_watermark
 
     def _fetch(self, wanted: Wanted, room: int, *, at_least_one: bool) -> PartitionFetched:
         asked, (topic, number) = wanted.request, wanted.name
@@ -204,7 +234,7 @@ def handle(
         context = services.fetch_sessions.context(request, now)
     except Refused as refused:
         return FetchResponse(refused.code)
-    fetch = _Fetch(services, request, context)
+    fetch = _Fetch(services, request, context, now)
     if request.replica_id >= 0:
         fetch.note_progress(now)
     if request.wait_ms_max <= 0 or not context.wanted:
@@ -212,4 +242,4 @@ def handle(
     answer = fetch.attempt(now)
     if answer is not None:
         return answer
-    return Parked(fetch.keys, now + request.wait_ms_max / 1000, fetch.attempt, fetch.answer)
+    return Parked(fetch.keys, fetch.deadline, fetch.attempt, fetch.answer)

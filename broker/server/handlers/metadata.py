@@ -52,7 +52,7 @@ def handle(
         errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
         return _describe(services.image, tuple(names), errors)
 
-    return Parked((job,), now + CREATION_WAIT_S, attempt, expire)
+    return Parked((job,), lambda: now + CREATION_WAIT_S, attempt, expire)
 
 
 def _describe(

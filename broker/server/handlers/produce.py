@@ -181,4 +181,4 @@ def handle(
     if answer is not None:
         return answer
     deadline = now + max(0, request.timeout_ms) / 1000
-    return Parked(produce.keys, deadline, produce.attempt, produce.expire)
+    return Parked(produce.keys, lambda: deadline, produce.attempt, produce.expire)

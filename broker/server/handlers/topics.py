@@ -24,7 +24,7 @@ def create(
     job = services.controller.submit(request)
     return Parked(
         (job,),
-        now + max(0, request.timeout_ms) / 1000,
+        lambda: now + max(0, request.timeout_ms) / 1000,
         lambda now: job.result,
         lambda: CreateTopicsResponse(tuple(late(topic.name) for topic in request.topics)),
     )
@@ -37,7 +37,7 @@ def delete(
     job = services.controller.submit(request)
     return Parked(
         (job,),
-        now + max(0, request.timeout_ms) / 1000,
+        lambda: now + max(0, request.timeout_ms) / 1000,
         lambda now: job.result,
         lambda: DeleteTopicsResponse(tuple(late(name) for name in request.topics)),
     )

@@ -11,7 +11,7 @@ from minibroker.broker.replication.purgatory import Parked, Purgatory
 
 def answer_when(condition: Callable[[], bool], *keys: str, deadline: float = 10.0) -> Parked[str]:
     """A request that answers "done" once the condition holds."""
-    return Parked(keys, deadline, lambda _: "done" if condition() else None, lambda: "late")
+    return Parked(keys, lambda: deadline, lambda _: "done" if condition() else None, lambda: "late")
 
 
 async def test_answers_at_once_without_waiting(autojump_clock: trio.testing.MockClock) -> None:
@@ -59,7 +59,7 @@ async def test_a_vain_attempt_goes_on_waiting(
     answers: list[str] = []
 
     async def wait() -> None:
-        parked = Parked(("a",), 10.0, attempt, lambda: "late")
+        parked = Parked(("a",), lambda: 10.0, attempt, lambda: "late")
         answers.append(await purgatory.settle(parked))
 
     nursery.start_soon(wait)
@@ -90,6 +90,27 @@ async def test_the_deadline_makes_a_last_attempt(autojump_clock: trio.testing.Mo
     assert await purgatory.settle(parked) == "done"
 
 
+async def test_an_attempt_brings_the_deadline_forward(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """PUR-04: time is up at the deadline as the last attempt has left it."""
+    purgatory = Purgatory()
+    due = [10.0]
+    parked = Parked(("a",), lambda: due[0], lambda _: None, lambda: "late")
+    answers: list[float] = []
+
+    async def settle() -> None:
+        await purgatory.settle(parked)
+        answers.append(trio.current_time())
+
+    nursery.start_soon(settle)
+    await trio.testing.wait_all_tasks_blocked()
+    due[0] = 3.0
+    purgatory.notify("a")
+    await trio.sleep_until(5.0)
+    assert answers == [3.0]
+
+
 async def test_a_failing_attempt_concerns_its_own_waiter_alone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -105,7 +126,7 @@ async def test_a_failing_attempt_concerns_its_own_waiter_alone(
 
     async def wait_in_vain() -> None:
         with pytest.raises(ValueError, match="broken"):
-            await purgatory.settle(Parked(("a",), 10.0, fail, lambda: "late"))
+            await purgatory.settle(Parked(("a",), lambda: 10.0, fail, lambda: "late"))
         answers.append("raised")
 
     async def wait() -> None:

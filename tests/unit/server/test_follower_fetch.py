@@ -35,11 +35,9 @@ def test_the_two_rounds_of_the_high_watermark() -> None:
     assert second.high_watermark == node.partition().high_watermark == 1
 
 
-async def test_followers_hear_of_the_high_watermark_at_once(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
-    """A17: a waiting follower is answered when the high watermark is another than it was told;
-    a consumer at the same place waits for records."""
+def test_followers_hear_of_the_high_watermark_soon() -> None:
+    """A17: a waiting follower is answered soon after the high watermark is another than it was
+    told, in a session and without; a consumer at the same place waits for records."""
     node = Node()
     node.live(1, 2, 3)
     node.lead(state_of(isr=(1, 2, 3), replicas=(1, 2, 3)))
@@ -53,15 +51,44 @@ async def test_followers_hear_of_the_high_watermark_at_once(
     consumer = waits(node, want(1))
     ask(node, want(1), replica_id=3, wait_ms_max=0)
     for parked in (waiting, alone):
-        done = parked.attempt(0.0)
+        assert parked.attempt(0.5) is None
+        assert parked.attempt(0.505) is None
+        assert parked.deadline() == 0.51
+        done = parked.attempt(0.51)
         assert done is not None
         assert done.partitions[0].high_watermark == 1
-    assert consumer.attempt(0.0) is None
-    assert waits(node, session_epoch=2, **session).attempt(0.0) is None
+    assert consumer.attempt(0.51) is None
+    assert consumer.deadline() == 1.0
+    again = waits(node, session_epoch=2, **session)
+    assert again.attempt(0.51) is None
+    assert again.deadline() == 1.0
 
 
-def test_what_was_missed_between_two_fetches_is_told_at_once() -> None:
-    """A17: a follower whose session was not told the newest high watermark does not wait."""
+def test_records_bring_the_high_watermark_along() -> None:
+    """A17: records that come before it is time to tell of the high watermark alone are sent at
+    once, and the high watermark with them."""
+    node = replicated()
+    append(node, batch_of())
+    waiting = waits(node, want(1), replica_id=2)
+    assert waiting.deadline() == 0.01
+    append(node, batch_of())
+    done = waiting.attempt(0.005)
+    assert done is not None
+    assert len(records_of(done.partitions[0])) == SMALL
+    assert done.partitions[0].high_watermark == 1
+
+
+def test_nothing_is_saved_up_where_that_is_wanted() -> None:
+    """A17: with replica.high.watermark.wait.max.ms=0 a high watermark is told at once."""
+    node = Node(replica_high_watermark_wait_max_ms="0")
+    node.live(1, 2)
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    append(node, batch_of())
+    assert answer(node, want(1), replica_id=2).high_watermark == 1
+
+
+def test_what_was_missed_between_two_fetches_is_told_soon() -> None:
+    """A17: a follower whose session was not told the newest high watermark hardly waits."""
     node = Node()
     node.live(1, 2, 3)
     node.lead(state_of(isr=(1, 2, 3), replicas=(1, 2, 3)))
@@ -69,9 +96,10 @@ def test_what_was_missed_between_two_fetches_is_told_at_once() -> None:
     told = ask(node, want(1), replica_id=2, session_epoch=0)
     assert isinstance(told, FetchResponse)
     ask(node, want(1), replica_id=3, wait_ms_max=0)
-    again = ask(node, replica_id=2, session_id=told.session_id, session_epoch=1)
-    assert isinstance(again, FetchResponse)
-    assert again.partitions[0].high_watermark == 1
+    again = waits(node, replica_id=2, session_id=told.session_id, session_epoch=1)
+    done = again.attempt(again.deadline())
+    assert done is not None
+    assert (again.deadline(), done.partitions[0].high_watermark) == (0.01, 1)
 
 
 def test_a_follower_at_the_end_asks_its_way_into_the_isr() -> None:
@@ -174,9 +202,8 @@ def test_what_wakes_up_is_told_alone() -> None:
     assert done is not None
     (fetched,) = done.partitions
     assert (fetched.partition, fetched.high_watermark) == (1, 0)
-    again = ask(node, want(1, name=NAMES[1]), replica_id=2, session_id=session_id, session_epoch=3)
-    assert isinstance(again, FetchResponse)
-    (fetched,) = again.partitions
+    session = {"session_id": session_id, "session_epoch": 3}
+    (fetched,) = waits(node, want(1, name=NAMES[1]), replica_id=2, **session).expire().partitions
     assert (fetched.partition, fetched.high_watermark, len(fetched.records)) == (1, 1, 0)
 
 
