@@ -20,6 +20,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
 LISTENER_PREFIX: Final = "PLAINTEXT://"
+NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
 
 
 class ConfigError(ValueError):
@@ -155,8 +156,9 @@ def attribute_of(name: str) -> str:
 
 def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error for a name that nobody knows, with the one that was perhaps meant."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.0)
-    return ConfigError(f"unknown {what} {name!r}; the nearest is {near[0]!r}")
+    near = get_close_matches(name, list(known), n=1, cutoff=NEAR)
+    nearest = f"; the nearest is {near[0]!r}" if near else ""
+    return ConfigError(f"unknown {what} {name!r}{nearest}")
 
 
 def _one_of(text: str, choices: tuple[str, ...]) -> str:

@@ -26,6 +26,7 @@ from minibroker.protocol.types import Endpoint
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
+NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
 ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
 
 # "HOST:PORT,HOST:PORT", a list of such, or a mapping of options that has them.
@@ -198,10 +199,12 @@ def read_options(kind: type[Options], servers: Servers, given: Mapping[str, obje
 
 def _unknown(kind: type, name: str, described: Iterable[str]) -> ConfigError:
     """The error for a name that nobody knows, with the one that was perhaps meant."""
-    near = get_close_matches(name.replace(".", "_"), list(described), n=1, cutoff=0.0)[0]
-    meant = near if "_" in name and "." not in name else near.replace("_", ".")
+    near = get_close_matches(name.replace(".", "_"), list(described), n=1, cutoff=NEAR)
+    is_keyword = "_" in name and "." not in name
+    meant = [option if is_keyword else option.replace("_", ".") for option in near]
+    nearest = f"; the nearest is {meant[0]!r}" if meant else ""
     client = kind.__name__.removesuffix("Options").lower()
-    return ConfigError(f"a {client} has no option {name!r}; the nearest is {meant!r}")
+    return ConfigError(f"a {client} has no option {name!r}{nearest}")
 
 
 def _read_value(name: str, default: object, value: object, metadata: Mapping[str, Any]) -> object:

@@ -82,6 +82,12 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest(
         read_options(kind, SERVERS, {name: 1})
 
 
+def test_a_name_that_is_near_none_names_none() -> None:
+    """Of a name that is like no option, none was meant, and none is named."""
+    with pytest.raises(ConfigError, match=r"no option 'nonsense'$"):
+        read_options(ProducerOptions, SERVERS, {"nonsense": 1})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

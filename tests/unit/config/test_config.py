@@ -91,6 +91,12 @@ def test_an_unknown_name_names_the_nearest(given, nearest):
         load(flags={given: "1"})
 
 
+def test_a_name_that_is_near_none_names_none():
+    """Of a name that is like no property, none was meant, and none is named."""
+    with pytest.raises(ConfigError, match=r"unknown property 'nonsense'$"):
+        load("nonsense=1")
+
+
 def test_an_environment_without_meaning_is_one_warning():
     """A compose file written for another broker comes up; what it says in vain is named once."""
     environ = {
