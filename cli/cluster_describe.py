@@ -38,6 +38,7 @@ COUNTS = {
 
 
 def describe(
+    context: typer.Context,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -56,7 +57,8 @@ def describe(
     The brokers are those of --data-dir; of another cluster, those at --bootstrap-server.
     """
     node_ids: Sequence[int] = ()
-    if directory is not None or not bootstrap:
+    is_asked_for = _is_typed(context, "bootstrap") and not _is_typed(context, "directory")
+    if not is_asked_for and (directory is not None or not bootstrap):
         layout = Layout.load(directory or DEFAULT_DIRECTORY)
         bootstrap, node_ids = layout.bootstrap, layout.node_ids
     with opened_admin(bootstrap, timeout_s) as admin:
@@ -72,6 +74,12 @@ def describe(
         "brokers": _brokers(cluster, topics, report, node_ids),
     }
     print(json.dumps(described, indent=2) if output is OutputFormat.JSON else _text(described))
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether it is an option on the command line, which a variable does not overrule."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _counts(

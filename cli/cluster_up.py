@@ -54,14 +54,15 @@ class Orders:
         self.received = number
 
 
-def start(layout: Layout, brokers: Iterable[Broker], orders: Orders) -> list[Launch]:
+def start(layout: Layout, brokers: Sequence[Broker], orders: Orders) -> list[Launch]:
     """Start those that do not run, and return once they answer.
 
-    Raises `Failure` if one does not come up, `Interrupted` if told to stop before; those that were
-    started are then stopped.
+    Raises `Failure` if one is paused or does not come up, `Interrupted` if told to stop before;
+    those that were started are then stopped.
     """
     launches = []
     with exclusive(layout):
+        _refuse_paused(layout, brokers)
         for broker in brokers:
             if broker.state.is_alive:
                 note(f"{broker} runs already, as process {broker.pid}")
@@ -73,6 +74,17 @@ def start(layout: Layout, brokers: Iterable[Broker], orders: Orders) -> list[Lau
         end([launch.broker for launch in launches], STOP_S_MAX)
         raise
     return launches
+
+
+def _refuse_paused(layout: Layout, brokers: Iterable[Broker]) -> None:
+    paused = [broker for broker in brokers if broker.state is State.PAUSED]
+    if paused:
+        verb = "is" if len(paused) == 1 else "are"
+        resume = layout.command("resume", *(broker.node_id for broker in paused))
+        raise Failure(
+            f"{', '.join(map(str, paused))} {verb} paused, and does not answer; to let it go on:"
+            f" {resume}"
+        )
 
 
 def _wait_until_ready(launches: Sequence[Launch], orders: Orders) -> None:

@@ -249,8 +249,23 @@ def test_a_paused_broker_loses_its_session_and_returns(cluster: Cluster) -> None
         return [row["is_live"] for row in json.loads(cluster("describe --format json"))["brokers"]]
 
     wait_until("1 is dead", lambda: live() == [False, True, True])
+    cluster("start 1", code=1)
+    assert "broker 1 is paused, and does not answer; to let it go on: " in cluster.stderr
+    assert f"minibroker cluster resume 1 --data-dir {cluster.root}" in cluster.stderr
     assert cluster("resume 1") == "Resumed broker 1.\n"
     wait_until("1 is alive", lambda: live() == [True, True, True])
+
+
+def test_an_option_wins_over_a_variable(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cluster describe` asks who is named on the command line: the variables do not overrule it,
+    neither of them, and the directory wins if both are typed or none."""
+    monkeypatch.setenv("MINIBROKER_CLUSTER_DIR", str(cluster.root))
+    monkeypatch.setenv("MINIBROKER_BOOTSTRAP", "127.0.0.1:1")
+    assert "Live: 3 of 3" in run_here("cluster", "describe").stdout
+    nobody = ("-b", "127.0.0.1:1", "--timeout-s", "0.2")
+    assert run_here("cluster", "describe", *nobody).returncode == 1
+    there = ("--data-dir", str(cluster.root))
+    assert "Live: 3 of 3" in run_here("cluster", "describe", *nobody[:2], *there).stdout
 
 
 def test_one_broker_stops_and_starts(cluster: Cluster) -> None:
