@@ -114,6 +114,7 @@ class Chaos:
             "kill the leader": (2, self._kill_leader),
             "kill the controller": (2, self._kill_controller),
             "kill the controller at a step": (3, self._kill_controller_at_a_step),
+            "outrun a follower": (3, self._outrun_follower),
             "depose the controller": (3, self._depose_controller),
             "kill all": (1, self._kill_all),
             "power off": (2, self._power_off),
@@ -184,6 +185,20 @@ class Chaos:
             if self._rng.random() < 0.7:
                 await self._wait(0.01)
             await self._kill_one(self.targets.free_broker(self._watcher.controller))
+
+    async def _outrun_follower(self) -> None:
+        """A leader dies when a follower is far behind, which then follows the next one."""
+        leader = self.targets.leader()
+        wire = self.targets.draw_wire_from(leader) if leader is not None else None
+        if leader is None or wire is None:
+            return
+        async with self.targets.take(frozenset(wire), f"outrun {wire[1]}"):
+            self._world.network.hold(*wire)
+            await trio.sleep(self._rng.uniform(1, 6))
+            await self._watcher.look()
+            # Its death ends what was held, and other wires are free.
+            await self._kill_one(self.targets.free_broker(leader.node_id))
+            self._world.network.release(*wire)
 
     async def _depose_controller(self) -> None:
         """What it has sent arrives when another has been elected, and spoken."""
