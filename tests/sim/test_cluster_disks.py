@@ -167,16 +167,17 @@ def test_a_full_disk_passes(who: str, caplog: pytest.LogCaptureFixture):
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
-def test_a_failed_fsync_ends_its_broker_alone(who: str):
-    """The broker ends and says why; others lead, and at its return what it did not sync is not
-    believed: it leaves the in-sync set and copies again."""
+@pytest.mark.parametrize("operation", ["sync", "append"])
+def test_a_failed_fsync_ends_its_broker_alone(operation: str, who: str):
+    """An I/O error: the broker ends and says why; others lead, and at its return its tail counts as
+    lost: it leaves the in-sync set, and joins when it has caught up."""
 
     async def story() -> None:
         async with open_trial(flush="always") as trial:
             await trial.send(5)
             victim = victim_of(trial, who)
             victim.may_fail = True
-            victim.files.fail("sync", name=".log")
+            victim.files.fail(operation, name=".log")
             await trial.send(5, wait_s=LAG_S + 3 * SESSION_S)
             await victim.wait_ended()
             assert isinstance(victim.failure, ExceptionGroup)
@@ -184,6 +185,45 @@ def test_a_failed_fsync_ends_its_broker_alone(who: str):
             assert victim.files.exists(DATA_DIRECTORY / "tail-unsafe")
             await victim.start()
             await trial.send(5)
+            await trial.settle()
+
+    play(story)
+
+
+def test_a_read_error_ends_its_broker_alone():
+    """A leader that cannot read what a follower asks for ends; the others lead, and it returns."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            leader = trial.leader
+            leader.may_fail = True
+            leader.files.fail("read", name=".log")
+            await trial.send(5, wait_s=LAG_S + 3 * SESSION_S)
+            await leader.wait_ended()
+            assert leader.failure is not None
+            await leader.start()
+            await trial.settle()
+
+    play(story)
+
+
+def test_a_disk_that_is_full_at_the_start_is_told():
+    """The broker does not start and says what to do; it starts when there is room."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            victim = trial.followers[0]
+            await victim.kill()
+            victim.files.space_bytes = victim.files.used_bytes
+            victim.may_fail = True
+            await victim.start()
+            assert isinstance(victim.failure, DataDirectoryError)
+            assert "the disk is full: make room" in str(victim.failure)
+            await trial.send(5)
+            victim.files.space_bytes = None
+            await victim.start()
             await trial.settle()
 
     play(story)

@@ -62,10 +62,13 @@ def test_orders_of_nobody_change_nothing():
     async def story() -> None:
         async with open_trial() as trial:
             await trial.send(3)
+            await trial.leader.stop()
+            await trial.cluster.start()
+            await trial.settle()
             leader, agreed = trial.leader, await trial.agreed()
             epoch = leader.replicas.broker_epoch
             topic_id = trial.partition(leader).topic_id
-            other = PartitionState("t", topic_id, 0, 2, -1, -1, (2,), agreed.replicas)
+            other = PartitionState("t", topic_id, 0, 1, 0, 0, agreed.replicas, agreed.replicas)
             for sender, error in (
                 ((9, -1, epoch), ErrorCode.STALE_CONTROLLER_EPOCH),
                 ((9, 99, epoch - 1), ErrorCode.STALE_BROKER_EPOCH),
