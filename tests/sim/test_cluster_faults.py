@@ -203,6 +203,40 @@ def test_of_lost_tails_the_longest_log_leads(caplog: pytest.LogCaptureFixture):
     assert "may have lost the end of its log" in caplog.text
 
 
+@pytest.mark.parametrize("is_unclean", [True, False])
+def test_who_was_not_in_sync_leads_only_where_that_is_allowed(
+    is_unclean: bool, caplog: pytest.LogCaptureFixture
+):
+    """Both in-sync replicas die. With unclean election the third one leads, and what only those two
+    had is cut when they return, all replicas being equal again; without it they are waited for."""
+
+    async def story() -> None:
+        settings = {"unclean_leader_election_enable": str(is_unclean).lower()}
+        async with open_trial(is_watched=False, **settings) as trial:
+            await trial.send(5)
+            in_sync, behind = [trial.leader, trial.followers[0]], trial.followers[1]
+            behind.pause()
+            await trial.until(lambda agreed: behind.node_id not in agreed.isr)
+            await trial.send(5)
+            for broker in in_sync:
+                await broker.kill()
+            behind.resume()
+            await trio.sleep(3 * SESSION_S)
+            agreed = await trial.agreed()
+            assert agreed.leader == (behind.node_id if is_unclean else -1)
+            for broker in in_sync:
+                await broker.start()
+            if is_unclean:
+                trial.forget_from(5)
+            await trial.send(5)
+            await trial.settle()
+            assert len(trial.acked) == (10 if is_unclean else 15)
+
+    play(story)
+    assert ("unclean election of broker" in caplog.text) == is_unclean
+    assert ("cut from 10 to 5, where the log of broker" in caplog.text) == is_unclean
+
+
 # -- wires, the store, clocks
 
 

@@ -133,6 +133,10 @@ class Trial:
                 await self.watcher.look()
         self.compare(self.watcher.stored()[NAME])
 
+    def forget_from(self, offset: int) -> None:
+        """What was acknowledged from there on may be lost."""
+        self.acked = {at: value for at, value in self.acked.items() if at < offset}
+
     def compare(self, stored: list[tuple[int, bytes]]) -> None:
         """Nothing acknowledged is missing, nothing is there twice."""
         there = dict(stored)
