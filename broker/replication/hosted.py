@@ -236,7 +236,7 @@ class Hosted:
         if self._rotten.get(log.topic_partition) != damage:
             self._rotten[log.topic_partition] = damage
             logger.error("%s has bad bytes at offset %d: %s", log.topic_partition, *damage)
-        if role.isr == (self._host.broker_id,):
+        if role.minimal_isr == (self._host.broker_id,):
             return
         log.note_damage(damage)
         partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR, damage_text(log))

@@ -228,6 +228,12 @@ class Leader:
         """The replicas that count, whatever becomes of the change that is under way (K1)."""
         return self.isr_state.maximal_isr
 
+    @property
+    def minimal_isr(self) -> tuple[int, ...]:
+        """The replicas that are in sync whatever becomes of the change that is under way."""
+        state = self.isr_state
+        return state.wanted if isinstance(state, PendingShrink) else state.isr
+
     def progress_of(self, replica_id: int) -> Progress | None:
         """What is known of a follower; None for who is none."""
         return self._progress.get(replica_id)

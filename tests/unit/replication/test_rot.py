@@ -83,6 +83,18 @@ def test_a_leader_alone_in_the_isr_goes_on(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.text.count("t-0 has bad bytes at offset 2") == 1
 
 
+def test_a_leader_that_may_be_alone_by_now_goes_on() -> None:
+    """The controller may have granted that the others leave: given up, nobody could lead."""
+    node = leading(1, 2)
+    node.replicas.review_isrs(1e9)
+    assert node.leader().maximal_isr == (1, 2)
+    flip_in(node, 2)
+    for _ in range(2):
+        assert answer(node, want(0), replica_id=3).records
+    assert node.partition().is_leader
+    assert node.damage_count == 0
+
+
 def test_given_up_it_is_cut_and_copies_again() -> None:
     """REC-03: out of the in-sync set, it follows the next leader from where its loss begins."""
     node = leading(1, 2)
