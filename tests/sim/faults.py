@@ -39,11 +39,6 @@ class Targets:
         self._rng: Random = world.rng("targets")
         self._taken: set[object] = set()
 
-    @property
-    def taken(self) -> list[str]:
-        """What faults have not ended."""
-        return sorted(str(each) for each in self._taken)
-
     def is_taken(self, what: object) -> bool:
         """Whether something happens to it."""
         return what in self._taken
@@ -196,9 +191,10 @@ class Chaos:
             self._world.network.hold(*wire)
             await trio.sleep(self._rng.uniform(1, 6))
             await self._watcher.look()
-            # Its death ends what was held, and other wires are free.
-            await self._kill_one(self.targets.free_broker(leader.node_id))
-            self._world.network.release(*wire)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._kill_one, self.targets.free_broker(leader.node_id))
+                await self._wait()
+                self._world.network.release(*wire)  # a broker that starts may need it
 
     async def _depose_controller(self) -> None:
         """What it has sent arrives when another has been elected, and spoken."""
