@@ -24,9 +24,15 @@ def find_rot(log: Log, offset: int) -> Damage | None:
     parts = log.read(offset, CHECKED_BYTES_MAX, log.log_end)
     records = memoryview(b"".join(bytes(part.read()) for part in parts))
     try:
-        check_batches(records)
+        batches = check_batches(records)
     except InvalidBatch as invalid:
         return Damage(_sound_end(records, offset), str(invalid))
+    if batches.headers:
+        # What no checksum covers; of all other batches the next one tells.
+        last = batches.headers[-1][1]
+        if last.next_offset > log.log_end or last.leader_epoch > log.epochs.newest_epoch:
+            reason = f"offset {last.base_offset} or epoch {last.leader_epoch} is above the log's"
+            return Damage(_sound_end(records, offset), reason)
     return None
 
 
