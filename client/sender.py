@@ -207,8 +207,11 @@ class Sender:
             node.requests += zip(drained, replies, strict=True)
 
     def _request(self, batches: list[Batch]) -> ProduceRequest:
+        id_of = self._cluster.topic_id
         partitions = [
-            PartitionProduce(*batch.lane.topic_partition, batch.data) for batch in batches
+            PartitionProduce(topic, partition, batch.data, id_of(topic) or b"")
+            for batch in batches
+            for topic, partition in (batch.lane.topic_partition,)
         ]
         options = self._options
         return ProduceRequest(options.acks, options.request_timeout_ms, tuple(partitions))

@@ -9,11 +9,16 @@ from minibroker.protocol.types import EMPTY_RECORDS, Records
 
 
 class PartitionProduce(NamedTuple):
-    """Exactly one record batch for one partition."""
+    """Exactly one record batch for one partition.
+
+    `topic_id` says which topic of this name is meant (empty: not checked): a leader may know only
+    one that was deleted, and what it took for that one would be lost.
+    """
 
     topic: str
     partition: int
     records: Records = EMPTY_RECORDS
+    topic_id: bytes = b""
 
 
 class ProduceRequest(NamedTuple):

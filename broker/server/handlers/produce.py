@@ -62,6 +62,8 @@ class _Produce:
             if self._refusal is not None:
                 raise self._refusal
             partition = self._services.partition(name)
+            if asked.topic_id not in (b"", partition.topic_id):
+                raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is here")
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)
             appended = partition.append_as_leader(batch, self._acks, now, now_ms)

@@ -181,6 +181,8 @@ class Replicated:
     def _append(self, node_id: int, asked: PartitionProduce, code: ErrorCode) -> PartitionProduced:
         partition = self.partitions[asked.partition]
         name = TopicPartition(asked.topic, asked.partition)
+        if asked.topic_id not in (b"", self.topic_id):
+            return PartitionProduced(*name, ErrorCode.INCONSISTENT_TOPIC_ID)
         if partition.leader != node_id:
             hint = (partition.leader, partition.epoch) if self.has_hints else (NO_NODE, NO_EPOCH)
             not_leader = ErrorCode.NOT_LEADER_OR_FOLLOWER

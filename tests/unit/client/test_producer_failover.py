@@ -346,3 +346,5 @@ async def test_a_topic_made_anew_is_gone_on_with(
         assert trio.current_time() - began < 0.3
     assert cluster.partitions[0].values() == [b"new"]
     assert all(delivery.error is None for delivery in deliveries)
+    sent = [each.partitions[0] for each in cluster.brokers[2].asked(ProduceRequest)]
+    assert sent[-1].topic_id == cluster.topic_id

@@ -49,6 +49,17 @@ def test_acks_leader_tells_where_it_lies() -> None:
     assert produced == PartitionProduced("t", 0, 0, 3, -1, 0)
 
 
+def test_another_topic_of_the_name_is_refused() -> None:
+    """RM-11: what is meant for a topic that was made anew does not go into the deleted one, which
+    this broker may still lead; who names no id is not checked."""
+    node = Node()
+    node.lead()
+    for topic_id, error in ((b"o" * 16, ErrorCode.INCONSISTENT_TOPIC_ID), (b"i" * 16, 0), (b"", 0)):
+        wanted = PartitionProduce("t", 0, batch_of(), topic_id)
+        assert answer(node, ProduceRequest(ACKS_LEADER, 0, (wanted,))).error == error
+    assert node.partition().log.log_end == 2
+
+
 def test_the_append_time_is_told() -> None:
     """PRO-02: a topic that stamps records tells the time it gave them."""
     node = Node()
