@@ -156,7 +156,8 @@ def _warn_of_few_copies(found: "TopicMetadata | None", acks: int) -> None:
     if acks != ACKS_ALL and replicas > 1:
         note(
             f"WARNING: with acks={acks} a record is lost if its leader fails before it is copied,"
-            f" although the topic has {replicas} replicas; --acks all waits for them"
+            f" although the topic has {replicas} replicas, and nobody can read it while fewer than"
+            " min.insync.replicas of them are in sync; --acks all waits for them"
         )
 
 

@@ -30,8 +30,11 @@ from minibroker.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from minibroker.client.blocking import Admin
     from minibroker.protocol.messages.configs import ConfigDescription
     from minibroker.protocol.messages.metadata import TopicMetadata
+
+MIN_ISR = "min.insync.replicas"
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
@@ -76,7 +79,23 @@ def create(
                 raise
             note(f"topic {name} is there already")
             return
-    print(f"Created topic {name}.")
+        print(f"Created topic {name}.")
+        if MIN_ISR in configs:
+            _warn_of_min_isr(admin, name)
+
+
+def _warn_of_min_isr(admin: "Admin", name: str) -> None:
+    """If more replicas are to be in sync than the topic has."""
+    [topic] = admin.describe_topics(name)
+    [configs] = admin.describe_configs(name).values()
+    values = {config.name: config.value for config in configs}
+    replicas = len(topic.partitions[0].replicas)
+    if int(values[MIN_ISR]) > replicas:
+        has = "1 replica" if replicas == 1 else f"{replicas} replicas"
+        note(
+            f"WARNING: {MIN_ISR}={values[MIN_ISR]} is more than the {has} of {name}, and means"
+            f" all of them: acks=all is refused as soon as one is not in sync"
+        )
 
 
 @app.command("list")

@@ -136,7 +136,7 @@ class Cluster:
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise self._no_topic(name)
         if error != ErrorCode.NONE:
-            raise BrokerError(error, f"topic {name!r}")
+            raise self._not_created(name, error)
         raise self.timeout()
 
     def why_missing(self, name: TopicPartition) -> BrokerError | None:
@@ -159,6 +159,17 @@ class Cluster:
                 " create it first (auto.create.topics.enable may be off)"
             )
         return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+
+    def _not_created(self, name: str, error: ErrorCode) -> BrokerError:
+        """`error` is why the topic could not be made when it was asked for."""
+        text = f"there is no topic {name!r}, and asking for it did not create it"
+        if error == ErrorCode.INVALID_REPLICATION_FACTOR:
+            text += (
+                f": a new topic gets more replicas (default.replication.factor) than the"
+                f" {len(self._known.endpoints)} brokers that are alive; create it with fewer, or"
+                " start the others"
+            )
+        return BrokerError(error, text)
 
     async def refreshed(self) -> None:
         """Until an answer is there that was asked for after this call. Raises `ClientTimeout`."""

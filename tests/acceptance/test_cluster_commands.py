@@ -194,6 +194,7 @@ def test_all_killed_at_once_come_back(cluster: Cluster) -> None:
     assert "WARNING" not in cluster.stderr
     cluster.ask("produce survivors --acks 1")
     assert "WARNING: with acks=1 a record is lost if its leader fails" in cluster.stderr
+    assert "nobody can read it while fewer than min.insync.replicas" in cluster.stderr
     assert cluster("kill 1 2 3") == "Killed broker 1.\nKilled broker 2.\nKilled broker 3.\n"
     assert cluster.states == ["ended without a clean stop"] * 3
     # The numbers of processes that are gone, and that by now may be another's, say nothing.

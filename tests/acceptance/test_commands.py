@@ -67,6 +67,10 @@ def test_refusals_are_one_line(shell: Shell) -> None:
     shell("topic create twice --if-not-exists")
     shell("topic create other --config retention.m=1", code=1)
     assert "retention.ms" in shell.stderr
+    shell("topic create whole --config min.insync.replicas=3 -r 1")
+    assert "WARNING: min.insync.replicas=3 is more than the 1 replica of whole" in shell.stderr
+    shell("topic create two -r 2", code=1)
+    assert "replication factor 2, with 1 live broker" in shell.stderr
     shell("topic delete nowhere", code=1)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in shell.stderr
     shell("topic describe nowhere", code=1)

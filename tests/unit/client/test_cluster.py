@@ -161,6 +161,20 @@ async def test_metadata_is_renewed_by_age(
         assert cluster.leader_of(T0) == Leader(2, 2)
 
 
+async def test_why_a_topic_is_not_created_by_itself(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """A topic that asking for it could not create: the error says so, and how many brokers live
+    where these are too few."""
+    broker = await start_broker("a")
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+    broker.answers[ApiKey.METADATA] = script(metadata(error=code))
+    async with open_cluster(options(), seams) as cluster:
+        with pytest.raises(BrokerError, match=r"did not create it: .* 2 brokers") as refused:
+            await cluster.topic("t")
+    assert refused.value.code is code
+
+
 async def test_when_nobody_answers_the_error_names_whom_and_why(
     seams: Any, autojump_clock: Any
 ) -> None:
