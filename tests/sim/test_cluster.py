@@ -15,7 +15,7 @@ FOUND_BY = {
     "cut-at-high-watermark": 0,
     "count-unconfirmed-shrink": 0,
     "grow-without-epoch-start": 12,
-    "ack-before-high-watermark": 0,
+    "ack-before-high-watermark": 1,
     "forget-producers": 0,
     "obey-stale-controller": 1,
     "ignore-partition-epoch": 0,
