@@ -93,7 +93,7 @@ class Started(NamedTuple):
     endpoint: Endpoint  # where it listens
     advertised: Endpoint  # where clients are told to connect
     cluster_id: str
-    damaged: tuple[TopicPartition, ...]  # offline until an operator accepts the loss
+    damaged: tuple[TopicPartition, ...]  # and not to be copied again from another replica
 
 
 async def serve(
@@ -185,7 +185,6 @@ class _Broker:
     ) -> None:
         """From the registration to its end, with the logs closed."""
         endpoint = self._listener.endpoint
-        damaged = self._manager.statistics().damaged
         advertised = _advertised(self._config, endpoint)
         registration = Registration(
             advertised,
@@ -195,10 +194,14 @@ class _Broker:
             was_synced=self._manager.directory.was_synced,
             damaged=lambda: self._manager.statistics().damaged,
         )
-        started = Started(endpoint, advertised, cluster_id, damaged)
+
+        def tell_started() -> None:
+            damaged = self._manager.statistics().damaged
+            task_status.started(Started(endpoint, advertised, cluster_id, damaged))
+
         async with trio.open_nursery() as membership:
             await membership.start(self._node.run, registration)
-            await self._work(shutdown, lambda: task_status.started(started))
+            await self._work(shutdown, tell_started)
             high_watermarks = self._replicas.high_watermarks()
             await self._system.in_worker(self._manager.close, high_watermarks)
             membership.cancel_scope.cancel()

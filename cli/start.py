@@ -213,8 +213,10 @@ def _announce(config: "Config", started: "Started") -> None:
     endpoint = started.endpoint
     for topic, partition in started.damaged:
         note(
-            f"WARNING: {topic}-{partition} has lost records and stays offline; to go on with what"
-            f" is left, stop the broker and say: minibroker partition recover {topic} {partition}"
+            f"WARNING: {topic}-{partition} has lost records and stays offline until another"
+            " in-sync replica leads, from which it is copied again; if there is none, to go on with"
+            f" what is left, stop the broker and say: minibroker partition recover {topic}"
+            f" {partition}"
         )
     print(f"Data directory: {config.log_dirs}")
     print(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")

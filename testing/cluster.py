@@ -28,7 +28,7 @@ from typing import Any, TypeVar, TypeVarTuple
 import trio
 import trio.testing
 
-from minibroker.broker.app import System, serve
+from minibroker.broker.app import Started, System, serve
 from minibroker.broker.config import load
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.replicas import Replicas
@@ -113,15 +113,16 @@ class SimulatedBroker:
             }
         ).config
 
-    async def start(self) -> None:
-        """Start the process, and wait until it answers or was killed. What it raises while it runs
-        is raised out of the nursery, unless it was killed."""
+    async def start(self) -> Started | None:
+        """Start the process, and wait until it answers or was killed; what it says of itself, or
+        None. What it raises while it runs is raised out of the nursery, unless it was killed."""
         assert not self.is_running
         self._scope, self._shutdown, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
         self.is_running = True
         self.life += 1
         self.replicas = None
-        await self._nursery.start(self._run)
+        started: Started | None = await self._nursery.start(self._run)
+        return started
 
     async def _run(self, task_status: trio.TaskStatus[object]) -> None:
         PROCESS.set(self.name)

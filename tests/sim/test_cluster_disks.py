@@ -40,7 +40,9 @@ def test_rot_that_a_restart_finds_is_copied_anew(
             victim = victim_of(trial, who)
             await victim.kill()
             rot(victim, offset)
-            await victim.start()
+            started = await victim.start()
+            assert started is not None
+            assert started.damaged == ()  # nobody has to do anything
             await trial.send(5)
             await trial.settle()
             assert victim.files.exists(LOG / f"{offset:020}.damaged-accepted")
