@@ -14,7 +14,7 @@ SEARCHED = 100
 FOUND_BY = {
     "cut-at-high-watermark": 0,
     "count-unconfirmed-shrink": 0,
-    "grow-without-epoch-start": 12,
+    "grow-without-epoch-start": 42,
     "ack-before-high-watermark": 1,
     "forget-producers": 0,
     "obey-stale-controller": 1,
