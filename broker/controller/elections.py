@@ -28,7 +28,7 @@ anybody. So a new controller that finds a registration without admission does it
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -83,8 +83,18 @@ def review(state: State, registered: Mapping[int, Registered], config: Config) -
             f" went: {_listed(sorted(live.lost))}): {elected} elections, {leaderless} of them"
             " without a leader"
         )
-        draft.reports.insert(0, Report(logging.INFO, text))
+        draft.reports[:0] = [Report(logging.INFO, text), *_changes_of_directories(live)]
     return draft.plan(None)
+
+
+def _changes_of_directories(live: Liveness) -> Iterator[Report]:
+    for node in sorted(live.arrived):
+        if what := live.change_of_directory(node):
+            text = (
+                f"Broker {node} came back with {what}: where another in-sync replica lives it does"
+                " not count as in sync until it has copied again"
+            )
+            yield Report(logging.WARNING, text)
 
 
 def plan_shutdown(

@@ -38,13 +38,23 @@ class Liveness:
         broker, before = self.brokers[node_id], self.previous.get(node_id)
         if name in broker.damaged:
             return True
-        if before is not None:
-            if before.process == broker.process:
-                return False
-            if before.directory_id != broker.directory_id or broker.run <= before.run:
-                return True
+        if before is not None and before.process == broker.process:
+            return False
+        if self.change_of_directory(node_id):
+            return True
         is_synced = broker.was_synced and configs.get(FLUSH, FLUSH_ALWAYS) == FLUSH_ALWAYS
         return not broker.tail_safe and not is_synced
+
+    def change_of_directory(self, node_id: int) -> str:
+        """What became of the data directory of a broker that has just come; "" if nothing did."""
+        broker, before = self.brokers[node_id], self.previous.get(node_id)
+        if before is None or before.process == broker.process:
+            return ""
+        if before.directory_id != broker.directory_id:
+            return "another data directory than before"
+        if broker.run <= before.run:
+            return "an older copy of its data directory"
+        return ""
 
 
 def compare(state: State, registered: Mapping[int, Registered]) -> Liveness:

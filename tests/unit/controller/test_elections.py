@@ -90,9 +90,15 @@ def test_a_follower_that_returns(said, is_unsafe):
     ids=["empty directory", "older directory", "much older", "empty, whatever it says"],
 )
 def test_another_directory_is_unsafe(back):
-    """4.11: a broker with an empty or an older directory lacks what it had acknowledged."""
-    record, _ = reviewed(state_of(partition()), broker(1), back, broker(3))
+    """4.11: a broker with an empty or an older directory lacks what it had acknowledged; that is
+    told, once."""
+    record, plan = reviewed(state_of(partition()), broker(1), back, broker(3))
     assert outcome(record) == (1, (1, 3), 0, 1)
+    what = "an older copy of its" if back.directory_id == "d2" else "another"
+    _, warning = plan.reports
+    assert warning.level == logging.WARNING
+    assert f"Broker 2 came back with {what} data directory" in warning.text
+    assert review(plan.state, plan.state.brokers, CONFIG).reports == ()
 
 
 def test_a_lost_session_loses_nothing():
