@@ -22,7 +22,7 @@ def describe(partition: Partition, broker_id: int) -> ReplicaDescription:
         kind, leader, isr = "leader", broker_id, role.isr
     elif isinstance(role, Follower):
         kind, leader = "failed" if role.failure else "follower", role.leader
-        reason = role.failure
+        reason = role.failure or role.delay
     else:
         reason = role.reason
     log = partition.log

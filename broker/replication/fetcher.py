@@ -291,6 +291,7 @@ class Fetcher:
             self._bytes += taken.size
             self._rate.add(taken.size, now)
             self._plan.put_last(assignment)
+        assignment.role.delay = taken.reason if taken.next is Next.BACK_OFF else ""
         if taken.next is Next.FETCH:
             assignment.backoff.reset()
         elif taken.next is Next.BACK_OFF:

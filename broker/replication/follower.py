@@ -66,7 +66,10 @@ class Taken(NamedTuple):
 
 
 class Follower:
-    """The follower's role in one leader epoch; `failure` is "" while it copies."""
+    """The follower's role in one leader epoch; `failure` is "" while it copies.
+
+    `delay` is why the last answer was of no use, and it is asked again later; "" if it was.
+    """
 
     error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # what a request for it gets to hear
 
@@ -79,6 +82,7 @@ class Follower:
         # The leader's high watermark in its last answer; -1 before the first.
         self.leader_high_watermark = NO_OFFSET
         self.failure = ""
+        self.delay = ""
 
     @property
     def reason(self) -> str:

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from minibroker.broker.config import load
+from minibroker.broker.replication.descriptions import describe
 from minibroker.broker.replication.fetch_thread import connect_by_thread
 from minibroker.client.channel import ChannelOptions
 from minibroker.client.net import TcpNetwork
@@ -152,7 +153,8 @@ async def test_an_error_delays_its_partition_alone(autojump_clock):
 
 
 async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock, caplog):
-    """The rest of the same answer is applied, and it is fetched again (FOL-14)."""
+    """The rest of the same answer is applied, and it is fetched again (FOL-14). Who asks how the
+    replica does is told why it does not go on."""
     async with cluster(A, B) as (leader, broker):
         for name in (A, B):
             leader.logs[name].append(epoch=EPOCH, value=bytes(100))
@@ -166,8 +168,11 @@ async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock, caplog
         [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
         assert "t-0: copying from broker 1 is delayed" in warning
         assert "checksum" in warning
+        assert "checksum" in describe(broker.partitions[A], 2).reason
+        assert describe(broker.partitions[B], 2).reason == ""
         rotten.files.flip(rotten.path(0), 100)
         await settle()
+        assert describe(broker.partitions[A], 2).reason == ""
         assert is_same(leader, broker, A)
 
 
