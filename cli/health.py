@@ -6,7 +6,7 @@ broker reckons in the same way, so nobody is told of a partition that is under i
 takes records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -37,3 +37,19 @@ def health_of(partition: "PartitionMetadata", configs: Mapping[str, str]) -> Hea
         is_under_min_isr=in_sync < needed,
         is_at_min_isr=in_sync == needed,
     )
+
+
+def awaited(partition: "PartitionMetadata") -> str:
+    """Of a partition that nobody leads, who is missing, as words; "" of one that is led."""
+    if partition.leader_id >= 0:
+        return ""
+    missing = partition.offline_replicas
+    if in_sync := [node for node in missing if node in partition.isr]:
+        return f"in sync, but not alive: broker {_listed(in_sync)}"
+    if missing:
+        return f"not alive: broker {_listed(missing)}"
+    return "all its brokers are alive; the log of the controller says why"
+
+
+def _listed(nodes: Iterable[int]) -> str:
+    return ",".join(map(str, nodes))

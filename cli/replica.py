@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from minibroker.cli.health import awaited
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -97,7 +98,9 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
             for node_id in sorted({*partition.replicas, *here}):
                 row = Row(topic.name, partition.partition, node_id, in_sync=node_id in isr)
                 if node_id in here:
-                    yield _told(row, here[node_id], leader)
+                    told_row = _told(row, here[node_id], leader)
+                    reasons = (told_row.reason, awaited(partition) if leader is None else "")
+                    yield told_row._replace(reason="; ".join(filter(None, reasons)))
                 elif node_id in report.answers:
                     yield row._replace(role="missing", reason="the broker does not have it")
                 else:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli.acknowledgement import copies_of, meaning_of
-from minibroker.cli.health import Health, health_of, needed_in_sync
+from minibroker.cli.health import Health, awaited, health_of, needed_in_sync
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -147,6 +147,10 @@ def describe(
         return
     for described in shown:
         _print_description(described, only_partitions=any(filters))
+    for each in topics:
+        for partition in each.partitions:
+            if why := awaited(partition):
+                note(f"WARNING: {each.name}-{partition.partition} has no leader ({why})")
 
 
 def _description(

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 
-from minibroker.cli import cluster_describe, replica, topic
+from minibroker.cli import cluster, cluster_describe, replica, topic
 from minibroker.cli.health import Health, health_of
 from minibroker.cli.replica import Row, replica_rows, table
 from minibroker.cli.terminal import OutputFormat
@@ -18,6 +19,7 @@ from minibroker.protocol.messages.metadata import BrokerMetadata, PartitionMetad
 from minibroker.protocol.messages.replicas import DescribeReplicasResponse, ReplicaDescription
 
 ID = bytes(16)
+UNTYPED = typer.Context(typer.main.get_command(cluster.app))  # nothing on the command line
 REPLICAS = (1, 2, 3)
 # Broker 1 leads 0; 1 has lost its leader 3, which is dead; of 2, nobody is left.
 PARTITIONS = (
@@ -125,6 +127,25 @@ def test_a_replica_that_its_broker_does_not_have_is_missing() -> None:
     assert [(row.role, row.log_end) for row in rows if row.broker == 3] == [("missing", None)] * 3
 
 
+def test_without_a_leader_it_is_said_who_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a partition that nobody leads `replica status` and `topic describe` name the brokers that
+    it waits for: of the in-sync ones, else of all; if none is missing, where to look."""
+
+    def reasons(*missing: int, isr: tuple[int, ...] = REPLICAS) -> list[str]:
+        partition = PartitionMetadata(0, 0, -1, 4, REPLICAS, isr, missing)
+        answers = {1: DescribeReplicasResponse(1, 1, (held(0, "offline", 50, 40, reason="r"),))}
+        alone = TopicMetadata("events", 0, ID, False, (partition,))
+        rows = list(replica_rows([alone], ReplicasReport(answers, {2: "", 3: ""})))
+        return [row.reason for row in rows]
+
+    assert reasons(2, 3, isr=(1, 3)) == ["r; in sync, but not alive: broker 3", "", ""]
+    assert reasons(2, 3, isr=(1,)) == ["r; not alive: broker 2,3", "", ""]
+    assert reasons()[0] == "r; all its brokers are alive; the log of the controller says why"
+    topic.describe("events")
+    warning = "% WARNING: events-2 has no leader (in sync, but not alive: broker 3)"
+    assert capsys.readouterr().err.splitlines()[-1] == warning
+
+
 def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> None:
     """Heads, then a line for each, with a dash for what is not known; JSON has the same."""
     replica.status("events")
@@ -147,7 +168,7 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_cluster_is_described_by_its_brokers(capsys: pytest.CaptureFixture[str]) -> None:
     """Who is alive and since which registration, who is controller, what is wrong; dead brokers
     are there if they shall hold something."""
-    cluster_describe.describe(bootstrap="one:9092", output=OutputFormat.JSON)
+    cluster_describe.describe(UNTYPED, bootstrap="one:9092", output=OutputFormat.JSON)
     described = json.loads(capsys.readouterr().out)
     counts = {name: value for name, value in described.items() if name.endswith("_count")}
     assert counts == {
@@ -164,7 +185,7 @@ def test_a_cluster_is_described_by_its_brokers(capsys: pytest.CaptureFixture[str
         (2, True, True, 12, "two:9093", 1),
         (3, False, False, None, None, 0),
     ]
-    cluster_describe.describe(bootstrap="one:9092")
+    cluster_describe.describe(UNTYPED, bootstrap="one:9092")
     head, *brokers = capsys.readouterr().out.splitlines()
     assert head == (
         "Cluster: a-cluster\tController: 2\tLive: 2 of 3\tTopics: 1\tPartitions: 3"
@@ -190,7 +211,7 @@ def test_the_directory_names_the_brokers_to_ask(
     monkeypatch.setattr(cluster_describe, "opened_admin", opened)
     text = "cluster.brokers=4\ncluster.base.port=7000\n"
     (tmp_path / "cluster.properties").write_text(text)
-    cluster_describe.describe(tmp_path, bootstrap="elsewhere:1")
+    cluster_describe.describe(UNTYPED, tmp_path, bootstrap="elsewhere:1")
     assert asked == ["127.0.0.1:7000,127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"]
     assert "Live: 2 of 4" in capsys.readouterr().out
 
