@@ -15,12 +15,17 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import cluster, footprint, throughput
+from tests.bench import cluster, footprint, replication, throughput
 from tests.bench.rounds import Row
 
 MEASURES = {
     measure.__name__: measure
-    for measure in (*throughput.MEASURES, *footprint.MEASURES, *cluster.MEASURES)
+    for measure in (
+        *throughput.MEASURES,
+        *footprint.MEASURES,
+        *replication.MEASURES,
+        *cluster.MEASURES,
+    )
 }
 WIDTH = 150  # of a table that goes to a file
 VERDICTS = {None: "", True: "[green]yes[/]", False: "[bold red]no[/]"}

@@ -35,7 +35,7 @@ from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.bench.raw import RawClient
-from tests.bench.rounds import Row, create_topic, fresh_broker, gigabytes, median_of, run_module
+from tests.bench.rounds import Row, by_turns, create_topic, fresh_broker, gigabytes, run_module
 
 TOTAL_BYTES = 500_000_000
 COPIED_BYTES = TOTAL_BYTES - 64 * 1024  # `fill` ends with a whole batch below its total
@@ -56,10 +56,13 @@ def copy() -> Iterator[Row]:
                 arguments = ["copy", address, TOPIC, "--total", COPIED_BYTES, "--form", form]
                 return run_module("replication", *arguments)["bytes_per_s"]
 
-            thread = median_of(partial(copied, "thread"))
-            task = median_of(partial(copied, "task"))
-        title = f"copy by a thread, {name} batches (task)"
-        yield Row(title, gigabytes(thread), "by a task", gigabytes(task), f"{thread / task:.2f}")
+            found = by_turns(partial(copied, "thread"), partial(copied, "task"))
+        title = f"a follower's copy by a thread, {name} batches"
+        thread, task = gigabytes(found.ours), gigabytes(found.theirs)
+        yield Row(title, thread, "by a task", task, f"{found.ratio:.2f}")
+
+
+MEASURES = (copy,)
 
 
 def leader_of(address: str, topic: str) -> tuple[int, int]:
