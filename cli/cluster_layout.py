@@ -179,10 +179,13 @@ class Layout:
 
 @contextmanager
 def exclusive(layout: Layout) -> Iterator[None]:
-    """One command at a time starts brokers here: two would both see that one does not run yet."""
+    """One command at a time starts brokers here: two would both see that one does not run yet.
+
+    The lock is on the directory: `save` puts another file in the place of `cluster.properties`.
+    """
     import fcntl
 
-    descriptor = os.open(layout.file, os.O_RDONLY)
+    descriptor = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -1,11 +1,12 @@
 """What a cluster's directory says, and which directories are none."""
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from minibroker.broker.config import ConfigError, load
-from minibroker.cli.cluster_layout import Layout, check_store, chosen
+from minibroker.cli.cluster_layout import Layout, check_store, chosen, exclusive
 from minibroker.cli.terminal import Failure
 
 
@@ -134,3 +135,21 @@ def test_a_lost_store_is_not_made_anew(tmp_path: Path, store: bytes | None) -> N
         check_store(layout)
     (tmp_path / "metadata.db").write_bytes(b"something")
     check_store(layout)
+
+
+def test_one_starts_brokers_at_a_time(tmp_path: Path) -> None:
+    """Who is told the same at the same time waits, also if it has written the settings anew."""
+    layout = made(tmp_path)
+    has_entered = threading.Event()
+
+    def enter() -> None:
+        layout.save()
+        with exclusive(layout):
+            has_entered.set()
+
+    other = threading.Thread(target=enter)
+    with exclusive(layout):
+        other.start()
+        assert not has_entered.wait(0.2)
+    other.join()
+    assert has_entered.is_set()
