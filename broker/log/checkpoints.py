@@ -7,8 +7,9 @@ A worker writes them now and then, the loop writes them before a log is cut. So 
 whoever writes collects the offsets when it is its turn: what is on the disk is never older than
 what was there before. A turn takes one fsync.
 
-What the file of log starts says is true before segments go (`settle`): so a first segment above it
-is one that lost those before it, not one that retention left.
+What the file of log starts says is true before segments go (`settle`), and a log that it does not
+name starts at 0: so a first segment above that is one that lost those before it, not one that
+retention left. It is there from the first start on; where it is not, no log start is known.
 
 What a file says of a deleted log must not be believed of a new one of its name: `lower` takes it
 out before that is made.
@@ -31,7 +32,10 @@ LOG_STARTS = "log-start-offset-checkpoint"
 
 
 class Checkpoint:
-    """One of the files. `collect` gives the offsets of now."""
+    """One of the files. `collect` gives the offsets of now.
+
+    `is_known`: what the file says can be read, and says all that it was to say.
+    """
 
     def __init__(
         self, files: Files, path: PurePath, collect: Callable[[], Mapping[TopicPartition, int]]
@@ -41,11 +45,13 @@ class Checkpoint:
         self._collect = collect
         # What the file says.
         self._offsets: Mapping[TopicPartition, int] = {}
+        self.is_known = False
 
     def read(self) -> Mapping[TopicPartition, int]:
         """What the last run wrote; nothing if that cannot be told."""
         try:
             self._offsets = read_offsets(self._files, self._path)
+            self.is_known = self._files.exists(self._path)
         except CheckpointError as error:
             LOGGER.warning("%s is not used: %s", self._path, error)
         return self._offsets
@@ -66,11 +72,12 @@ class Checkpoint:
     def settle(self, topic_partition: TopicPartition, offset: int) -> None:
         """See to it that the file says no other offset of a partition: on a full disk, nothing."""
         with self._files.one_writer():
-            is_other = self._offsets.get(topic_partition, offset) != offset
-            if is_other and not self._replace():
+            is_other = self._offsets.get(topic_partition, 0) != offset
+            if is_other and self.is_known and not self._replace():
                 self._files.remove(self._path)
                 self._files.sync_dir(self._path.parent)
                 self._offsets = {}
+                self.is_known = False
 
     def _replace(self) -> bool:
         offsets = self._collect()
@@ -82,4 +89,5 @@ class Checkpoint:
             LOGGER.warning("%s stays as it was: the disk is full", self._path)
             return False
         self._offsets = offsets
+        self.is_known = True
         return True

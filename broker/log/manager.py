@@ -127,11 +127,12 @@ class LogManager:
         recovery_points = self._recovery_point_file.read()
         log_starts = self._log_start_file.read()
         high_watermarks = self._high_watermark_file.read()
+        unnamed_start = 0 if self._log_start_file.is_known else NO_OFFSET
         openings = {
             name: Opening(
                 is_clean=self.directory.is_clean,
                 recovery_point=recovery_points.get(name, 0),
-                log_start=log_starts.get(name, NO_OFFSET),
+                log_start=log_starts.get(name, unnamed_start),
                 high_watermark=high_watermarks.get(name, 0),
                 same_boot=self.directory.same_boot,
             )
@@ -151,6 +152,8 @@ class LogManager:
             # missing, and the next start must not believe so.
             self.checkpoint_recovery_points()
             self.checkpoint_high_watermarks()
+            self.checkpoint_log_starts()
+        elif not self._log_start_file.is_known:
             self.checkpoint_log_starts()
         for name in deleted:
             self._files.remove_tree(self._root / name)

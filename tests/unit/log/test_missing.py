@@ -101,6 +101,35 @@ def test_all_segments_of_a_log_are_missing():
     assert state(start(files)) == (5, 5, 0)
 
 
+@pytest.mark.parametrize("is_gone", ["the only segment", "all but the last"])
+def test_a_young_log_misses_its_front_too(is_gone):
+    """A log that no log start was checkpointed of yet starts at 0: what is gone there is damage."""
+    files = disk()
+    manager = start(files)
+    limits = UNLIMITED if is_gone == "the only segment" else SMALL
+    append_to(manager.create(A, ID, limits, NOW), 5)
+    manager.note_high_watermarks({A: 5})
+    manager.checkpoint_high_watermarks()
+    files.kill()
+    remove_first_segment(files)
+    assert state(start(files))[2] == 0
+
+
+@pytest.mark.parametrize("offset", [1, 4])
+def test_a_young_log_that_was_restarted_misses_nothing(offset):
+    """A start that moves is written down at once, also of a log that was never checkpointed."""
+    files = disk()
+    manager = start(files)
+    log = manager.create(A, ID, SMALL, NOW)
+    append_to(log, 2)
+    log.restart_at(offset, NOW)
+    append_to(log, 1)
+    manager.note_high_watermarks({A: offset + 1})
+    manager.checkpoint_high_watermarks()
+    files.kill()
+    assert state(start(files)) == (offset, offset + 1, None)
+
+
 @pytest.mark.parametrize("content", [None, b"garbage"])
 def test_without_a_checkpoint_nothing_is_said(content):
     """Then a log begins where its first segment does."""
