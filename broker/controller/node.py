@@ -328,13 +328,12 @@ class ControllerNode:
                     log.info("The request to leave was not answered: %s", error)
                     await trio.sleep(CALL_AGAIN_S)
                     continue
-                if response.error or response.remaining:
-                    log.warning(
-                        "The request to leave was answered with error %d; %d partitions are"
-                        " still led here, for want of another in-sync replica that stays",
-                        response.error,
-                        len(response.remaining),
-                    )
+                if response.remaining:
+                    level = logging.WARNING if await self._may_others_lead() else logging.INFO
+                    text = "%d partitions are still led here: no other in-sync replica stays"
+                    log.log(level, text, len(response.remaining))
+                elif response.error:
+                    log.warning("The request to leave was refused: error %d", response.error)
                 return not response.error and not response.remaining
         log.warning("No controller answered the request to leave")
         return True

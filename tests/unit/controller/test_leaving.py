@@ -1,5 +1,7 @@
 """Brokers that stop cleanly, one or all, and brokers that all come back with something lost."""
 
+import logging
+
 import trio
 
 from minibroker.protocol.constants import NO_NODE
@@ -25,8 +27,9 @@ async def test_a_controlled_shutdown_moves_leaders_first(autojump_clock):
         assert trio.current_time() - began_at < 0.5
 
 
-async def test_a_last_replica_asks_again(autojump_clock):
-    """CTL-11: while another replica may catch up, the request is repeated after a pause."""
+async def test_a_last_replica_asks_again(autojump_clock, caplog):
+    """CTL-11: while another replica may catch up, the request is repeated after a pause, and an
+    operator is warned."""
     async with open_fleet(2) as fleet:
         await fleet.create(replicas=2)
         leader, follower = (await fleet.record()).replicas
@@ -38,6 +41,8 @@ async def test_a_last_replica_asks_again(autojump_clock):
             assert (await fleet.record()).leader == leader
             assert (await fleet.alter_isr(leader, leader, follower)).error == 0
         assert 5 <= trio.current_time() - began_at < 6
+        told = [one for one in caplog.records if "1 partitions are still led" in one.message]
+        assert [one.levelname for one in told] == ["WARNING"]
         assert (await fleet.record()).leader == follower
 
 
@@ -55,8 +60,9 @@ async def test_nobody_to_wait_for(autojump_clock):
         assert trio.current_time() - began_at < 2
 
 
-async def test_all_stop_at_once(autojump_clock):
-    """Brokers that stop together do not wait for each other to take over."""
+async def test_all_stop_at_once(autojump_clock, caplog):
+    """Brokers that stop together do not wait for each other to take over, nor is it a warning."""
+    caplog.set_level(logging.INFO)
     async with open_fleet() as fleet:
         await fleet.create(partitions=3, replicas=3)
         began_at = trio.current_time()
@@ -65,6 +71,8 @@ async def test_all_stop_at_once(autojump_clock):
                 nursery.start_soon(broker.stop)
         assert trio.current_time() - began_at < 2
         assert (await fleet.store.get("brokers/")).entries == {}
+    told = {one.levelname for one in caplog.records if "are still led here" in one.message}
+    assert told == {"INFO"}
 
 
 async def test_all_lost_their_power(autojump_clock):
