@@ -45,7 +45,7 @@ def handle(
     def attempt(now: float) -> MetadataResponse | None:
         if job.result is None:
             return None
-        errors = {result.name: result.error for result in job.result.topics}
+        errors = {result.name: _reason(result.error) for result in job.result.topics}
         return _describe(services.image, tuple(names), errors)
 
     def expire() -> MetadataResponse:
@@ -53,6 +53,16 @@ def handle(
         return _describe(services.image, tuple(names), errors)
 
     return Parked((job,), lambda: now + CREATION_WAIT_S, attempt, expire)
+
+
+def _reason(error: int) -> int:
+    """Why a topic is not known here after it was to be made.
+
+    If it was made, by us or by somebody who was faster, this broker will be told of it soon.
+    """
+    if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return error
 
 
 def _describe(

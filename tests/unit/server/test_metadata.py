@@ -6,11 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import pytest
 import trio
 import trio.testing
 
 from minibroker.broker.controller.node import ControllerNode
-from minibroker.broker.controller.ports import Ports, Registration
+from minibroker.broker.controller.ports import Job, Ports, Registration
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import HANDLERS
@@ -28,8 +29,10 @@ from minibroker.protocol.messages.producer_id import InitProducerIdRequest
 from minibroker.protocol.messages.topics import (
     ConfigEntry,
     CreateTopicsRequest,
+    CreateTopicsResponse,
     DeleteTopicsRequest,
     NewTopic,
+    TopicResult,
 )
 from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.network import SimulatedNetwork
@@ -136,6 +139,22 @@ async def test_topics_are_made_when_first_asked_for(
         assert [p.leader_id for p in made.partitions] == [1, 1, 1]
         assert bad.error == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert node.partition(TopicPartition("t", 2)).is_leader
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS])
+async def test_a_topic_that_is_on_its_way_is_asked_for_again(error: ErrorCode) -> None:
+    """Made, perhaps by somebody else at the same time, and not known here yet: no final error."""
+    node = Node()
+
+    class Maker:
+        def forward(self, request: CreateTopicsRequest) -> Job[CreateTopicsResponse]:
+            job = Job[CreateTopicsResponse](request)
+            job.finish(CreateTopicsResponse((TopicResult("t", error),)))
+            return job
+
+    node.services.controller = Maker()
+    answer = await ask(node, ApiKey.METADATA, MetadataRequest(("t",)))
+    assert answer.topics[0].error == ErrorCode.LEADER_NOT_AVAILABLE
 
 
 async def test_a_controller_that_is_late_is_told(autojump_clock: trio.testing.MockClock) -> None:
