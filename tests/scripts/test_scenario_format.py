@@ -70,7 +70,7 @@ def test_transcripts_stand_below_and_are_found_again():
         (HEAD + "run a\nrepeat b\n", 9, "an earlier run"),
         (HEAD + "run a\nproduce 1 x\nwith flush=never\n", 10, "before the steps"),
         (HEAD + "run a\nfetsch 2\n", 9, "did you mean 'fetch'?"),
-        (HEAD + "run a\nfetch 3\n", 9, "is not: fetch BROKER"),
+        (HEAD + "run a\nfetch 3\n", 9, "is not: fetch BROKER (brokers: 1 2)"),
         (HEAD + "run a\nfetch\n", 9, "is not: fetch BROKER"),
         (HEAD + "run a\ncrash 1 power\n", 9, "crash BROKER process, or: crash BROKER power tail"),
         (HEAD + "run a\nwait 5\n", 9, "wait SECONDS"),
