@@ -288,8 +288,8 @@ def _step(line: int, words: list[str], brokers: tuple[int, ...], others: Iterabl
             literals = [word for word in usage if word.islower()]
             return Step(line, "_".join(literals), tuple(arguments))
     said = ", or: ".join(" ".join(usage) for usage in usages)
-    known = f" (brokers: {' '.join(map(str, brokers))})" if "BROKER" in said else ""
-    raise ScenarioError(line, f"{' '.join(words)!r} is not: {said}{known}")
+    there = f" (brokers: {' '.join(map(str, brokers))})" if "BROKER" in said else ""
+    raise ScenarioError(line, f"{' '.join(words)!r} is not: {said}{there}")
 
 
 def _match(usage: list[str], words: list[str], brokers: tuple[int, ...]) -> list[object] | None:
