@@ -117,7 +117,7 @@ class _Loader:
             log_end,
             log_end if opening.is_clean else min(opening.recovery_point, log_end),
             opening.is_clean,
-            min(max(opening.high_watermark, log_start), log_end),
+            min(max(opening.believable_high_watermark, log_start), log_end),
             damage,
         )
 

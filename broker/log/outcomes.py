@@ -40,6 +40,17 @@ class Opening:
         """Up to where the log must be there, whatever happened."""
         return max(self.recovery_point, self.high_watermark if self.same_boot else 0)
 
+    @property
+    def believable_high_watermark(self) -> int:
+        """What was committed, as far as the bytes below it are the ones that were.
+
+        After a power cut that holds of what was synced: behind it a cut may have been undone, and
+        what had been there before come back.
+        """
+        if self.is_clean or self.same_boot:
+            return self.high_watermark
+        return min(self.high_watermark, self.recovery_point)
+
 
 # A full disk is answered and lived with; any other OSError leaves the broker.
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

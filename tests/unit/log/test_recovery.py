@@ -185,9 +185,24 @@ def test_an_end_below_the_high_watermark():
     lose(bench, 6, SIZE)
     bench.open(Opening(high_watermark=7))
     assert bench.log.damage is None
-    assert bench.log.checkpointed_high_watermark == 6
     bench.open(Opening(high_watermark=7, same_boot=True))
     assert bench.log.damage.offset == 6
+
+
+@pytest.mark.parametrize(
+    ("opening", "high_watermark"),
+    [
+        (Opening(high_watermark=6, recovery_point=4), 4),
+        (Opening(high_watermark=6, recovery_point=4, same_boot=True), 6),
+        (Opening(high_watermark=3, recovery_point=4), 3),
+        (Opening(high_watermark=9, recovery_point=7, is_clean=True), 7),
+    ],
+)
+def test_how_much_of_a_high_watermark_is_believed(opening, high_watermark):
+    """After a power cut only what was synced: a cut behind that may have been undone (A8, A11)."""
+    bench = filled()
+    bench.open(opening)
+    assert bench.log.checkpointed_high_watermark == high_watermark
 
 
 @pytest.mark.parametrize("position", range(0, 2 * SIZE, 3))
