@@ -185,6 +185,9 @@ class Controller:
         """The first job, or all requests for ISRs at the head of the queue."""
         jobs = self._next_jobs()
         answers, plan = self._plan([job.request for job in jobs])
+        if not plan.writes:
+            # What is answered from memory is true only while nobody else has written.
+            await self._commit(())
         await self._carry_out(plan, nursery)
         self._done += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
