@@ -15,10 +15,10 @@ FOUND_BY = {
     "cut-at-high-watermark": 0,
     "count-unconfirmed-shrink": 0,
     "grow-without-epoch-start": 42,
-    "ack-before-high-watermark": 1,
+    "ack-before-high-watermark": 3,
     "forget-producers": 0,
-    "obey-stale-controller": 1,
-    "ignore-partition-epoch": 0,
+    "obey-stale-controller": 3,
+    "ignore-partition-epoch": 5,
 }
 
 
