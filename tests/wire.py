@@ -40,10 +40,11 @@ class Wire:
             return
 
     def call(self, api_key: ApiKey, message: Any) -> Any:
-        """Ask, and return the answer."""
+        """Ask, and return the answer. `ConnectionResetError` if the connection is closed instead."""
         self.socket.sendall(frame_of(api_key, message, next(self._correlation_ids)))
         frame = self.read_frame()
-        assert frame is not None, "the connection was closed instead of an answer"
+        if frame is None:
+            raise ConnectionResetError("the connection was closed instead of an answer")
         return decode_response(memoryview(frame), api_key, 0)[1]
 
     def read_frame(self) -> bytes | None:
