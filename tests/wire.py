@@ -40,7 +40,7 @@ class Wire:
             return
 
     def call(self, api_key: ApiKey, message: Any) -> Any:
-        """Ask, and return the answer. `ConnectionResetError` if the connection is closed instead."""
+        """The answer to a request; `ConnectionResetError` if the connection is closed instead."""
         self.socket.sendall(frame_of(api_key, message, next(self._correlation_ids)))
         frame = self.read_frame()
         if frame is None:
