@@ -46,20 +46,27 @@ class Services:
         """The cluster as last told."""
         return self.replicas.image
 
-    def partition(self, name: TopicPartition) -> Partition:
-        """The replica that is here. Raises `Refused`: KAFKA_STORAGE_ERROR if there is no room for
-        it yet, NOT_LEADER_OR_FOLLOWER if it is elsewhere, UNKNOWN_TOPIC_OR_PARTITION if nowhere.
+    def partition(self, name: TopicPartition, topic_id: bytes = b"") -> Partition:
+        """The replica that is here, of the topic with this id (b"": not checked).
+
+        Raises `Refused`: KAFKA_STORAGE_ERROR if there is no room for it yet, NOT_LEADER_OR_FOLLOWER
+        if it is elsewhere, UNKNOWN_TOPIC_OR_PARTITION if nowhere, INCONSISTENT_TOPIC_ID where the
+        name is that of another topic: a hint about one would lead astray who means the other.
         """
         partition = self.replicas.get(name)
         if partition is not None:
+            if topic_id not in (b"", partition.topic_id):
+                raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is here")
             return partition
         if self.replicas.is_unmade(name):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"there is no room for {name} yet")
         if not self.replicas.is_ready:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no roles yet")
-        if self.image.partition(name) is not None:
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}")
+        if self.image.partition(name) is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}")
+        if topic_id not in (b"", self.image.topics[name.topic].id):
+            raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is known")
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
 
     def leader_hint(self, name: TopicPartition, error: ErrorCode) -> tuple[int, int]:
         """Leader and epoch to tell who asked the wrong broker or under a wrong epoch."""

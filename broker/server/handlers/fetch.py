@@ -161,9 +161,7 @@ class _Fetch:
         tells a follower more.
         """
         asked = wanted.request
-        partition = self._services.partition(wanted.name)
-        if asked.topic_id not in (b"", partition.topic_id):
-            raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "it is of another topic of this name")
+        partition = self._services.partition(wanted.name, asked.topic_id)
         end = partition.readable_end(self._request.replica_id, asked.leader_epoch)
         if self._is_outlived:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")

@@ -61,9 +61,7 @@ class _Produce:
         try:
             if self._refusal is not None:
                 raise self._refusal
-            partition = self._services.partition(name)
-            if asked.topic_id not in (b"", partition.topic_id):
-                raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is here")
+            partition = self._services.partition(name, asked.topic_id)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)
             appended = partition.append_as_leader(batch, self._acks, now, now_ms)

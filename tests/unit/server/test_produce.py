@@ -60,6 +60,18 @@ def test_another_topic_of_the_name_is_refused() -> None:
     assert node.partition().log.log_end == 2
 
 
+def test_nobody_is_led_to_the_leader_of_another_topic() -> None:
+    """A broker that knows only the deleted topic of a name gives no hint: its higher epoch would
+    hide the leader of the new one for good."""
+    node = Node()
+    node.know(state_of(leader=2, isr=(2,), replicas=(2,), epochs=(7, 0)))
+    inconsistent, not_leader = ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for topic_id, error, leader in ((b"o" * 16, inconsistent, -1), (b"i" * 16, not_leader, 2)):
+        wanted = PartitionProduce("t", 0, batch_of(), topic_id)
+        refused = answer(node, ProduceRequest(ACKS_LEADER, 0, (wanted,)))
+        assert (refused.error, refused.leader_id) == (error, leader)
+
+
 def test_the_append_time_is_told() -> None:
     """PRO-02: a topic that stamps records tells the time it gave them."""
     node = Node()
