@@ -184,7 +184,7 @@ async def _fail_over(cluster: ClusterProcesses, partition_count: int) -> list[Fa
 
 
 LINE_TIME = re.compile(r"^\[(\d+-\d+-\d+ \d+:\d+:\d+,\d+)\]")
-LOST = re.compile(r"went: \d")
+LOST = re.compile(r"went: \d|\] Elected")  # a new controller finds it gone
 LED = re.compile(rf"\[Partition {TOPIC}-0 .*\] Leader in")
 
 
