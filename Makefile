@@ -28,7 +28,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	mkdir -p build/typing/minibroker
-	for part in broker cli client protocol testing; do \
+	for part in audit broker cli client protocol testing; do \
 		ln -sfn ../../../$$part build/typing/minibroker/$$part; done
 	$(BIN)/mypy -p minibroker
 
@@ -47,7 +47,7 @@ $(READY): pyproject.toml
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	@# setuptools warns of folders named like packages; here they are the packages.
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[test]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[test,audit]'
 	touch $@
 
 clean:
