@@ -1,0 +1,120 @@
+"""What each check is called and what it looks for: the one place that the command line, the report
+and the verdict's sentence take their words from.
+
+`looks_for` completes "finds where ..."; `found` is a finding told in half a sentence, with the
+names {log} ("topic-0"), {broker}, {other} and {offset}, which read "?" where a finding has none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from minibroker.audit.model import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The words for one check."""
+
+    looks_for: str
+    found: str
+
+
+DESCRIBED: Final[Mapping[str, Described]] = {
+    "crc": Described(
+        "a batch below the log end has another CRC than the one it was stored with",
+        "{log} is damaged at offset {offset} on broker {broker}",
+    ),
+    "torn-tail": Described(
+        "bytes follow the last whole batch of a log",
+        "{log} on broker {broker} ends in half a batch",
+    ),
+    "gap": Described(
+        "offsets are missing between two batches or segments",
+        "{log} on broker {broker} has a gap at offset {offset}",
+    ),
+    "overlap": Described(
+        "an offset comes twice in a log, or batches are out of order",
+        "{log} on broker {broker} has offset {offset} twice",
+    ),
+    "segment-name": Described(
+        "a file's name is not its first offset",
+        "{log} on broker {broker} has a segment with the wrong name",
+    ),
+    "epoch-order": Described(
+        "the leader epoch falls within a log",
+        "the leader epochs of {log} on broker {broker} fall at offset {offset}",
+    ),
+    "epoch-checkpoint": Described(
+        "the checkpoint of leader epochs says other than the log",
+        "the epoch checkpoint of {log} on broker {broker} differs from its log",
+    ),
+    "divergence": Described(
+        "two replicas hold different batches below the high watermark",
+        "the replicas of {log} part at offset {offset} on broker {broker}",
+    ),
+    "missing-committed": Described(
+        "a replica in the ISR ends below a high watermark",
+        "{log} on broker {broker} lacks committed records from offset {offset} on",
+    ),
+    "hw-beyond-leo": Described(
+        "a replica's high watermark lies above its log end",
+        "the high watermark of {log} on broker {broker} lies above its log end",
+    ),
+    "sequence-gap": Described(
+        "a producer's sequence numbers leave some out",
+        "a producer's sequence has a gap in {log} at offset {offset} on broker {broker}",
+    ),
+    "sequence-duplicate": Described(
+        "a producer's sequence numbers come twice",
+        "a producer's batch is twice in {log} at offset {offset} on broker {broker}",
+    ),
+    "snapshot": Described(
+        "a producer snapshot cannot be read, or says other than the batches before it",
+        "a producer snapshot of {log} on broker {broker} is wrong",
+    ),
+    "index": Described(
+        "an index entry points elsewhere than at a batch that covers it",
+        "an index of {log} on broker {broker} is wrong",
+    ),
+    "checkpoint": Described(
+        "a checkpoint or metadata file cannot be read, or names what cannot be",
+        "a checkpoint of broker {broker} is wrong",
+    ),
+    "committed-offset": Described(
+        "a group's committed offset lies outside the log",
+        "a committed offset of {log} lies outside it, at {offset}",
+    ),
+    "lost-write": Described(
+        "an acknowledged record is absent from a replica in the ISR, and later ones are there",
+        "an acknowledged record of {log} is gone at offset {offset} on broker {broker}",
+    ),
+    "unseen": Described(
+        "an acknowledged record lies behind the end of a replica in the ISR",
+        "an acknowledged record of {log} at offset {offset} never arrived on broker {broker}",
+    ),
+    "duplicate": Described(
+        "one acknowledged record stands at two offsets",
+        "an acknowledged record of {log} is there twice, again at offset {offset}",
+    ),
+    "inconsistent-offsets": Described(
+        "clients were told one offset with two values",
+        "offset {offset} of {log} was told with two values",
+    ),
+    "aborted-read": Described(
+        "a record that a consumer was shown is absent or different on a replica in the ISR",
+        "a record of {log} that was read is not at offset {offset} on broker {broker}",
+    ),
+}
+
+
+def in_words(finding: Finding) -> str:
+    """A finding as half a sentence, such as `the replicas of t-0 part at offset 9 on broker 2`."""
+    described = DESCRIBED.get(finding.check)
+    log = f"{finding.topic}-{finding.partition}" if finding.topic is not None else "?"
+    return (described.found if described else finding.check + " in {log}").format(
+        log=log,
+        broker="?" if finding.broker is None else finding.broker,
+        other="?" if finding.other_broker is None else finding.other_broker,
+        offset="?" if finding.offset is None else f"{finding.offset:,}",
+    )
