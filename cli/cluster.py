@@ -16,6 +16,7 @@ import typer
 
 from minibroker.cli.broker_process import Broker, State, wait_for
 from minibroker.cli.cluster_describe import describe
+from minibroker.cli.cluster_export import export
 from minibroker.cli.cluster_layout import (
     BASE_PORT,
     DEFAULT_DIRECTORY,
@@ -138,6 +139,7 @@ def status(directory: DataDir = DEFAULT_DIRECTORY, output: Format = OutputFormat
 
 
 app.command("describe")(describe)
+app.command("export")(export)
 
 
 @app.command()

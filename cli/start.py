@@ -141,7 +141,7 @@ async def _real_system(config: "Config") -> "System":
     return System(
         network=TcpNetwork(in_worker),
         files=RealFiles(),
-        store=await _open_store(_store_name(config)),
+        store=await open_store(_store_name(config)),
         wall_ms=wall_ms,
         boot_id=boot_id(),
         rng=random.Random(),
@@ -193,7 +193,8 @@ def _store_name(config: "Config") -> str:
     return config.metadata_store or f"sqlite:{config.log_dirs / METADATA_FILE}"
 
 
-async def _open_store(name: str) -> "MetadataStore":
+async def open_store(name: str) -> "MetadataStore":
+    """The store that `metadata.store` names. Raises `StoreError`."""
     from minibroker.broker.clock import boot_id, boottime_s
     from minibroker.broker.disk import in_worker
 

@@ -26,7 +26,7 @@ from tests.processes import COMMAND, free_base_port, run_cli
 PATIENCE_S = 30.0
 ALIVE = ["running"] * 3
 # Commands that only ask are run in this process: most of their time is the start of another one.
-QUICK = {"create", "describe", "status"}
+QUICK = {"create", "describe", "export", "status"}
 
 
 class Cluster:
@@ -267,6 +267,20 @@ def test_an_option_wins_over_a_variable(cluster: Cluster, monkeypatch: pytest.Mo
     assert run_here("cluster", "describe", *nobody).returncode == 1
     there = ("--data-dir", str(cluster.root))
     assert "Live: 3 of 3" in run_here("cluster", "describe", *nobody[:2], *there).stdout
+
+
+def test_the_metadata_of_a_running_cluster_is_exported(cluster: Cluster) -> None:
+    """`cluster export` says of a cluster that runs what its brokers say of it."""
+    cluster.ask("topic create exported --partitions 2")
+    exported = json.loads(cluster("export"))
+    described = json.loads(cluster("describe --format json"))
+    assert exported["cluster_id"] == described["cluster_id"]
+    assert exported["controller_id"] == described["controller"]
+    assert [(broker["node_id"], broker["admitted_epoch"]) for broker in exported["brokers"]] == [
+        (broker["broker"], broker["epoch"]) for broker in described["brokers"]
+    ]
+    [topic] = [topic for topic in exported["topics"] if topic["name"] == "exported"]
+    assert all(sorted(partition["isr"]) == [1, 2, 3] for partition in topic["partitions"])
 
 
 def test_one_broker_stops_and_starts(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ COMMANDS = [
     [],
     ["start"],
     ["cluster"],
-    *(["cluster", verb] for verb in ("up", "status", "down", "describe")),
+    *(["cluster", verb] for verb in ("up", "status", "down", "describe", "export")),
     *(["cluster", verb] for verb in ("start", "stop", "kill", "pause", "resume")),
     ["topic"],
     *(["topic", verb] for verb in ("create", "list", "describe", "alter", "delete")),
