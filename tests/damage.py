@@ -1,0 +1,246 @@
+"""Plants faults in copies of data directories, and says where: what an audit has to find.
+
+Two kinds. The named faults (`FAULTS`) are what the audit exists for: each is planted in one replica
+of a partition, so that a careful reader could still be fooled (lengths fit, checksums are right
+where a fault does not need them wrong), and `Planted` says which checks must find it and where. The
+random ones (`corrupt`) are what a disk does: a bit, zeros, a lost end, foreign bytes.
+
+Batches are found by the header in `protocol.records` and by nothing of the audit or of the broker,
+so that no mistake of theirs can hide a fault. Only ever give it copies: it writes in place.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from minibroker.protocol.constants import BATCH_HEADER_BYTES
+from minibroker.protocol.records.batch import BatchHeader, iterate_headers, write_header
+from minibroker.protocol.records.compression import NONE
+from minibroker.protocol.records.varint import VARINT_BYTES_MAX, decode_varint
+
+EPOCHS: Final = "leader-epoch-checkpoint"
+APPENDED_BYTES_MAX: Final = 200
+ZEROED_BYTES_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A fault: on which broker, in which file, at which batch.
+
+    `offset` is the first that is wrong; `position` is the batch's in `path`, None where the file
+    holds none. At least one of the checks `expects` must find it, there.
+    """
+
+    name: str
+    broker: int
+    topic: str
+    partition: int
+    path: Path
+    offset: int
+    position: int | None
+    expects: frozenset[str]
+
+
+class Batch(NamedTuple):
+    """A batch in a segment."""
+
+    path: Path
+    position: int
+    header: BatchHeader
+
+    @property
+    def end(self) -> int:
+        """The position behind it."""
+        return self.position + self.header.size
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One log in a data directory."""
+
+    data_dir: Path
+    topic: str
+    partition: int
+
+    @property
+    def directory(self) -> Path:
+        """Where the log lies."""
+        return self.data_dir / f"{self.topic}-{self.partition}"
+
+    @property
+    def broker(self) -> int:
+        """The node id of whose directory it is."""
+        lines = (self.data_dir / "meta.properties").read_text().splitlines()
+        return int(dict(line.split("=", 1) for line in lines if "=" in line)["node.id"])
+
+    def batches(self) -> Iterator[Batch]:
+        """All of them, by offset."""
+        for path in sorted(self.directory.glob("*.log")):
+            for position, header in iterate_headers(path.read_bytes()):
+                yield Batch(path, position, header)
+
+    def planted(self, name: str, batch: Batch, offset: int, *expects: str) -> Planted:
+        """A fault at a batch of this log."""
+        place = (batch.path, offset, batch.position)
+        return Planted(name, self.broker, self.topic, self.partition, *place, frozenset(expects))
+
+
+# -- the named faults; all raise ValueError where a log has no place for them
+
+
+def flip_byte(replica: Replica, rng: random.Random) -> Planted:
+    """One bit of a batch's records is another: a disk that lies."""
+    batch = _choose(replica, rng)
+    content = bytearray(batch.path.read_bytes())
+    content[rng.randrange(batch.position + BATCH_HEADER_BYTES, batch.end)] ^= 1 << rng.randrange(8)
+    batch.path.write_bytes(content)
+    return replica.planted("flipped byte", batch, batch.header.base_offset, "crc")
+
+
+def remove_batch(replica: Replica, rng: random.Random) -> Planted:
+    """A batch is cut out, and those behind it moved up: all that is there is sound."""
+    batch = _choose(replica, rng)
+    content = batch.path.read_bytes()
+    batch.path.write_bytes(content[: batch.position] + content[batch.end :])
+    return replica.planted("batch missing", batch, batch.header.base_offset, "gap")
+
+
+def swap_batches(replica: Replica, rng: random.Random) -> Planted:
+    """Two batches that follow each other stand in the other order."""
+    batch = _choose(replica, rng)
+    content = batch.path.read_bytes()
+    after = next(found for found in replica.batches() if found[:2] == (batch.path, batch.end))
+    parts = (content[batch.end : after.end], content[batch.position : batch.end])
+    batch.path.write_bytes(b"".join((content[: batch.position], *parts, content[after.end :])))
+    return replica.planted("batches swapped", batch, batch.header.base_offset, "gap", "overlap")
+
+
+def change_epochs(replica: Replica, rng: random.Random) -> Planted:
+    """The checkpoint lets the last epoch begin one record late, or early if it has only one."""
+    path = replica.directory / EPOCHS
+    *head, last = path.read_text().splitlines()
+    epoch, start = map(int, last.split())
+    end = max(batch.header.next_offset for batch in replica.batches())
+    changed = start + 1 if start + 1 < end else start - 1
+    path.write_text("".join(f"{line}\n" for line in (*head, f"{epoch} {changed}")))
+    place = (path, min(start, changed), None)
+    expects = frozenset({"epoch-checkpoint"})
+    named = (replica.broker, replica.topic, replica.partition)
+    return Planted("epoch checkpoint changed", *named, *place, expects)
+
+
+def remove_record(replica: Replica, rng: random.Random) -> Planted:
+    """A record is gone from its batch, which is sound: its checksum is right, no offset moved.
+
+    As compaction leaves it; in a topic that is not compacted only the other replicas, and a ledger
+    of what was acknowledged, know better.
+    """
+    batch = _choose(
+        replica, rng, lambda header: header.record_count > 2 and header.compression == NONE
+    )
+    header = batch.header
+    content = batch.path.read_bytes()
+    number = rng.randrange(1, header.record_count - 1)
+    starts = _record_positions(content[batch.position : batch.end])
+    whole = bytearray(content[batch.position : batch.end])
+    del whole[starts[number] : starts[number + 1]]
+    shorter = header.batch_length - (header.size - len(whole))
+    write_header(whole, header._replace(batch_length=shorter, record_count=header.record_count - 1))
+    batch.path.write_bytes(content[: batch.position] + whole + content[batch.end :])
+    offset = header.base_offset + number
+    return replica.planted("acknowledged record removed", batch, offset, "lost-write", "divergence")
+
+
+Fault = Callable[[Replica, random.Random], Planted]
+FAULTS: Final[tuple[Fault, ...]] = (
+    flip_byte,
+    remove_batch,
+    swap_batches,
+    change_epochs,
+    remove_record,
+)
+
+
+def _choose(
+    replica: Replica,
+    rng: random.Random,
+    is_fit: Callable[[BatchHeader], bool] = lambda header: True,
+) -> Batch:
+    """A batch with others before and behind it in its segment: not at a log's or file's end."""
+    found = list(replica.batches())
+    inner = [
+        batch
+        for before, batch, after in zip(found, found[1:], found[2:], strict=False)
+        if before.path == batch.path == after.path and is_fit(batch.header)
+    ]
+    if not inner:
+        raise ValueError(f"{replica.directory} has no batch for this fault")
+    return rng.choice(inner)
+
+
+def _record_positions(batch: bytes) -> list[int]:
+    """Where each record begins, and where the last one ends."""
+    positions = [BATCH_HEADER_BYTES]
+    while positions[-1] < len(batch):
+        length, start = decode_varint(batch, positions[-1], VARINT_BYTES_MAX)
+        positions.append(start + length)
+    return positions
+
+
+# -- random ones
+
+
+class Corruption(NamedTuple):
+    """What became of a file; `before` is all that was in it, `position` where it first differs."""
+
+    kind: str
+    path: Path
+    before: bytes
+    after: bytes
+
+    @property
+    def position(self) -> int:
+        """The first byte that is another, or only in one of the two."""
+        pairs = zip(self.before, self.after, strict=False)
+        shorter = min(len(self.before), len(self.after))
+        return next((at for at, (old, new) in enumerate(pairs) if old != new), shorter)
+
+
+def _flip(content: bytes, rng: random.Random) -> bytes:
+    at = rng.randrange(len(content))
+    return b"".join((content[:at], bytes([content[at] ^ 1 << rng.randrange(8)]), content[at + 1 :]))
+
+
+def _cut(content: bytes, rng: random.Random) -> bytes:
+    return content[: rng.randrange(len(content))]
+
+
+def _zero(content: bytes, rng: random.Random) -> bytes:
+    places = [at for at, byte in enumerate(content) if byte]
+    if not places:
+        return _flip(content, rng)
+    at = rng.choice(places)
+    end = min(len(content), at + rng.randint(1, ZEROED_BYTES_MAX))
+    return content[:at] + bytes(end - at) + content[end:]
+
+
+def _append(content: bytes, rng: random.Random) -> bytes:
+    return content + rng.randbytes(rng.randint(1, APPENDED_BYTES_MAX))
+
+
+CORRUPTIONS: Final[Mapping[str, Callable[[bytes, random.Random], bytes]]] = {
+    "flip": _flip,
+    "cut": _cut,
+    "zero": _zero,
+    "append": _append,
+}
+
+
+def corrupt(path: Path, kind: str, rng: random.Random) -> Corruption:
+    """Damage a file that is not empty; it differs from before in at least one byte."""
+    before = path.read_bytes()
+    after = CORRUPTIONS[kind](before, rng)
+    path.write_bytes(after)
+    return Corruption(kind, path, before, after)
