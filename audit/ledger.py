@@ -1,0 +1,239 @@
+"""Ledgers, the files in which clients wrote down what they were told, as rows of LEDGER.
+
+A ledger is JSON, one object a line: those of our producer and consumer (client/ledger.py), and
+those of Kafka's verifiable producer and consumer, so that a run against real Kafka can be judged
+by the same checks. Names that are not listed below are passed over.
+
+* `producer_send_success` is "acked", `producer_send_error` is "failed": such a record may be
+  there or not. Kafka's tool does not say where a failed record was to go, and writes no `acks`;
+  they are read as -1, all, which is that tool's own default and the strictest reading.
+* `record_data` is "shown" to a consumer. `records_consumed` tells only offsets: the first and the
+  last of a poll are "shown-offset", which say that a record was there, but not which.
+* `startup_complete` and `shutdown_complete` are "began" and "ended": a ledger that does not end is
+  that of a program that crashed, and may have sent more than it wrote down.
+* A line that is no whole object, as a crashed program leaves it, is "torn"; any other that cannot
+  be understood is "unreadable". Both are rows, so that who counts the ledger counts them too.
+
+Text stands for bytes: UTF-8, with surrogate escapes for what is not. Spark's own reader of JSON
+spoils these, so the lines are parsed in Python. They are read in chunks that end where a line
+does; that takes a look at all of a large file first, to know the numbers of its lines, at a
+hundredth of what parsing costs. The paths must mean the same on all machines of the Spark.
+"""
+
+import json
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from os import SEEK_CUR, fstat
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from minibroker.audit.model import LEDGER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHUNK_BYTES: Final = 8 << 20
+_BLOCK_BYTES: Final = 1 << 20
+_ACKS_ALL: Final = -1
+_INT32: Final = range(2**31)
+_INT64: Final = range(2**63)
+
+# ledger, line, event, acks, topic, partition, offset, key, value, timestamp
+Row: TypeAlias = tuple[Any, ...]
+
+
+class Event(StrEnum):
+    """What a line of a ledger tells; see the module's header."""
+
+    ACKED = "acked"
+    FAILED = "failed"
+    SHOWN = "shown"
+    SHOWN_OFFSET = "shown-offset"
+    BEGAN = "began"
+    ENDED = "ended"
+    TORN = "torn"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole lines of a ledger: the bytes from `begin` up to `end`, and the first line's number."""
+
+    path: str
+    begin: int
+    end: int
+    first_line: int
+
+
+def ledger_chunks(
+    paths: Sequence[Path], chunk_bytes: int = CHUNK_BYTES
+) -> tuple[list[Chunk], list[str]]:
+    """What to read of these files, and for each that cannot be read a sentence that says why."""
+    chunks: list[Chunk] = []
+    problems = []
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                chunks += _chunks_of(str(path), file, chunk_bytes)
+        except OSError as error:
+            problems.append(f"the ledger {path} cannot be read: {error.strerror or error}")
+    return chunks, problems
+
+
+def ledger_table(spark: "SparkSession", chunks: Sequence[Chunk]) -> "DataFrame":
+    """All that ledgers tell, as LEDGER."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    read = tuple(chunks)
+
+    def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield read_chunk(read[number])
+
+    tasks = 1 + sum(chunk.end - chunk.begin for chunk in chunks) // CHUNK_BYTES
+    numbers = spark.range(0, len(chunks), 1, min(tasks, max(1, len(chunks))))
+    return numbers.mapInArrow(rows, from_arrow_schema(LEDGER))
+
+
+def read_chunk(chunk: Chunk) -> pa.RecordBatch:
+    """The rows of LEDGER that a chunk's lines make."""
+    with Path(chunk.path).open("rb") as file:
+        file.seek(chunk.begin)
+        data = file.read(chunk.end - chunk.begin)
+    return ledger_rows(chunk.path, data.split(b"\n"), chunk.first_line)
+
+
+def ledger_rows(ledger: str, lines: Iterable[bytes], first_line: int = 1) -> pa.RecordBatch:
+    """The rows of LEDGER that lines make; most make one, some none or two. Never raises."""
+    rows: list[Row] = []
+    for number, line in enumerate(lines, first_line):
+        rows += [(ledger, number, *told) for told in _rows_of(line)]
+    columns = zip(*rows, strict=True) if rows else [()] * len(LEDGER)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, LEDGER, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=LEDGER)
+
+
+def _chunks_of(path: str, file: IO[bytes], chunk_bytes: int) -> list[Chunk]:
+    status = fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is no file")
+    chunks = []
+    begin, first_line = 0, 1
+    while begin < status.st_size:
+        end, next_line = status.st_size, first_line
+        if end - begin > chunk_bytes:
+            next_line += _count_lines(file, chunk_bytes)
+            end = min(file.tell(), status.st_size)
+        chunks.append(Chunk(path, begin, end, first_line))
+        begin, first_line = end, next_line
+    return chunks
+
+
+def _count_lines(file: IO[bytes], size: int) -> int:
+    """Go on by this many bytes and to the end of the line there; how many lines that were."""
+    count = 0
+    while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
+        count += block.count(b"\n")
+        size -= len(block)
+    file.seek(-1, SEEK_CUR)  # where a line ends just there, there the chunk ends
+    is_between = file.read(1) == b"\n"
+    return count if is_between else count + file.readline().endswith(b"\n")
+
+
+# -- a line: its rows without the first two columns
+
+
+def _rows_of(line: bytes) -> list[Row]:
+    if not line.strip():
+        return []
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        is_cut = line.startswith(b"{") and not line.rstrip().endswith(b"}")
+        return [_bare(Event.TORN if is_cut else Event.UNREADABLE)]
+    if not isinstance(told, dict):
+        return [_bare(Event.UNREADABLE)]
+    read = _READERS.get(str(told.get("name")))
+    if read is None:
+        return []
+    try:
+        return read(told)
+    except (KeyError, TypeError, ValueError):
+        return [_bare(Event.UNREADABLE)]
+
+
+def _bare(event: Event) -> Row:
+    return (event.value, *[None] * 7)
+
+
+def _acked(told: dict[str, Any]) -> list[Row]:
+    # An acknowledgement may not say where: acks=0, and repetitions that nobody remembers.
+    offset = None if told.get("offset", -1) in (None, -1) else _number(told["offset"], _INT64)
+    return [_row(Event.ACKED, told, _number(told["partition"], _INT32), offset)]
+
+
+def _failed(told: dict[str, Any]) -> list[Row]:
+    partition = told.get("partition")
+    if partition == -1:
+        return []  # it had no partition yet, so it was never sent
+    if partition is not None:
+        partition = _number(partition, _INT32)
+    return [_row(Event.FAILED, told, partition, None)]
+
+
+def _shown(told: dict[str, Any]) -> list[Row]:
+    partition, offset = _number(told["partition"], _INT32), _number(told["offset"], _INT64)
+    return [_row(Event.SHOWN, told | {"acks": None}, partition, offset)]
+
+
+def _shown_offsets(told: dict[str, Any]) -> list[Row]:
+    rows = []
+    for each in told["partitions"]:
+        bare = {"topic": each["topic"], "timestamp": told.get("timestamp"), "acks": None}
+        bare |= {"key": None, "value": None}
+        partition = _number(each["partition"], _INT32)
+        for offset in sorted({each["minOffset"], each["maxOffset"]}):
+            offset = _number(offset, _INT64)
+            rows.append(_row(Event.SHOWN_OFFSET, bare, partition, offset))
+    return rows
+
+
+_READERS: Final[dict[str, Callable[[dict[str, Any]], list[Row]]]] = {
+    "producer_send_success": _acked,
+    "producer_send_error": _failed,
+    "record_data": _shown,
+    "records_consumed": _shown_offsets,
+    "startup_complete": lambda _: [_bare(Event.BEGAN)],
+    "shutdown_complete": lambda _: [_bare(Event.ENDED)],
+}
+
+
+def _row(event: Event, told: dict[str, Any], partition: int | None, offset: int | None) -> Row:
+    topic = told["topic"]
+    topic.encode()  # raises for what is no text
+    acks, timestamp = told.get("acks", _ACKS_ALL), told.get("timestamp")
+    return (
+        event.value,
+        None if acks is None else _number(acks, range(-1, 2)),
+        topic,
+        partition,
+        offset,
+        _bytes(told["key"]),
+        _bytes(told["value"]),
+        None if timestamp is None else _number(timestamp, _INT64),
+    )
+
+
+def _number(value: object, allowed: range) -> int:
+    if type(value) is not int or value not in allowed:
+        raise ValueError(f"{value!r} is none of {allowed}")
+    return value
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogateescape")
