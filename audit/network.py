@@ -1,0 +1,62 @@
+"""Topics as Spark tables: `format("minibroker")`, read and written over the network.
+
+    spark.dataSource.register(MinibrokerDataSource)
+    spark.read.format("minibroker").option("kafka.bootstrap.servers", "127.0.0.1:9092")...
+
+Options and behaviour follow Spark's own source and sink for Kafka (docs/audit.md, "Reading and
+writing over the network"). Reading is network_source.py, a stream of it network_stream.py, writing
+network_sink.py, and what the options mean network_options.py. Everything is checked when a query
+is planned, in the driver, as far as it can be known there.
+"""
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from minibroker.audit.network_options import batch_options, sink_options, stream_options
+from minibroker.audit.network_sink import BatchWriter, StreamWriter, check_schema
+from minibroker.audit.network_source import SCHEMA, BatchReader
+from minibroker.audit.network_stream import StreamReader
+
+
+class MinibrokerDataSource(DataSource):
+    """To be registered with a session once: `spark.dataSource.register(MinibrokerDataSource)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for `format`."""
+        return "minibroker"
+
+    def schema(self) -> StructType:
+        """What a source gives: topic, partition, offset, timestamp, key, value, headers."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """For `spark.read`."""
+        _check_own(schema)
+        return BatchReader(batch_options(self.options))
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        """For `spark.readStream`."""
+        _check_own(schema)
+        return StreamReader(stream_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For `df.write`."""
+        options = sink_options(self.options)
+        if overwrite:
+            raise ValueError("a topic is not overwritten: use mode('append')")
+        check_schema(schema, options)
+        return BatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """For `df.writeStream`."""
+        options = sink_options(self.options)
+        if overwrite:
+            raise ValueError("a topic is not overwritten: use outputMode('append') or 'update'")
+        check_schema(schema, options)
+        return StreamWriter(options)
+
+
+def _check_own(schema: StructType) -> None:
+    if schema != SCHEMA:
+        raise ValueError(f"the columns are given: {SCHEMA.simpleString()}; set no schema")

@@ -1,0 +1,226 @@
+"""What a user of `format("minibroker")` may set, and the arithmetic of offsets; no Spark in here.
+
+The names are those of Spark's source and sink for Kafka, so that who knows them knows these: a
+program is moved by another word in `format(...)`. Options of the client (timeouts, sizes of
+requests) are written with `kafka.` in front and handed on. What nobody reads is refused, with the
+name that was perhaps meant.
+
+Offsets are a mapping of partitions, in which EARLIEST and LATEST stand for what is not known yet.
+In Spark's checkpoint they are JSON, `{"topic": {"0": 17}}`. Spark compares that as text, so topics
+and partitions are always written in order.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final, TypeAlias
+
+from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from minibroker.protocol.types import TopicPartition
+
+EARLIEST: Final = EARLIEST_TIMESTAMP  # -2, as in Spark's JSON
+LATEST: Final = LATEST_TIMESTAMP  # -1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+# Records a poll: one Arrow batch.
+POLL_RECORDS: Final = 10_000
+
+CLIENT_PREFIX: Final = "kafka."
+_READ: Final = ("subscribe", "startingOffsets", "failOnDataLoss", "minPartitions")
+_BATCH: Final = (*_READ, "endingOffsets")
+_STREAM: Final = (*_READ, "maxOffsetsPerTrigger")
+# Spark hands a stream's sink its own options too.
+_SINK: Final = ("topic", "checkpointLocation", "queryName")
+_SERVERS: Final = "bootstrap.servers"
+# Of the client's options, those whose place is taken by one of the source's or its promises.
+_SETTLED_FOR_READING: Final = {
+    "auto.offset.reset": "startingOffsets and failOnDataLoss say where reading begins",
+    "allow.auto.create.topics": "a source creates no topics",
+}
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """A source's. `starting` and `ending` are offsets, or EARLIEST or LATEST for all partitions.
+
+    `client` is for a `Consumer`; `split` is the least number of tasks, `limit` the most records
+    of a micro-batch, both 0 for no wish.
+    """
+
+    client: Mapping[str, str]
+    topics: tuple[str, ...]
+    starting: Offsets | int
+    ending: Offsets | int
+    fails_on_data_loss: bool
+    split: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """A sink's. `client` is for a `Producer`; `topic` is for all records, None: a column says."""
+
+    client: Mapping[str, str]
+    topic: str | None
+
+
+def batch_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of `spark.read`. Raises ValueError, whose text is for the user."""
+    return _read_options(given, _BATCH, "earliest")
+
+
+def stream_options(given: Mapping[str, str]) -> ReadOptions:
+    """The options of `spark.readStream`. Raises the same."""
+    return _read_options(given, _STREAM, "latest")
+
+
+def sink_options(given: Mapping[str, str]) -> WriteOptions:
+    """The options of `df.write` and `df.writeStream`. Raises the same."""
+    options, client = _sort(given, _SINK, "sink")
+    for name, wanted in {"acks": ("all", "-1"), "enable.idempotence": ("true",)}.items():
+        if client.get(name, wanted[0]).lower() not in wanted:
+            raise ValueError(f"{CLIENT_PREFIX}{name} is {wanted[0]} in the sink: it loses nothing")
+    return WriteOptions(client | {"acks": "all", "enable.idempotence": "true"}, options["topic"])
+
+
+def _read_options(given: Mapping[str, str], known: tuple[str, ...], start: str) -> ReadOptions:
+    options, client = _sort(given, known, "source")
+    for name, reason in _SETTLED_FOR_READING.items():
+        if name in client:
+            raise ValueError(f"{CLIENT_PREFIX}{name} cannot be set: {reason}")
+    topics = [topic.strip() for topic in (options["subscribe"] or "").split(",")]
+    if not all(topics):
+        raise ValueError("subscribe is missing: name a topic, or several separated by commas")
+    fails = (options["failOnDataLoss"] or "true").lower()
+    if fails not in ("true", "false"):
+        raise ValueError(f"failOnDataLoss is true or false, not {fails!r}")
+    reset = "none" if fails == "true" else "earliest"
+    settled = {"auto.offset.reset": reset, "allow.auto.create.topics": "false"}
+    starting = parse_offsets("startingOffsets", options["startingOffsets"] or start)
+    ending = parse_offsets("endingOffsets", options.get("endingOffsets") or "latest")
+    if "endingOffsets" in known:
+        _refuse("startingOffsets", starting, LATEST)
+        _refuse("endingOffsets", ending, EARLIEST)
+    return ReadOptions(
+        {"max.poll.records": str(POLL_RECORDS)} | client | settled,
+        tuple(sorted(set(topics))),
+        starting,
+        ending,
+        fails == "true",
+        _count("minPartitions", options["minPartitions"]),
+        _count("maxOffsetsPerTrigger", options.get("maxOffsetsPerTrigger")),
+    )
+
+
+def _sort(
+    given: Mapping[str, str], known: tuple[str, ...], what: str
+) -> tuple[dict[str, str | None], dict[str, str]]:
+    """The options of ours, each one there, and those of the client. Spark writes names small."""
+    names = {name.lower(): name for name in known}
+    options: dict[str, str | None] = dict.fromkeys(known)
+    client = {}
+    for name, value in given.items():
+        small = name.lower()
+        if small.startswith(CLIENT_PREFIX):
+            client[small.removeprefix(CLIENT_PREFIX)] = value
+        elif small == _SERVERS:
+            client[_SERVERS] = value
+        elif small in names:
+            options[names[small]] = value
+        else:
+            near = get_close_matches(small, list(names), n=1)
+            meant = f"; the nearest is {names[near[0]]!r}" if near else ""
+            raise ValueError(
+                f"the minibroker {what} has no option {name!r}{meant}"
+                f" (options of the client begin with {CLIENT_PREFIX!r})"
+            )
+    return options, client
+
+
+def _count(name: str, text: str | None) -> int:
+    if text is None:
+        return 0
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{name} is a number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _refuse(name: str, offsets: Offsets | int, sentinel: int) -> None:
+    """A batch does not begin at the latest offsets, and does not end at the earliest."""
+    found = set(offsets.values()) if isinstance(offsets, dict) else {offsets}
+    if sentinel in found:
+        word = next(word for word, value in _WORDS.items() if value == sentinel)
+        raise ValueError(f"{name} of a batch cannot be {word} ({sentinel})")
+
+
+def parse_offsets(name: str, text: str) -> Offsets | int:
+    """`earliest`, `latest`, or JSON with an offset, -1 or -2 for each partition."""
+    if text.strip().lower() in _WORDS:
+        return _WORDS[text.strip().lower()]
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(
+            f'{name} is earliest, latest or JSON like {{"topic": {{"0": 17, "1": -2}}}}'
+            f" (-2 is the earliest, -1 the latest), not {text!r}"
+        ) from None
+
+
+def from_json(decoded: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """Offsets out of `{"topic": {"0": 17}}`. Raises TypeError, AttributeError, ValueError."""
+    offsets = {}
+    for topic, partitions in decoded.items():
+        for partition, offset in partitions.items():
+            if type(offset) is not int or offset < EARLIEST:
+                raise ValueError(f"{offset!r} is no offset")
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets
+
+
+def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """The same as what Spark writes down, in order."""
+    decoded: dict[str, dict[str, int]] = {}
+    for name in sorted(offsets):
+        decoded.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
+    return decoded
+
+
+def spread(name: str, asked: Offsets | int, partitions: Iterable[TopicPartition]) -> Offsets:
+    """What was asked, for each partition there is. Raises ValueError if it names others."""
+    there = sorted(partitions)
+    if isinstance(asked, int):
+        return dict.fromkeys(there, asked)
+    if set(asked) != set(there):
+        missing = ", ".join(map(str, sorted(set(there) - set(asked))))
+        foreign = ", ".join(map(str, sorted(set(asked) - set(there))))
+        raise ValueError(
+            f"{name} must name each partition of the topics subscribed to (-2 is the earliest"
+            f" offset, -1 the latest); missing: {missing or 'none'}, unknown: {foreign or 'none'}"
+        )
+    return {each: asked[each] for each in there}
+
+
+def limited(start: Offsets, end: Offsets, limit: int) -> Offsets:
+    """Ends that take at most `limit` records from `start` on, shared out by what is waiting.
+
+    Whoever gets nothing by its share, being small beside the others, is the first to get of what
+    rounding left over, the largest first; so nobody waits for ever.
+    """
+    waiting = {name: max(0, end[name] - start[name]) for name in end}
+    total = sum(waiting.values())
+    if total <= limit:
+        return end
+    shares = {name: size * limit // total for name, size in waiting.items()}
+    left = limit - sum(shares.values())
+    for name in sorted(shares, key=lambda name: (shares[name], -waiting[name], name)):
+        if left and shares[name] < waiting[name]:
+            shares[name] += 1
+            left -= 1
+    return {name: start[name] + shares[name] if waiting[name] else end[name] for name in end}
+
+
+def pieces(size: int, total: int, split: int) -> int:
+    """Into how many tasks a range of `size` is cut, if `total` is to be about `split` tasks."""
+    return max(1, min(size, round(size * split / total))) if size else 0

@@ -1,0 +1,123 @@
+"""Reading topics over the network as a stream.
+
+Spark keeps the progress: before a micro-batch runs, it writes its end into the checkpoint, and
+after a crash it runs the same batch again, between the same offsets. So `commit` has nothing to
+do, and a sink that is exactly once gets each record once.
+
+That holds for the first batch only if its start, which Spark does not write down but asks for
+again, is the same after the crash. So `initialOffset` resolves nothing: it tells EARLIEST or
+LATEST of each partition as the options do. A first batch that begins at LATEST is empty, it only
+fixes where the second one begins.
+
+A partition that a batch's start does not name was made later and is read from its beginning.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from minibroker.audit.network_options import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    ReadOptions,
+    from_json,
+    limited,
+    spread,
+    to_json,
+)
+from minibroker.audit.network_source import Range, plan_ranges, read_range, report_loss
+from minibroker.client.blocking import Consumer
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.types import TopicPartition
+
+Json = dict[str, dict[str, int]]
+_GONE: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`. It holds no connection: each question opens a consumer and closes it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._latest: Offsets = {}  # as last heard
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
+        """Where a new query begins, unresolved."""
+        with Consumer(self._options.client) as consumer:
+            names = consumer.assign_topics(*self._options.topics)
+        return to_json(spread("startingOffsets", self._options.starting, names))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """As `maxOffsetsPerTrigger` says."""
+        limit = self._options.limit
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that is read."""
+        with Consumer(self._options.client) as consumer:
+            self._target = self._ends(consumer, {})
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+        """The end of the next micro-batch; equal to its start if there is nothing to read."""
+        begin = from_json(start)
+        with Consumer(self._options.client) as consumer:
+            end = self._ends(consumer, begin) if self._target is None else self._target
+            self._latest = end
+            begin = _resolve(consumer, begin, end)
+        for name, offset in begin.items():
+            if name in end and end[name] < offset:
+                report_loss(
+                    self._options, f"{name} was read up to offset {offset}, but ends at {end[name]}"
+                )
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_json(end)
+
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802
+        """For the query's progress."""
+        return to_json(self._latest) or None
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch."""
+        begin, until = from_json(start), from_json(end)
+        if any(begin.get(name, EARLIEST) < 0 for name in until):
+            with Consumer(self._options.client) as consumer:
+                begin = _resolve(consumer, begin, until)
+        return plan_ranges(begin, until, self._options.split)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task."""
+        assert isinstance(partition, Range)
+        return read_range(self._options, partition)
+
+    def _ends(self, consumer: Consumer, begin: Mapping[TopicPartition, int]) -> Offsets:
+        """The ends of all partitions of the topics that are there."""
+        names: list[TopicPartition] = []
+        for topic in self._options.topics:
+            try:
+                names += consumer.assign_topics(topic)
+            except BrokerError as error:
+                if error.code != _GONE:
+                    raise
+                report_loss(self._options, f"topic {topic!r} does not exist (any more)")
+        return consumer.end_offsets(*names) if names else {}
+
+
+def _resolve(consumer: Consumer, begin: Offsets, end: Offsets) -> Offsets:
+    """Where a batch begins that ends at `end`: see the head of this module."""
+    start = {name: begin.get(name, EARLIEST) for name in end}
+    start |= {name: end[name] for name in end if start[name] == LATEST}
+    if asked := [name for name in end if start[name] == EARLIEST]:
+        start |= consumer.beginning_offsets(*asked)
+    return start
