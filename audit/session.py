@@ -12,8 +12,8 @@ nothing but `pip install 'minibroker[audit]'`:
   pyarrow, or none, fails with riddles. On a cluster PYSPARK_PYTHON may name theirs.
 * **The package.** A non-local master gets a zip of what the workers need of minibroker
   (`packaging.py`).
-* **Quiet.** Spark tells of itself at length on standard error. What goes wrong is raised here as
-  an exception, so only errors are logged; no console progress, no web interface.
+* **Quiet.** Spark tells of itself at length on standard error. Only errors are logged, and not
+  those of tasks, which are raised here as exceptions; no console progress, no web interface.
 
 The files for this lie in a temporary directory of this process, which removes it when it ends: no
 two processes share one, so that nothing can race. The environment variables that PySpark reads
@@ -60,7 +60,15 @@ done
 exec {java} "$@"
 """
 
+# `repl` is what a JVM that PySpark starts takes for its own name; without a level of its own the
+# root's would be changed to "warn", with two lines that say so.
 _LOGGING: Final = """rootLogger.level = error
+logger.repl.name = org.apache.spark.repl.Main
+logger.repl.level = error
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
@@ -85,7 +93,7 @@ def spark_session(
     `settings` are Spark's own and win over what is set here. Raises SessionError if there is no
     Java that Spark could run on.
     """
-    directory = _temporary_directory()
+    directory = temporary_directory()
     local = local_cores(master)
     _set_environment(directory, is_local=local is not None)
     logging = directory / "log4j2.properties"
@@ -177,7 +185,7 @@ def _set_environment(directory: Path, *, is_local: bool) -> None:
 _directories: list[Path] = []
 
 
-def _temporary_directory() -> Path:
+def temporary_directory() -> Path:
     """This process's directory for the session's files, the same at each call."""
     if not _directories:
         _directories.append(Path(tempfile.mkdtemp(prefix="minibroker-audit-")))
