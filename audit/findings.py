@@ -5,39 +5,55 @@ lines. Of each (check, topic, partition, broker) the first FINDINGS_MAX findings
 offset; the last of them says how many more there are.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql.functions import (
+    coalesce,
+    col,
+    concat,
+    count,
+    format_string,
+    lit,
+    row_number,
+    when,
+)
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.audit.model import FINDINGS
+from minibroker.audit.model import FINDINGS, Severity
 
 FINDINGS_MAX: Final = 100
 
 
 def as_findings(check: str, found: DataFrame) -> DataFrame:
     """FINDINGS of a check from whichever of its columns `found` has, the others null."""
-    place = Window.partitionBy("topic", "partition", "broker")
-    more = F.count("*").over(place) - FINDINGS_MAX
-    number = F.row_number().over(place.orderBy("offset", "position", "detail"))
-    complete = found.withColumns(
-        {
-            field.name: F.lit(None).cast(field.dataType)
-            for field in from_arrow_schema(FINDINGS)
-            if field.name not in found.columns
-        }
-    )
-    is_last = (F.col("number") == FINDINGS_MAX) & (F.col("more") > 0)
-    rest = F.concat("detail", F.format_string("; and %,d more", "more"))
-    columns: Mapping[str, object] = {
-        "check": F.lit(check),
-        "detail": F.when(is_last, rest).otherwise(F.col("detail")),
+    columns = list(from_arrow_schema(FINDINGS))
+    missing = {
+        field.name: lit(None).cast(field.dataType)
+        for field in columns
+        if field.name not in found.columns
     }
-    kept = complete.withColumns({"more": more, "number": number}).where(
-        F.col("number") <= FINDINGS_MAX
+    place = Window.partitionBy("topic", "partition", "broker")
+    number = row_number().over(place.orderBy("offset", "position", "detail"))
+    kept = (
+        found.withColumns(missing)
+        .withColumns({"more": count("*").over(place) - FINDINGS_MAX, "number": number})
+        .where(col("number") <= FINDINGS_MAX)
     )
-    return kept.withColumns(columns).select(
-        *(F.col(field.name).cast(field.dataType) for field in from_arrow_schema(FINDINGS))
+    is_last = (col("number") == FINDINGS_MAX) & (col("more") > 0)
+    rest = concat("detail", format_string("; and %,d more", "more"))
+    complete = kept.withColumns(
+        {"check": lit(check), "detail": when(is_last, rest).otherwise(col("detail"))}
     )
+    return complete.select(*(col(field.name).cast(field.dataType) for field in columns))
+
+
+def severity(is_promised: Column) -> Column:
+    """Of a fault: an error where something else was promised, else a warning."""
+    warning = lit(Severity.WARNING.value)
+    return when(is_promised, lit(Severity.ERROR.value)).otherwise(warning)
+
+
+def in_sync() -> Column:
+    """Whether a row of REPLICAS makes promises: it is in the ISR, or nobody knows that."""
+    return coalesce(col("in_isr"), lit(True))
