@@ -18,29 +18,21 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from minibroker.audit.network_options import WriteOptions
 from minibroker.client.blocking import Producer
 
-_BYTES: Final = (BinaryType, StringType)
-_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
-    "topic": (StringType,),
-    "partition": (IntegerType,),
-    "offset": (LongType, IntegerType),
-    "timestamp": (TimestampType,),
-    "key": _BYTES,
-    "value": _BYTES,
-    "headers": (ArrayType,),
+# The columns that a DataFrame may have, and their types as Spark calls them. `offset` is not
+# written, for the broker gives offsets; it is allowed, so that what was read can be written.
+_COLUMNS: Final = {
+    "topic": ("string",),
+    "partition": ("int",),
+    "offset": ("bigint",),
+    "timestamp": ("timestamp",),
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
 }
 
 log = logging.getLogger("minibroker.audit")
@@ -56,35 +48,20 @@ class Written(WriterCommitMessage):
 def check_schema(schema: StructType, options: WriteOptions) -> None:
     """Raise ValueError if a DataFrame of this schema cannot be written."""
     for field in schema.fields:
-        allowed = _TYPES.get(field.name)
-        if allowed is None:
+        if field.name not in _COLUMNS:
             raise ValueError(
-                f"column {field.name!r} is none of a record's: {', '.join(_TYPES)}; drop it"
+                f"column {field.name!r} is none of a record's ({', '.join(_COLUMNS)}): drop it"
             )
-        is_right = isinstance(field.dataType, allowed)
-        if field.name == "headers":
-            is_right = is_right and _are_headers(field.dataType.elementType)
-        if not is_right:
-            wanted = " or ".join(kind.typeName() for kind in allowed)
-            if field.name == "headers":
-                wanted = "array<struct<key:string,value:binary>>"
+        found, allowed = field.dataType.simpleString(), _COLUMNS[field.name]
+        if found not in allowed:
             raise ValueError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, but must be {wanted}"
+                f"column {field.name!r} is {found}, but must be {' or '.join(allowed)}"
             )
     names = schema.fieldNames()
     if "value" not in names:
         raise ValueError("there is no column 'value'")
     if options.topic is None and "topic" not in names:
         raise ValueError("where to write to is not said: set the option or make a column 'topic'")
-
-
-def _are_headers(kind: DataType) -> bool:
-    return (
-        isinstance(kind, StructType)
-        and kind.fieldNames() == ["key", "value"]
-        and isinstance(kind["key"].dataType, StringType)
-        and isinstance(kind["value"].dataType, BinaryType)
-    )
 
 
 def write_batches(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> Written:

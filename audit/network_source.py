@@ -89,8 +89,7 @@ def plan_ranges(start: Offsets, end: Offsets, split: int) -> list[Range]:
         if cuts and start[name] == EARLIEST:
             cuts[0] = EARLIEST
         ranges += [
-            Range(*name, low, high)
-            for low, high in zip(cuts, [*cuts[1:], end[name]], strict=False)
+            Range(*name, low, high) for low, high in zip(cuts, [*cuts[1:], end[name]], strict=False)
         ]
     return ranges
 

@@ -9,10 +9,12 @@ again, is the same after the crash. So `initialOffset` resolves nothing: it tell
 LATEST of each partition as the options do. A first batch that begins at LATEST is empty, it only
 fixes where the second one begins.
 
-A partition that a batch's start does not name was made later and is read from its beginning.
+A partition that a batch's start does not name was made later and is read from its beginning. It
+is seen when the client next looks for it, `metadata.max.age.ms` later at most.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import pyarrow as pa
@@ -45,17 +47,18 @@ _GONE: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream`. It holds no connection: each question opens a consumer and closes it."""
+    """`spark.readStream`. In the driver it keeps a consumer to ask about offsets, until `stop`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._open = ExitStack()
+        self._consumer: Consumer | None = None
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._latest: Offsets = {}  # as last heard
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
         """Where a new query begins, unresolved."""
-        with Consumer(self._options.client) as consumer:
-            names = consumer.assign_topics(*self._options.topics)
+        names = self._asking().assign_topics(*self._options.topics)
         return to_json(spread("startingOffsets", self._options.starting, names))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -65,18 +68,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """What is there now is all that is read."""
-        with Consumer(self._options.client) as consumer:
-            self._target = self._ends(consumer, {})
+        self._target = self._ends()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """The end of the next micro-batch; equal to its start if there is nothing to read."""
-        begin = from_json(start)
-        with Consumer(self._options.client) as consumer:
-            end = self._ends(consumer, begin) if self._target is None else self._target
-            self._latest = end
-            begin = _resolve(consumer, begin, end)
+        end = self._ends() if self._target is None else self._target
+        self._latest = end
+        begin = self._resolve(from_json(start), end)
         for name, offset in begin.items():
-            if name in end and end[name] < offset:
+            if end[name] < offset:
                 report_loss(
                     self._options, f"{name} was read up to offset {offset}, but ends at {end[name]}"
                 )
@@ -90,34 +90,48 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a micro-batch."""
-        begin, until = from_json(start), from_json(end)
-        if any(begin.get(name, EARLIEST) < 0 for name in until):
-            with Consumer(self._options.client) as consumer:
-                begin = _resolve(consumer, begin, until)
-        return plan_ranges(begin, until, self._options.split)
+        until = from_json(end)
+        return plan_ranges(self._resolve(from_json(start), until), until, self._options.split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a task."""
         assert isinstance(partition, Range)
         return read_range(self._options, partition)
 
-    def _ends(self, consumer: Consumer, begin: Mapping[TopicPartition, int]) -> Offsets:
+    def stop(self) -> None:
+        """The query has ended."""
+        self._consumer = None
+        self._open.close()
+
+    def _asking(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = self._open.enter_context(Consumer(self._options.client))
+        return self._consumer
+
+    def _ends(self) -> Offsets:
         """The ends of all partitions of the topics that are there."""
+        try:
+            return self._ask_ends()
+        except BrokerError as error:
+            if error.code != _GONE:
+                raise
+            return self._ask_ends()  # deleted under way; now the client knows it
+
+    def _ask_ends(self) -> Offsets:
         names: list[TopicPartition] = []
         for topic in self._options.topics:
             try:
-                names += consumer.assign_topics(topic)
+                names += self._asking().assign_topics(topic)
             except BrokerError as error:
                 if error.code != _GONE:
                     raise
                 report_loss(self._options, f"topic {topic!r} does not exist (any more)")
-        return consumer.end_offsets(*names) if names else {}
+        return self._asking().end_offsets(*names) if names else {}
 
-
-def _resolve(consumer: Consumer, begin: Offsets, end: Offsets) -> Offsets:
-    """Where a batch begins that ends at `end`: see the head of this module."""
-    start = {name: begin.get(name, EARLIEST) for name in end}
-    start |= {name: end[name] for name in end if start[name] == LATEST}
-    if asked := [name for name in end if start[name] == EARLIEST]:
-        start |= consumer.beginning_offsets(*asked)
-    return start
+    def _resolve(self, begin: Offsets, end: Offsets) -> Offsets:
+        """Where a batch begins that ends at `end`: see the head of this module."""
+        start = {name: begin.get(name, EARLIEST) for name in end}
+        start |= {name: end[name] for name in end if start[name] == LATEST}
+        if asked := [name for name in end if start[name] == EARLIEST]:
+            start |= self._asking().beginning_offsets(*asked)
+        return start
