@@ -23,7 +23,8 @@ from minibroker.audit.summary import SEVERITIES, EpochSpan, Lane, PartitionPictu
 
 EPOCH_COLOURS: Final = 6
 NARROW: Final = 0.4  # per cent of the width: spans below this are drawn together
-LABELLED: Final = 3.0  # per cent: a narrower span has no room for its number
+LABELLED: Final = 3.0  # per cent: a narrower span has no room for its number ...
+SPELLED: Final = 17.0  # ... and a narrower one none for the word before it
 BINS: Final = 250  # marks a lane has at most
 TICKS_MAX: Final = 5
 
@@ -174,7 +175,8 @@ def _span(run: Sequence[EpochSpan], scale: Scale) -> str:
     width = max(scale.at(last.end) - left, 0.05)
     colour = f"e{first.epoch % EPOCH_COLOURS}" if len(run) == 1 else "many"
     epochs = f"Epoch {first.epoch}" if len(run) == 1 else f"Epochs {first.epoch} to {last.epoch}"
-    label = f'<text x="5" y="14">{first.epoch}</text>' if width >= LABELLED else ""
+    word = "epoch " if width >= SPELLED else ""
+    label = f'<text x="5" y="14">{word}{first.epoch}</text>' if width >= LABELLED else ""
     return (
         f'<svg class="{colour}" x="{left}%" y="10" width="{width:.3f}%" height="20">'
         f"<title>{epochs}: offsets {first.start:,} to {max(first.start, last.end - 1):,}</title>"
@@ -233,7 +235,7 @@ def _mark(mark: str, held: Sequence[Numbered], scale: Scale, is_cut: bool) -> st
         shape = f'<path d="{shape}"/>'
     return (
         f'<svg x="{at}%" overflow="visible"><a class="mark {finding.severity}" id="{mark}"'
-        f' href="#{target}" aria-label="{title}"><title>{title}</title>'
+        f' href="#{target}"><title>{title}</title>'
         f'<rect class="hit" x="-8" y="2" width="16" height="44"/>{shape}</a></svg>'
     )
 

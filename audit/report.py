@@ -32,11 +32,14 @@ from minibroker.audit.summary import (
     Summary,
     Verdict,
     in_bytes,
+    in_order,
     plural,
 )
 
 ROWS_MAX: Final = 1000
-OPEN_MAX: Final = 12  # pictures that are open when the page opens
+OPEN_MAX: Final = 12  # pictures that are open when the page opens ...
+SOUND_OPEN_MAX: Final = 2  # ... where no more than these have come before
+SOUND_MAX: Final = 6  # partitions without a finding; further ones are folded together
 _GLYPHS: Final = {
     Verdict.CLEAN: ("M8 16.5 L13.5 22 L24 10.5", "Clean"),
     Verdict.FINDINGS: ("M10 10 L22 22 M22 10 L10 22", "Findings"),
@@ -77,21 +80,6 @@ def read_findings(out: Path) -> list[Finding]:
     return [Finding(**row | {"severity": Severity(row["severity"])}) for row in rows]
 
 
-def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, then by log and offset: how findings are listed everywhere."""
-    return sorted(
-        findings,
-        key=lambda each: (
-            SEVERITIES.index(each.severity),
-            each.topic or "",
-            -1 if each.partition is None else each.partition,
-            -1 if each.offset is None else each.offset,
-            -1 if each.broker is None else each.broker,
-            each.check,
-        ),
-    )
-
-
 def page(summary: Summary, findings: Sequence[Finding]) -> str:
     """The whole text of `report.html`."""
     ordered = [
@@ -121,7 +109,7 @@ def page(summary: Summary, findings: Sequence[Finding]) -> str:
 def _about(summary: Summary) -> str:
     began = datetime.fromtimestamp(summary.started_at_ms / 1000, UTC)
     said = [f"cluster {summary.cluster_id}"] if summary.cluster_id else []
-    said += [plural(len(summary.brokers), "broker"), f"{began:%d %B %Y, %H:%M:%S} UTC"]
+    said += [plural(len(summary.brokers), "broker"), f"{began.day} {began:%B %Y, %H:%M:%S} UTC"]
     return " · ".join(map(printable, said))
 
 
@@ -142,7 +130,9 @@ def _numbers(summary: Summary) -> str:
         (f"{summary.seconds:.1f} s", "in all", ""),
     ]
     return "".join(
-        f'<div class="number {kind if value != "0" else ""}"><b>{value}</b> {what}</div>'
+        f'<div class="number {kind if value != "0" else ""}">'
+        + (f'<a href="#findings"><b>{value}</b> {what}</a>' if kind else f"<b>{value}</b> {what}")
+        + "</div>"
         for value, what, kind in shown
     )
 
@@ -162,14 +152,21 @@ def _pictures(summary: Summary, findings: Sequence[Numbered]) -> tuple[str, Mapp
     )
     marks: dict[int, str] = {}
     shown: list[str] = []
+    sound: list[str] = []
     for place, (index, partition) in enumerate(ordered):
         mine = of_log.get((partition.topic, partition.partition), [])
         picture = draw(f"p{index}", partition, mine)
         marks.update(picture.marks)
-        is_open = place < (OPEN_MAX if mine else 2)
-        shown.append(
+        is_open = place < (OPEN_MAX if mine else SOUND_OPEN_MAX)
+        (shown if mine else sound).append(
             f'<details class="partition"{" open" if is_open else ""}>'
             f"<summary>{_headline(partition, mine)}</summary>{picture.html}</details>"
+        )
+    shown += sound[:SOUND_MAX]
+    if others := sound[SOUND_MAX:]:
+        about = f"{plural(len(others), 'more partition')} without a finding"
+        shown.append(
+            f'<details class="others"><summary>{about}</summary>{"".join(others)}</details>'
         )
     return "".join(shown) or "<p>No log was found.</p>", marks
 
@@ -206,13 +203,14 @@ def _findings(findings: Sequence[Numbered], marks: Mapping[int, str], places: Pl
     if not findings:
         return "<p>None.</p>"
     listed = [each for each in findings if each.number is not None]
-    logs = {each.finding.topic for each in listed if each.finding.topic is not None}
+    severities = {each.finding.severity for each in listed}
+    topics = {each.finding.topic for each in listed if each.finding.topic is not None}
     filters = "".join(
         _filter(name, values)
         for name, values in (
-            ("severity", [each.value for each in SEVERITIES]),
+            ("severity", [each for each in SEVERITIES if each in severities]),
             ("check", sorted({each.finding.check for each in listed})),
-            ("topic", sorted(logs)),
+            ("topic", sorted(topics)),
         )
     )
     capped = "" if len(listed) == len(findings) else f" of {len(findings):,}, the worst first"
@@ -256,8 +254,8 @@ def _row(numbered: Numbered, marks: Mapping[int, str], places: Places) -> str:
     cells = (
         ("Severity", "", _badge(finding.severity, finding.severity)),
         ("Check", f' title="{meaning}"', printable(finding.check)),
-        ("Log", "", log),
-        ("Broker", "", brokers),
+        ("Log", ' class="log"', log),
+        ("Broker", ' class="broker"', brokers),
         ("Offset", ' class="offset"', offset),
         ("What is wrong", ' class="detail"', printable(finding.detail)),
         ("Where to look", ' class="look"', look),

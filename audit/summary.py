@@ -12,7 +12,7 @@ there are. Offsets count records, times are seconds unless a name ends in `_ms`.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
@@ -298,9 +298,24 @@ def count_findings(findings: Iterable[Finding]) -> tuple[FindingCount, ...]:
     return tuple(FindingCount(check, severity, count) for (check, severity), count in ordered)
 
 
-def worst_of(findings: Sequence[Finding]) -> Finding | None:
-    """The one to name first: of the worst severity, in the order of the findings."""
-    return min(findings, key=lambda each: SEVERITIES.index(each.severity), default=None)
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first, then by log and offset: how findings are listed everywhere."""
+    return sorted(
+        findings,
+        key=lambda each: (
+            SEVERITIES.index(each.severity),
+            each.topic or "",
+            -1 if each.partition is None else each.partition,
+            -1 if each.offset is None else each.offset,
+            -1 if each.broker is None else each.broker,
+            each.check,
+        ),
+    )
+
+
+def worst_of(findings: Iterable[Finding]) -> Finding | None:
+    """The one to name first."""
+    return next(iter(in_order(findings)), None)
 
 
 def plural(count: int, noun: str) -> str:
