@@ -84,12 +84,15 @@ INDEX_ENTRIES: Final = pa.schema(
 # nothing; `first_offset` and `log_end` are from the batches. `in_isr` and `is_leader` are null
 # where no metadata was given. `kept_end` is the log's end after the truncation that the leader's
 # epochs demand (A11). Below `judged_end`, which all replicas of a partition share, every replica
-# that is in sync must hold the same.
+# that is in sync must hold the same: what the one with `is_reference` holds. Logs of a compacted
+# topic have gaps, each its own.
 REPLICAS: Final = pa.schema(
     [
         *_REPLICA,
         pa.field("is_leader", pa.bool_()),
         pa.field("in_isr", pa.bool_()),
+        pa.field("is_reference", pa.bool_()),
+        pa.field("is_compacted", pa.bool_()),
         pa.field("log_start", pa.int64()),
         pa.field("first_offset", pa.int64()),
         pa.field("log_end", pa.int64()),

@@ -1,0 +1,136 @@
+"""What the metadata says: which replicas a partition has, who leads it, who is in sync.
+
+It is read from what `minibroker cluster export` writes, JSON of version 1. A file that is none, or
+lacks something, is refused as a whole and the error says where: half an assignment would make the
+audit say "clean" of replicas that it never looked for. What is not used here is not looked at, so a
+later export may say more.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from minibroker.protocol.types import TopicPartition
+
+VERSION: Final = 1
+CLEANUP_POLICY: Final = "cleanup.policy"
+COMPACT: Final = "compact"
+
+_T = TypeVar("_T")
+
+
+class InvalidExport(Exception):
+    """It is no export of a cluster's metadata; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A partition as the controller knows it; `leader` is -1 if nobody leads.
+
+    `unsafe` are the members of the ISR that may have lost the end of their logs. `topic_id` is hex.
+    """
+
+    topic_id: str
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    unsafe: tuple[int, ...] = ()
+    is_compacted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The metadata of a cluster, exported at a time (ms)."""
+
+    cluster_id: str
+    exported_at_ms: int
+    topic_ids: Mapping[str, str]  # by name
+    assignments: Mapping[TopicPartition, Assignment]
+
+
+def read_cluster(text: str | bytes) -> Cluster:
+    """The cluster of which this is the export. Raises InvalidExport."""
+    try:
+        exported = json.loads(text)
+    except ValueError as error:
+        raise InvalidExport(f"it is no JSON: {error}") from None
+    return cluster_of(exported)
+
+
+def cluster_of(exported: object) -> Cluster:
+    """The same of the JSON's value. Raises InvalidExport."""
+    whole = _Object(exported, "the export")
+    version = whole.number("version")
+    if version != VERSION:
+        raise InvalidExport(f"it is of version {version}, known is {VERSION}")
+    topics = [_Object(value, f"topic {at}") for at, value in enumerate(whole.array("topics"))]
+    assignments: dict[TopicPartition, Assignment] = {}
+    for topic in topics:
+        for name, assignment in _assignments(topic):
+            if name in assignments:
+                raise InvalidExport(f"{name} is there twice")
+            assignments[name] = assignment
+    return Cluster(
+        whole.text("cluster_id"),
+        whole.number("exported_at_ms"),
+        {topic.text("name"): topic.text("id") for topic in topics},
+        assignments,
+    )
+
+
+def _assignments(topic: "_Object") -> list[tuple[TopicPartition, Assignment]]:
+    name, topic_id = topic.text("name"), topic.text("id")
+    policy = topic.object("configs").get(CLEANUP_POLICY, "")
+    is_compacted = COMPACT in str(policy)
+    found = []
+    for at, value in enumerate(topic.array("partitions")):
+        partition = _Object(value, f"partition {at} of {name}")
+        assignment = Assignment(
+            topic_id,
+            partition.number("leader"),
+            partition.number("leader_epoch"),
+            partition.numbers("isr"),
+            partition.numbers("replicas"),
+            partition.numbers("unsafe"),
+            is_compacted,
+        )
+        found.append((TopicPartition(name, partition.number("partition")), assignment))
+    return found
+
+
+class _Object:
+    """A JSON object whose fields are asked for with their types; `name` is for errors."""
+
+    def __init__(self, value: object, name: str) -> None:
+        if not isinstance(value, dict):
+            raise InvalidExport(f"{name} is no object")
+        self._value: dict[str, Any] = value
+        self._name = name
+
+    def text(self, field: str) -> str:
+        return self._get(field, str)
+
+    def number(self, field: str) -> int:
+        return self._get(field, int)
+
+    def object(self, field: str) -> dict[str, Any]:
+        return self._get(field, dict)
+
+    def array(self, field: str) -> list[Any]:
+        return self._get(field, list)
+
+    def numbers(self, field: str) -> tuple[int, ...]:
+        found = self.array(field)
+        if not all(type(value) is int for value in found):
+            raise InvalidExport(f"{field!r} of {self._name} has other than numbers")
+        return tuple(found)
+
+    def _get(self, field: str, kind: type[_T]) -> _T:
+        if field not in self._value:
+            raise InvalidExport(f"{self._name} has no {field!r}")
+        value = self._value[field]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise InvalidExport(f"{field!r} of {self._name} is {value!r}")
+        return value

@@ -1,0 +1,294 @@
+"""How far the logs of a partition are judged: up to where each replica must hold the same.
+
+Offsets are judged below `judged_end`, and each rule for it claims no more than the brokers promise.
+
+* Brokers that are down: below the smallest end that the in-sync members would have once they had
+  cut their logs to the leader's epochs. A member may hold a tail of an old epoch that it has not
+  cut yet, and a checkpointed high watermark is up to 5 s old, or 0, after `kill -9`: it alone would
+  judge nothing.
+* Brokers that run: below the largest high watermark that was checkpointed before anything else was
+  read. The metadata must be read after it and before the logs: whoever is in sync by then has
+  all that was committed before.
+* Always: below every checkpointed high watermark, as far as the log that it stands beside goes.
+  What lay below it was committed, wherever an in-sync member ends now.
+
+In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
+logs and are waiting for one that has not; if all are unsafe, the ISR. Without metadata all replicas
+that are there count as in sync.
+
+The reference, with whose log the others are compared, is the leader; where nobody leads or its log
+is not at hand, the in-sync replica whose last epoch is the newest, and of those the longest.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from minibroker.audit.cluster import Assignment
+from minibroker.audit.summary import Unjudged
+from minibroker.protocol.types import TopicPartition
+
+LIVE: Final = "live"
+
+
+class EpochEnd(NamedTuple):
+    """Up to which offset a log has batches of a leader epoch, and how many records they hold."""
+
+    epoch: int
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the batches of one log say. `first_offset` is None if there are none.
+
+    `epoch_ends` ascend in epoch and in end; see `ascending`.
+    """
+
+    first_offset: int | None
+    log_end: int
+    epoch_ends: tuple[EpochEnd, ...] = ()
+
+    @classmethod
+    def empty(cls, base_offset: int = 0) -> "LogFacts":
+        """A log without batches, whose last segment begins there."""
+        return cls(None, base_offset)
+
+    def end_of(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to this one that is here, and its end; the asked one and the log's
+        first offset if all are newer (A9)."""
+        upto = [found for found in self.epoch_ends if found.epoch <= epoch]
+        if not upto:
+            return epoch, self.log_end if self.first_offset is None else self.first_offset
+        is_newest = len(upto) == len(self.epoch_ends)
+        return upto[-1].epoch, self.log_end if is_newest else upto[-1].end
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """One log that is there, and what its broker has checkpointed: None if it says nothing.
+
+    `state` is that of its broker: "stopped", "killed" or "live".
+    """
+
+    broker: int
+    topic: str
+    partition: int
+    state: str
+    log: LogFacts
+    log_start: int | None = None
+    high_watermark: int | None = None
+    recovery_point: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """One row of REPLICAS, its fields in the order of the columns."""
+
+    broker: int
+    topic: str
+    partition: int
+    is_leader: bool | None
+    in_isr: bool | None
+    is_reference: bool
+    is_compacted: bool
+    log_start: int | None
+    first_offset: int | None
+    log_end: int
+    last_epoch: int | None
+    high_watermark: int | None
+    recovery_point: int | None
+    kept_end: int
+    judged_end: int
+    state: str
+
+
+def ascending(found: Iterable[EpochEnd]) -> tuple[EpochEnd, ...]:
+    """Of the epochs in a log those that can all be true, with as many records as possible.
+
+    The epoch in a batch's header is not covered by its CRC. One flipped bit there must not make the
+    audit believe that a log has parted from the leader's, and so has no say beyond that offset.
+    """
+    chains: list[tuple[int, tuple[EpochEnd, ...]]] = [(0, ())]
+    for one in sorted(end for end in found if end.epoch >= 0):
+        records, chain = max(
+            ((size, chain) for size, chain in chains if not chain or chain[-1].end < one.end),
+            key=lambda known: known[0],
+        )
+        chains.append((records + one.records, (*chain, one)))
+    return max(chains, key=lambda known: known[0])[1]
+
+
+def kept_end(own: LogFacts, leader: LogFacts, leader_epoch: int) -> int:
+    """Where a log will end when it has been cut to the leader's epochs (A11).
+
+    An epoch newer than the leader's is one that no leader can answer for: nothing is cut.
+    """
+    end = own.log_end
+    asked = own.epoch_ends[-1].epoch if own.epoch_ends else None
+    while asked is not None and asked <= leader_epoch:
+        theirs, their_end = leader.end_of(asked)
+        mine, my_end = own.end_of(theirs)
+        if mine == theirs:
+            return min(end, my_end, their_end)
+        end = min(end, my_end)
+        asked = mine
+    return end
+
+
+def judge(
+    found: Sequence[ReplicaFacts],
+    assignments: Mapping[TopicPartition, Assignment] | None,
+    brokers: Mapping[int, str],
+) -> tuple[list[ReplicaRow], list[Unjudged]]:
+    """The rows of REPLICAS, and what could not be judged.
+
+    `brokers` are those whose directories are at hand, with their states: an assigned replica that
+    is not among `found` has lost its log there, and is unknown elsewhere. A partition that the
+    metadata does not name is judged as if there were none.
+    """
+    names = {TopicPartition(replica.topic, replica.partition) for replica in found}
+    names.update(assignments or ())
+    rows: list[ReplicaRow] = []
+    unjudged: list[Unjudged] = []
+    by_name: dict[TopicPartition, list[ReplicaFacts]] = {name: [] for name in sorted(names)}
+    for replica in found:
+        by_name[TopicPartition(replica.topic, replica.partition)].append(replica)
+    for name, replicas in by_name.items():
+        partition = _Partition(name, replicas, (assignments or {}).get(name), brokers)
+        rows += partition.rows()
+        unjudged += partition.unjudged
+    return rows, unjudged
+
+
+class _Partition:
+    """One partition being judged; `unjudged` grows with what cannot be."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        replicas: Sequence[ReplicaFacts],
+        assignment: Assignment | None,
+        brokers: Mapping[int, str],
+    ) -> None:
+        self._name = name
+        self._assignment = assignment
+        self._replicas = [*replicas, *self._lost(replicas, brokers)]
+        self.unjudged = self._not_at_hand(brokers)
+
+    def rows(self) -> list[ReplicaRow]:
+        """Its rows of REPLICAS; none if no replica is at hand."""
+        if not self._replicas:
+            return []
+        reference = self._reference()
+        epoch = self._leader_epoch()
+        kept = {
+            replica.broker: kept_end(replica.log, reference.log, epoch)
+            for replica in self._replicas
+        }
+        judged_end = self._judged_end(kept)
+        self._note_lost_logs(reference, judged_end)
+        return [
+            self._row(replica, replica is reference, kept[replica.broker], judged_end)
+            for replica in sorted(self._replicas, key=lambda replica: replica.broker)
+        ]
+
+    def _lost(
+        self, replicas: Sequence[ReplicaFacts], brokers: Mapping[int, str]
+    ) -> list[ReplicaFacts]:
+        """The assigned replicas whose broker's directory is at hand, and has no log of them."""
+        there = {replica.broker for replica in replicas}
+        assigned = self._assignment.replicas if self._assignment else ()
+        return [
+            ReplicaFacts(broker, *self._name, brokers[broker], LogFacts.empty())
+            for broker in assigned
+            if broker in brokers and broker not in there
+        ]
+
+    def _not_at_hand(self, brokers: Mapping[int, str]) -> list[Unjudged]:
+        if self._assignment is None:
+            return []
+        return [
+            self._unjudged("its data directory was not given", broker, broker in self._in_sync())
+            for broker in self._assignment.replicas
+            if broker not in brokers
+        ]
+
+    def _unjudged(self, reason: str, broker: int, holds_back: bool) -> Unjudged:
+        return Unjudged(reason, holds_back, *self._name, broker)
+
+    def _in_sync(self) -> frozenset[int]:
+        """The brokers in sync; all that are there, if nobody says."""
+        if self._assignment is None:
+            return frozenset(replica.broker for replica in self._replicas)
+        isr = frozenset(self._assignment.isr)
+        return isr.difference(self._assignment.unsafe) or isr
+
+    def _reference(self) -> ReplicaFacts:
+        leader = self._assignment.leader if self._assignment else None
+        in_sync = self._in_sync()
+
+        def rank(replica: ReplicaFacts) -> tuple[bool, bool, int, int]:
+            """The larger, the sooner it is the reference."""
+            is_leader = replica.broker == leader
+            epoch = _last_epoch(replica)
+            return (
+                is_leader,
+                replica.broker in in_sync,
+                -1 if epoch is None else epoch,
+                replica.log.log_end,
+            )
+
+        return max(self._replicas, key=rank)
+
+    def _leader_epoch(self) -> int:
+        """The newest that any log can have; without metadata the newest that one has."""
+        if self._assignment is not None:
+            return self._assignment.leader_epoch
+        return max((_last_epoch(replica) or 0 for replica in self._replicas), default=0)
+
+    def _judged_end(self, kept: Mapping[int, int]) -> int:
+        committed = max(
+            min(replica.high_watermark or 0, replica.log.log_end) for replica in self._replicas
+        )
+        if any(replica.state == LIVE for replica in self._replicas):
+            return committed
+        in_sync = self._in_sync()
+        ends = [end for broker, end in kept.items() if broker in in_sync]
+        return max(committed, min(ends, default=0))
+
+    def _note_lost_logs(self, reference: ReplicaFacts, judged_end: int) -> None:
+        """Where a log is gone, nothing says up to where it was in sync."""
+        for replica in self._replicas:
+            is_lost = replica.log == LogFacts.empty() and replica.broker in self._in_sync()
+            if is_lost and replica.state != LIVE and judged_end < reference.log.log_end:
+                reason = f"it is in sync and has no records; others end at {reference.log.log_end}"
+                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back=True))
+
+    def _row(
+        self, replica: ReplicaFacts, is_reference: bool, kept: int, judged_end: int
+    ) -> ReplicaRow:
+        assignment = self._assignment
+        return ReplicaRow(
+            replica.broker,
+            *self._name,
+            None if assignment is None else replica.broker == assignment.leader,
+            None if assignment is None else replica.broker in self._in_sync(),
+            is_reference,
+            assignment is not None and assignment.is_compacted,
+            replica.log_start,
+            replica.log.first_offset,
+            replica.log.log_end,
+            _last_epoch(replica),
+            replica.high_watermark,
+            replica.recovery_point,
+            kept,
+            judged_end,
+            replica.state,
+        )
+
+
+def _last_epoch(replica: ReplicaFacts) -> int | None:
+    ends = replica.log.epoch_ends
+    return ends[-1].epoch if ends else None

@@ -1,0 +1,50 @@
+"""What the batches say of each log, as far as the driver has to know it.
+
+The header's offset and epoch lie outside the CRC, so one flipped bit can make a batch claim any
+offset. So a log ends where its last batch by position ends, not where the largest offset lies, and
+an epoch, too; only if the last batch claims less than others do, and they no more than all batches
+end to end come to, those are believed.
+"""
+
+from itertools import groupby
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, struct
+from pyspark.sql.functions import max as largest_of
+from pyspark.sql.functions import min as smallest_of
+from pyspark.sql.functions import sum as sum_of
+
+from minibroker.audit.directories import Replica
+from minibroker.audit.extent import EpochEnd, LogFacts, ascending
+
+_REPLICA = ("broker", "topic", "partition")
+
+
+def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
+    """Of each log with at least one batch, where it begins and ends. One pass over the batches."""
+    epochs = (
+        batches.where(~col("torn"))
+        .groupBy(*_REPLICA, "leader_epoch")
+        .agg(
+            smallest_of(struct("segment", "position", "base_offset")).alias("first"),
+            largest_of(struct("segment", "position", "last_offset")).alias("last"),
+            largest_of("last_offset").alias("largest"),
+            sum_of(col("last_offset") - col("base_offset") + 1).alias("length"),
+        )
+        .orderBy(*_REPLICA)
+        .collect()
+    )
+    facts = {}
+    for name, rows in groupby(epochs, key=lambda row: Replica(*row[: len(_REPLICA)])):
+        of_log = list(rows)
+        first_offset = min(row["first"] for row in of_log)["base_offset"]
+        log_end = max(row["last"] for row in of_log)["last_offset"] + 1
+        largest = max(row["largest"] for row in of_log) + 1
+        if largest <= first_offset + sum(row["length"] for row in of_log):
+            log_end = largest
+        ends = (
+            EpochEnd(row["leader_epoch"], row["last"]["last_offset"] + 1, row["length"])
+            for row in of_log
+        )
+        facts[name] = LogFacts(first_offset, log_end, ascending(ends))
+    return facts
