@@ -60,11 +60,11 @@ done
 exec {java} "$@"
 """
 
-# `repl` is what a JVM that PySpark starts takes for its own name; without a level of its own the
-# root's would be changed to "warn", with two lines that say so.
+# `shell`: the class whose level Spark takes for a shell's, as which it sees PySpark; if it has none
+# the root's becomes "warn", with two lines that say so.
 _LOGGING: Final = """rootLogger.level = error
-logger.repl.name = org.apache.spark.repl.Main
-logger.repl.level = error
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
 logger.executor.name = org.apache.spark.executor.Executor
 logger.executor.level = off
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager

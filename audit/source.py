@@ -1,0 +1,297 @@
+"""The Spark data source `minibroker-log`: what is in brokers' data directories, as tables.
+
+    register(spark)
+    spark.read.format("minibroker-log").load("/var/lib/broker-1").where("partition = 0")
+
+The driver lists the directories and packs segments into tasks, since a task costs about 55 ms
+whatever it reads; the tasks read, with the functions of `segments.py` and `indexes.py`, and hand
+Arrow batches to Spark. Columns are those of model.py; docs/audit.md has the options.
+
+* **Sizes are those of the listing.** A live broker appends meanwhile; what came later is not read.
+  Who must know what is read, or wants several tables of the same moment, lists once and calls
+  `read_table`. It hands the listing over in a file of the driver: an option, like all that the
+  source and the reader hold, would be sent along with every task.
+* **Filters** on broker, topic and partition choose logs; on records' offsets they choose segments,
+  by their names, and the rows in them. All of that is exact, so Spark does not filter again. But
+  an offset filter trusts names: a record in a segment whose name is wrong may not be found by it.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from minibroker.audit.directories import (
+    BrokerDirectory,
+    Replica,
+    SegmentFile,
+    UsageError,
+    find_brokers,
+)
+from minibroker.audit.indexes import check_indexes
+from minibroker.audit.model import BATCHES, INDEX_ENTRIES, RECORDS
+from minibroker.audit.records import OFFSET_END, read_records
+from minibroker.audit.segments import scan_segment
+from minibroker.audit.session import temporary_directory
+
+FORMAT: Final = "minibroker-log"
+TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES}
+
+# Unless an option says otherwise: enough tasks to keep the driver's cores busy to the end, none so
+# small that starting it costs more than its work, none so large that a retry hurts.
+_TASKS_PER_CORE: Final = 3
+_BYTES_PER_TASK_MIN: Final = 16 << 20
+_BYTES_PER_TASK_MAX: Final = 256 << 20
+# What opening a segment and making its columns costs, in bytes that could be read instead.
+_SEGMENT_COST: Final = 256 << 10
+
+
+class OptionError(ValueError):
+    """What was asked of the source makes no sense; the text says what would."""
+
+
+class Piece(NamedTuple):
+    """A segment as it was listed: its first `size` bytes are to be read."""
+
+    replica: Replica
+    segment: SegmentFile
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session."""
+    # Without this setting Spark refuses a reader that takes filters.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
+    spark.dataSource.register(LogSource)
+
+
+def read_table(
+    spark: SparkSession, brokers: Iterable[BrokerDirectory], table: str = "batches"
+) -> DataFrame:
+    """A table of what was listed, up to the sizes it had then; the session must know the format.
+
+    The executors must see the files under the same paths.
+    """
+    manifest = write_manifest(pieces_of(brokers))
+    return spark.read.format(FORMAT).options(manifest=manifest, table=table).load()
+
+
+def pieces_of(brokers: Iterable[BrokerDirectory]) -> list[Piece]:
+    """All segments of a listing, each log's in the order of their names."""
+    return [
+        Piece(log.replica, segment)
+        for broker in brokers
+        for log in broker.logs
+        for segment in log.segments
+    ]
+
+
+def write_manifest(pieces: Iterable[Piece]) -> str:
+    """Write a listing to a file that lives as long as this process; returns its path."""
+    handle, path = tempfile.mkstemp(".json", "listing-", temporary_directory())
+    rows = [(*replica, str(file.path), *file[1:]) for replica, file in pieces]
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        json.dump(rows, file)
+    return path
+
+
+def read_manifest(path: str) -> list[Piece]:
+    """What `write_manifest` wrote."""
+    rows = json.loads(Path(path).read_text(encoding="utf-8"))
+    return [Piece(Replica(*row[:3]), SegmentFile(Path(row[3]), *row[4:])) for row in rows]
+
+
+def pack(pieces: Iterable[Piece], bytes_per_task: int) -> list[tuple[Piece, ...]]:
+    """Segments in groups of about so many bytes, in order; a larger one is a group by itself."""
+    groups: list[tuple[Piece, ...]] = []
+    group: list[Piece] = []
+    left = bytes_per_task
+    for piece in pieces:
+        cost = piece.segment.size + _SEGMENT_COST
+        if group and cost > left:
+            groups.append(tuple(group))
+            group, left = [], bytes_per_task
+        group.append(piece)
+        left -= cost
+    return [*groups, tuple(group)] if group else groups
+
+
+@dataclass(slots=True)
+class Selection:
+    """What filters leave: values of the columns that name a replica, and offsets [start, end)."""
+
+    has_offsets: bool
+    values: dict[str, set[Any]] = field(default_factory=dict)
+    start: int = 0
+    end: int = OFFSET_END
+
+    def take(self, wanted: Filter) -> bool:
+        """Narrow down by a filter; False if it is none that can be done here, and done exactly."""
+        match wanted:
+            case IsNotNull(attribute=(column,)):
+                return column in Replica._fields or (column == "offset" and self.has_offsets)
+            case EqualTo(attribute=(column,), value=value) if column in Replica._fields:
+                self._keep(column, {value})
+            case In(attribute=(column,), value=values) if column in Replica._fields:
+                self._keep(column, set(values))
+            case _:
+                return self.has_offsets and self._take_offsets(wanted)
+        return True
+
+    def _keep(self, column: str, values: set[Any]) -> None:
+        self.values[column] = self.values.get(column, values) & values
+
+    def _take_offsets(self, wanted: Filter) -> bool:
+        start, end = 0, OFFSET_END
+        match wanted:
+            case EqualTo(attribute=("offset",), value=int(value)):
+                start, end = value, value + 1
+            case GreaterThan(attribute=("offset",), value=int(value)):
+                start = value + 1
+            case GreaterThanOrEqual(attribute=("offset",), value=int(value)):
+                start = value
+            case LessThan(attribute=("offset",), value=int(value)):
+                end = value
+            case LessThanOrEqual(attribute=("offset",), value=int(value)):
+                end = value + 1
+            case _:
+                return False
+        self.start, self.end = max(self.start, start), min(self.end, end)
+        return True
+
+    def choose(self, pieces: Sequence[Piece]) -> Iterator[Piece]:
+        """Those segments that can hold what is wanted, going by their names."""
+        for piece, after in zip(pieces, [*pieces[1:], None], strict=True):
+            replica, segment = piece
+            if any(getattr(replica, name) not in kept for name, kept in self.values.items()):
+                continue
+            segment_end = OFFSET_END
+            if after is not None and after.replica == replica:
+                segment_end = after.segment.base_offset
+            if segment.base_offset < self.end and self.start < segment_end:
+                yield piece
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of one read, checked. What is listed comes from paths or from a manifest."""
+
+    table: str
+    paths: tuple[str, ...]
+    manifest: str | None
+    bytes_per_task: int | None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "Options":
+        """Raises OptionError."""
+        known = ("path", "paths", "table", "bytesPerTask", "manifest")
+        names = {name.lower() for name in known}
+        if unknown := [name for name in given if name.lower() not in names]:
+            raise OptionError(f"{FORMAT} has no option {unknown[0]}: it has {', '.join(known)}")
+        table = given.get("table", "batches")
+        if table not in TABLES:
+            raise OptionError(f"{FORMAT} has no table {table}: it has {', '.join(TABLES)}")
+        size = given.get("bytesPerTask")
+        if size is not None and not (size.isascii() and size.isdigit() and int(size) > 0):
+            raise OptionError(f"bytesPerTask is a number of bytes above 0, not {size!r}")
+        paths = tuple(json.loads(given.get("paths", "[]")))
+        if path := given.get("path"):
+            paths = (path, *paths)
+        manifest = given.get("manifest")
+        if not paths and manifest is None:
+            raise OptionError(
+                f"{FORMAT} reads brokers' data directories: name one, or a directory of them,"
+                ' as .load("...")'
+            )
+        return cls(table, paths, manifest, int(size) if size else None)
+
+    def list(self) -> list[Piece]:
+        """The segments to read, as they are now or as they were handed over. Raises OptionError."""
+        if self.manifest is not None:
+            return read_manifest(self.manifest)
+        try:
+            brokers = find_brokers([Path(path) for path in self.paths])
+        except UsageError as error:
+            raise OptionError(str(error)) from None
+        if unreadable := [problem for broker in brokers for problem in broker.problems]:
+            raise OptionError(f"cannot read {unreadable[0].path}: {unreadable[0].reason}")
+        if not (pieces := pieces_of(brokers)):
+            found = ", ".join(str(broker.path) for broker in brokers)
+            raise OptionError(f"there are no logs in {found}: nothing was produced yet?")
+        return pieces
+
+    def task_size(self, pieces: Iterable[Piece]) -> int:
+        """About how many bytes a task reads."""
+        if self.bytes_per_task is not None:
+            return self.bytes_per_task
+        total = sum(piece.segment.size for piece in pieces)
+        share = total // ((os.cpu_count() or 1) * _TASKS_PER_CORE)
+        return min(max(share, _BYTES_PER_TASK_MIN), _BYTES_PER_TASK_MAX)
+
+
+class LogSource(DataSource):
+    """The data source; see the head of this file."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `spark.read.format` calls it."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of the table that is asked for."""
+        return from_arrow_schema(TABLES[Options.parse(self.options).table])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """The reader of that table; a schema that is not the table's is refused."""
+        if schema != self.schema():
+            raise OptionError(f"the columns of {FORMAT} are fixed: leave out .schema(...)")
+        return LogReader(Options.parse(self.options))
+
+
+class LogReader(DataSourceReader):
+    """Plans on the driver, reads in tasks. It is sent with each task, and so holds no listing."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._selection = Selection(has_offsets=options.table == "records")
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take the filters that are done here; the others are Spark's."""
+        return [wanted for wanted in filters if not self._selection.take(wanted)]
+
+    def partitions(self) -> list[InputPartition]:
+        """One a task: a tuple of pieces."""
+        pieces = list(self._selection.choose(self._options.list()))
+        return [InputPartition(group) for group in pack(pieces, self._options.task_size(pieces))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """What is in the segments of one task; Spark makes one of None where there are none."""
+        for replica, segment in partition.value or ():
+            match self._options.table:
+                case "batches":
+                    yield from scan_segment(replica, segment)
+                case "records":
+                    start, end = self._selection.start, self._selection.end
+                    yield from read_records(replica, segment, start, end)
+                case "index":
+                    yield check_indexes(replica, segment)

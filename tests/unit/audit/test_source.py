@@ -1,0 +1,147 @@
+"""What the data source plans: which segments are read, in which tasks. How it reads needs Spark."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+
+from minibroker.audit.directories import Replica, SegmentFile
+from minibroker.audit.source import (
+    OptionError,
+    Options,
+    Piece,
+    Selection,
+    pack,
+    read_manifest,
+    write_manifest,
+)
+
+MB = 1 << 20
+
+
+def piece(base_offset: int = 0, *, broker: int = 1, topic: str = "t", partition: int = 0) -> Piece:
+    """A segment of 1 MB."""
+    path = Path(f"/{broker}/{topic}-{partition}/{base_offset:020}.log")
+    return Piece(Replica(broker, topic, partition), SegmentFile(path, base_offset, MB, True))
+
+
+def chosen(filters: list[Filter], pieces: list[Piece], *, has_offsets: bool = True) -> list[Piece]:
+    """What is left of pieces by filters that can all be done."""
+    selection = Selection(has_offsets)
+    assert all(selection.take(wanted) for wanted in filters)
+    return list(selection.choose(pieces))
+
+
+def test_filters_choose_logs() -> None:
+    """Broker, topic and partition choose by equality or a list; several hold together."""
+    pieces = [
+        piece(broker=broker, topic=topic, partition=partition)
+        for broker in (1, 2)
+        for topic in ("a", "b")
+        for partition in (0, 1, 2)
+    ]
+    found = chosen(
+        [
+            *(IsNotNull(("topic",)), EqualTo(("topic",), "a"), EqualTo(("broker",), 2)),
+            *(In(("partition",), (2, 1, 7)), In(("partition",), (0, 1))),
+        ],
+        pieces,
+    )
+    assert [tuple(piece.replica) for piece in found] == [(2, "a", 1)]
+    assert chosen([EqualTo(("topic",), "a"), EqualTo(("topic",), "b")], pieces) == []
+
+
+@pytest.mark.parametrize(
+    ("filters", "bases"),
+    [
+        ([], [0, 10, 20, 0, 30]),
+        ([GreaterThanOrEqual(("offset",), 20)], [20, 0, 30]),
+        ([GreaterThan(("offset",), 18)], [10, 20, 0, 30]),
+        ([GreaterThan(("offset",), 19)], [20, 0, 30]),
+        ([LessThan(("offset",), 10)], [0, 0]),
+        ([LessThanOrEqual(("offset",), 10)], [0, 10, 0]),
+        ([EqualTo(("offset",), 15)], [10, 0]),
+        ([GreaterThan(("offset",), 29), LessThan(("offset",), 31)], [20, 30]),
+    ],
+)
+def test_offsets_choose_segments(filters: list[Filter], bases: list[int]) -> None:
+    """A segment goes up to the next one's name; the last one of a log has no end."""
+    pieces = [piece(0), piece(10), piece(20), piece(0, partition=1), piece(30, partition=1)]
+    assert [piece.segment.base_offset for piece in chosen(filters, pieces)] == bases
+
+
+def test_what_cannot_be_done_here_is_left_to_spark() -> None:
+    """A filter that is not understood, or not done exactly, is not taken and changes nothing."""
+    selection = Selection(has_offsets=False)
+    for wanted in (
+        *(EqualTo(("offset",), 5), GreaterThan(("partition",), 0), IsNull(("topic",))),
+        *(Not(EqualTo(("topic",), "a")), StringStartsWith(("topic",), "a")),
+        *(IsNotNull(("offset",)), EqualTo(("headers", "topic"), "a")),
+    ):
+        assert not selection.take(wanted), wanted
+    assert selection == Selection(has_offsets=False)
+    assert not Selection(has_offsets=True).take(EqualTo(("offset",), 1.5))
+
+
+def test_segments_are_packed_into_few_tasks() -> None:
+    """Tasks keep the order and about the size; nothing is lost, and what is larger stays alone."""
+    pieces = [piece(number) for number in range(100)]
+    groups = pack(pieces, 10 * MB)
+    assert [each for group in groups for each in group] == pieces
+    assert {len(group) for group in groups[:-1]} == {8}  # opening one costs something, too
+    assert [len(group) for group in pack(pieces[:3], MB // 2)] == [1, 1, 1]
+    empty = [Piece(each.replica, each.segment._replace(size=0)) for each in pieces]
+    assert len(pack(empty, 256 * MB)) == 1
+    assert pack([], MB) == []
+
+
+def test_a_listing_is_handed_over_as_it_was() -> None:
+    """What is read from a manifest is what was written."""
+    pieces = [piece(5, topic="a-b.c", partition=3), piece(2**62)]
+    assert read_manifest(write_manifest(pieces)) == pieces
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, r'name one, .* \.load\("\.\.\."\)'),
+        ({"path": "x", "tables": "records"}, "no option tables: it has path, .*table"),
+        ({"path": "x", "table": "record"}, "no table record: it has batches, records, index"),
+        ({"path": "x", "bytesPerTask": "1m"}, "bytesPerTask is a number of bytes above 0, .*1m"),
+        ({"path": "x", "bytesPerTask": "0"}, "bytesPerTask is a number of bytes above 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(given: dict[str, str], told: str) -> None:
+    """The error says what is wrong and what could be asked instead."""
+    with pytest.raises(OptionError, match=told):
+        Options.parse(given)
+
+
+def test_a_directory_without_logs_is_refused(tmp_path: Path) -> None:
+    """A path that is not there, holds no data directory, or no logs: each is told apart."""
+    with pytest.raises(OptionError, match="is not there"):
+        Options.parse({"path": str(tmp_path / "missing")}).list()
+    with pytest.raises(OptionError, match="no data directory"):
+        Options.parse({"path": str(tmp_path)}).list()
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    with pytest.raises(OptionError, match="no logs in"):
+        Options.parse({"path": str(tmp_path)}).list()
+
+
+def test_a_directory_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """Half an answer is no answer: what cannot be listed is an error."""
+    (tmp_path / "meta.properties").write_text("nonsense")
+    with pytest.raises(OptionError, match=r"cannot read .*meta\.properties"):
+        Options.parse({"path": str(tmp_path)}).list()
