@@ -190,12 +190,15 @@ def _read_broker(root: Path) -> BrokerDirectory:
     try:
         state = _read_state(root)
         for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
-            if not entry.is_dir():
-                continue
             replica = _parse_log_name(meta.broker, entry.name)
             log = None
-            if replica is not None:
-                log = _read_log(replica, Path(entry.path), state)
+            try:
+                if not entry.is_dir():
+                    continue
+                if replica is not None:
+                    log = _read_log(replica, Path(entry.path), state)
+            except OSError as error:  # of this one only, such as a link to itself
+                log = Unreadable(Path(entry.path), explain(error)) if replica else None
             if isinstance(log, LogDirectory):
                 logs.append(log)
             elif isinstance(log, Unreadable):
