@@ -1,9 +1,27 @@
-"""Settings that hold for every test."""
+"""Settings that hold for every test, and the Spark session that some of them share."""
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Fixed examples, so that a red run is red again; `make soak` draws new ones.
 settings.register_profile(
     "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """One session with two tasks at once for all tests that need Spark: it takes longer to start
+    than most of them run. Who does not ask for it does not load Spark."""
+    from minibroker.audit.session import spark_session
+
+    session = spark_session("local[2]", app_name="tests")
+    yield session
+    session.stop()
