@@ -13,7 +13,7 @@ from the last progress.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,8 @@ from minibroker.audit.network_options import (
     spread,
 )
 from minibroker.client.blocking import Consumer
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.types import TopicPartition
 
 # The columns of RECORDS without the broker; a time is a timestamp, as watermarks and windows want.
@@ -50,6 +52,8 @@ MILLISECONDS_MAX: Final = (2**63 - 1) // 1000  # of a timestamp in Spark
 # A consumer's patience where the user has set none, and how long one look at it takes.
 PATIENCE_MS: Final = 60_000
 LOOK_MS: Final = 500
+
+GONE: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 log = logging.getLogger("minibroker.audit")
 
@@ -98,6 +102,9 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range, as ARROW_SCHEMA. Raises DataLoss, ReadTimeout and client errors."""
     name = wanted.name
     with Consumer(options.client) as consumer:
+        if name not in existing(consumer, options, [wanted.topic]):
+            report_loss(options, f"{name} does not exist (any more)")
+            return
         consumer.assign([name])
         position, end = _bounds(consumer, options, wanted)
         consumer.seek(name, position)
@@ -137,6 +144,21 @@ def _bounds(consumer: Consumer, options: ReadOptions, wanted: Range) -> tuple[in
             options, f"{name} was to be read up to offset {wanted.end}, but ends at {log_end}"
         )
     return max(start, log_start), min(wanted.end, log_end)
+
+
+def existing(
+    consumer: Consumer, options: ReadOptions, topics: Iterable[str]
+) -> list[TopicPartition]:
+    """The partitions of the topics; one that is no more is a loss."""
+    names: list[TopicPartition] = []
+    for topic in topics:
+        try:
+            names += consumer.assign_topics(topic)
+        except BrokerError as error:
+            if error.code != GONE:
+                raise
+            report_loss(options, f"topic {topic!r} does not exist (any more)")
+    return names
 
 
 def report_loss(options: ReadOptions, what: str) -> None:

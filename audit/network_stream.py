@@ -15,7 +15,6 @@ is seen when the client next looks for it, `metadata.max.age.ms` later at most.
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -36,14 +35,18 @@ from minibroker.audit.network_options import (
     spread,
     to_json,
 )
-from minibroker.audit.network_source import Range, plan_ranges, read_range, report_loss
+from minibroker.audit.network_source import (
+    GONE,
+    Range,
+    existing,
+    plan_ranges,
+    read_range,
+    report_loss,
+)
 from minibroker.client.blocking import Consumer
-from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
-from minibroker.protocol.types import TopicPartition
 
 Json = dict[str, dict[str, int]]
-_GONE: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -113,25 +116,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return self._ask_ends()
         except BrokerError as error:
-            if error.code != _GONE:
+            if error.code != GONE:
                 raise
             return self._ask_ends()  # deleted under way; now the client knows it
 
     def _ask_ends(self) -> Offsets:
-        names: list[TopicPartition] = []
-        for topic in self._options.topics:
-            try:
-                names += self._asking().assign_topics(topic)
-            except BrokerError as error:
-                if error.code != _GONE:
-                    raise
-                report_loss(self._options, f"topic {topic!r} does not exist (any more)")
+        names = existing(self._asking(), self._options, self._options.topics)
         return self._asking().end_offsets(*names) if names else {}
 
     def _resolve(self, begin: Offsets, end: Offsets) -> Offsets:
         """Where a batch begins that ends at `end`: see the head of this module."""
         start = {name: begin.get(name, EARLIEST) for name in end}
         start |= {name: end[name] for name in end if start[name] == LATEST}
-        if asked := [name for name in end if start[name] == EARLIEST]:
-            start |= self._asking().beginning_offsets(*asked)
+        if asked := {name for name in end if start[name] == EARLIEST}:
+            topics = sorted({name.topic for name in asked})
+            there = asked.intersection(existing(self._asking(), self._options, topics))
+            start |= {name: end[name] for name in asked}  # nothing, where it is no more
+            if there:
+                start |= self._asking().beginning_offsets(*there)
         return start
