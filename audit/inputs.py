@@ -1,0 +1,192 @@
+"""What the driver reads by itself before Spark is asked: the small files of each broker.
+
+A run over a live cluster is an ordered walk, and the order is what makes it right: first the high
+watermarks, then who is in sync (the metadata), then the sizes of the segments. Each replica that
+is in sync by the second holds all that lies below the first, and still does when the third is read.
+On stopped brokers nothing changes, and the same order does no harm.
+
+What cannot be read becomes a finding of the check `checkpoint` if the broker makes such a file
+anew, and else a reason why something is not judged. Nothing here raises for what lies on a disk.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from minibroker.audit.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    Snapshot,
+    Unreadable,
+    read_epoch_starts,
+    read_offsets,
+    read_snapshots,
+)
+from minibroker.audit.cluster import Cluster
+from minibroker.audit.directories import (
+    LIVE,
+    STOPPED,
+    BrokerDirectory,
+    LogDirectory,
+    find_brokers,
+)
+from minibroker.audit.model import Finding, Severity
+from minibroker.audit.summary import Unjudged
+from minibroker.protocol.types import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """The three files of offsets in a data directory; empty where one cannot be read."""
+
+    high_watermarks: Offsets
+    recovery_points: Offsets
+    log_starts: Offsets
+
+
+@dataclass(slots=True)
+class Inputs:
+    """All that is small. `findings`, `notes` and `unjudged` are what reading it
+    brought to light.
+
+    `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS.
+    """
+
+    brokers: tuple[BrokerDirectory, ...]
+    cluster: Cluster | None
+    checkpoints: Mapping[int, Checkpoints]
+    epoch_starts: list[Row] = field(default_factory=list)
+    producers: list[Row] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unjudged: list[Unjudged] = field(default_factory=list)
+
+    @property
+    def logs(self) -> Iterator[LogDirectory]:
+        """All logs, by broker."""
+        return (log for broker in self.brokers for log in broker.logs)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether any broker runs."""
+        return any(broker.state == LIVE for broker in self.brokers)
+
+
+def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None]) -> Inputs:
+    """Walk over everything small, in the order that the header explains. Raises UsageError."""
+    findings: list[Finding] = []
+    checkpoints = {
+        broker.broker: _read_checkpoints(broker, findings) for broker in find_brokers(paths)
+    }
+    cluster = read_cluster()
+    brokers = find_brokers(paths)
+    inputs = Inputs(brokers, cluster, checkpoints, findings=findings)
+    for broker in brokers:
+        inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
+    for log in inputs.logs:
+        inputs.findings += log.problems
+        _read_log(log, inputs)
+    _drop_foreign_logs(inputs)
+    _name_unknown_logs(inputs)
+    return inputs
+
+
+def _not_read(broker: BrokerDirectory, problem: Unreadable) -> Unjudged:
+    reason = f"{problem.path} cannot be read: {problem.reason}"
+    return Unjudged(reason, holds_back=True, broker=broker.broker)
+
+
+def _read_checkpoints(broker: BrokerDirectory, findings: list[Finding]) -> Checkpoints:
+    names = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
+    return Checkpoints(*(_read_offsets(broker, name, findings) for name in names))
+
+
+def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -> Offsets:
+    read = read_offsets(broker.path / name)
+    if not isinstance(read, Unreadable):
+        return read
+    # A broker writes them by a timer, and all of them when it stops in order.
+    if not read.is_missing or broker.state == STOPPED:
+        detail = f"{name}: {read.reason}"
+        found = Finding("checkpoint", Severity.WARNING, broker=broker.broker, detail=detail)
+        findings.append(found)
+    return {}
+
+
+def _read_log(log: LogDirectory, inputs: Inputs) -> None:
+    """The epoch checkpoint and the snapshots of one log."""
+    starts = read_epoch_starts(log.path)
+    if isinstance(starts, Unreadable):
+        if not starts.is_missing:
+            inputs.findings.append(_unreadable(log, "epoch-checkpoint", starts))
+    else:
+        inputs.epoch_starts += ((*log.replica, epoch, start) for epoch, start in starts)
+    for snapshot in read_snapshots(log.path):
+        if isinstance(snapshot, Unreadable):
+            inputs.findings.append(_unreadable(log, "snapshot", snapshot))
+        else:
+            inputs.producers += _producer_rows(log, snapshot)
+
+
+def _unreadable(log: LogDirectory, check: str, problem: Unreadable) -> Finding:
+    detail = f"{problem.path.name}: {problem.reason}"
+    return Finding(check, Severity.WARNING, *_place(log), detail=detail)
+
+
+def _place(log: LogDirectory) -> tuple[str, int, int]:
+    return log.topic, log.partition, log.broker
+
+
+def _producer_rows(log: LogDirectory, snapshot: Snapshot) -> Iterator[Row]:
+    for producer in snapshot.producers:
+        yield (*log.replica, snapshot.offset, *producer)
+
+
+def _drop_foreign_logs(inputs: Inputs) -> None:
+    """Leave out logs that are of another topic than the one that has their name today.
+
+    Which one that is the metadata says; without it, most of the logs of that name.
+    """
+    topic_ids = inputs.cluster.topic_ids if inputs.cluster else _most_common_ids(inputs.logs)
+    kept = []
+    for broker in inputs.brokers:
+        logs = tuple(
+            log for log in broker.logs if log.topic_id in ("", topic_ids.get(log.topic, None))
+        )
+        for log in broker.logs:
+            if log not in logs:
+                inputs.notes.append(f"{log.path} is of another topic, or of none that is known")
+        kept.append(replace(broker, logs=logs))
+    inputs.brokers = tuple(kept)
+
+
+def _most_common_ids(logs: Iterable[LogDirectory]) -> dict[str, str]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for log in logs:
+        if log.topic_id:
+            counts[log.topic][log.topic_id] += 1
+    return {topic: found.most_common(1)[0][0] for topic, found in counts.items()}
+
+
+def _name_unknown_logs(inputs: Inputs) -> None:
+    """Say what checkpoints name and is not there."""
+    for broker in inputs.brokers:
+        if broker.state != STOPPED:
+            continue
+        there = {TopicPartition(log.topic, log.partition) for log in broker.logs}
+        for name in sorted(inputs.checkpoints[broker.broker].high_watermarks.keys() - there):
+            inputs.findings.append(
+                Finding(
+                    "checkpoint",
+                    Severity.WARNING,
+                    name.topic,
+                    name.partition,
+                    broker.broker,
+                    detail=f"{HIGH_WATERMARKS} names this log, and it is not there",
+                )
+            )

@@ -1,0 +1,312 @@
+"""One audit from the paths to the report.
+
+    read what is small -> scan the segments into batches.parquet -> how far each partition is judged
+    -> the checks, each a function of the tables -> findings.parquet, summary.json, report.html
+
+The segments are read once; every check works on the table that this makes, but the indexes and the
+records of the ledgers' topics, which are read when their checks ask. The driver keeps only what
+is small: a row a log, a row a leader epoch, and the findings.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, count
+from pyspark.sql.functions import sum as sum_of
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from minibroker.audit.checks import CHECKS, missing_input
+from minibroker.audit.checks_ledger import ledger_counts
+from minibroker.audit.cluster import Cluster, cluster_of
+from minibroker.audit.directories import Replica
+from minibroker.audit.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
+from minibroker.audit.facts import log_facts
+from minibroker.audit.inputs import Inputs, read_inputs
+from minibroker.audit.ledger import ledger_chunks, ledger_table
+from minibroker.audit.model import (
+    EPOCH_STARTS,
+    PRODUCERS,
+    REPLICAS,
+    Finding,
+    Severity,
+    Tables,
+)
+from minibroker.audit.progress import Listener, Stages
+from minibroker.audit.report import write_findings, write_report
+from minibroker.audit.source import read_table, register
+from minibroker.audit.summary import (
+    SEVERITIES,
+    BrokerSeen,
+    CheckRun,
+    EpochSpan,
+    Lane,
+    LedgerCounts,
+    PartitionPicture,
+    Sizes,
+    Summary,
+    Unjudged,
+    count_findings,
+    worst_of,
+)
+from minibroker.protocol.types import TopicPartition
+
+BATCHES_FILE: Final = "batches.parquet"
+SUMMARY_FILE: Final = "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """What to audit, and where to write. `out` exists; the executors must see it too.
+
+    `export` reads the metadata, as JSON's value; it is called at the moment that is right for a
+    live cluster. `checks` are names, all if there are none.
+    """
+
+    paths: Sequence[Path]
+    out: Path
+    ledgers: Sequence[Path] = ()
+    export: Callable[[], object] | None = None
+    checks: Sequence[str] = ()
+    fail_on: Severity = Severity.ERROR
+
+
+def run_audit(
+    spark: SparkSession, options: AuditOptions, listener: Listener = lambda progress: None
+) -> Summary:
+    """Audit, and write the four files. Raises UsageError, InvalidExport, and whatever Spark does.
+
+    The files are there once it returns, also if nothing could be judged.
+    """
+    return _Run(spark, options, listener).run()
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the run finds out on its way."""
+
+    findings: list[Finding] = field(default_factory=list)
+    unjudged: list[Unjudged] = field(default_factory=list)
+    checks: list[CheckRun] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Run:
+    """One run; the stages call each other's results by hand."""
+
+    def __init__(self, spark: SparkSession, options: AuditOptions, listener: Listener) -> None:
+        self._spark = spark
+        self._options = options
+        self._stages = Stages(spark.sparkContext, listener)
+        self._known = _Known()
+        self._began_ms = time.time_ns() // 1_000_000
+
+    def run(self) -> Summary:
+        """All of it."""
+        register(self._spark)
+        with self._stages.stage("looking at the directories"):
+            inputs = self._read_inputs()
+        with self._stages.stage("reading the logs", _bytes_of(inputs)):
+            batches = self._scan(inputs)
+        with self._stages.stage("comparing how far they go"):
+            facts = log_facts(batches)
+            rows = self._judge(inputs, facts)
+            sizes = _sizes(inputs, batches)
+        tables = self._tables(inputs, batches, rows)
+        counts = self._check(tables)
+        with self._stages.stage("writing the report"):
+            return self._write(inputs, facts, rows, sizes, counts)
+
+    def _read_inputs(self) -> Inputs:
+        inputs = read_inputs(self._options.paths, self._read_cluster)
+        self._known.findings += inputs.findings
+        self._known.unjudged += inputs.unjudged
+        self._known.notes += inputs.notes
+        if inputs.cluster is None:
+            self._known.notes.append(
+                "No metadata was given: every replica that is there counts as in sync."
+            )
+        return inputs
+
+    def _read_cluster(self) -> Cluster | None:
+        export = self._options.export
+        return None if export is None else cluster_of(export())
+
+    def _scan(self, inputs: Inputs) -> DataFrame:
+        path = str(self._options.out / BATCHES_FILE)
+        read_table(self._spark, inputs.brokers).write.mode("overwrite").parquet(path)
+        return self._spark.read.parquet(path)
+
+    def _judge(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> list[ReplicaRow]:
+        assignments = inputs.cluster.assignments if inputs.cluster else None
+        states = {broker.broker: broker.state for broker in inputs.brokers}
+        rows, unjudged = judge([*_replica_facts(inputs, facts)], assignments, states)
+        self._known.unjudged += unjudged
+        return rows
+
+    def _tables(self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow]) -> Tables:
+        chunks, problems = ledger_chunks(self._options.ledgers)
+        self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
+        ledger = ledger_table(self._spark, chunks) if self._options.ledgers else None
+        return Tables(
+            batches=batches,
+            replicas=self._small(REPLICAS, map(astuple, rows)),
+            epoch_starts=self._small(EPOCH_STARTS, inputs.epoch_starts),
+            producers=self._small(PRODUCERS, inputs.producers),
+            index_entries=read_table(self._spark, inputs.brokers, "index"),
+            records=read_table(self._spark, inputs.brokers, "records"),
+            ledger=ledger,
+        )
+
+    def _small(self, schema: pa.Schema, rows: Iterable[tuple[object, ...]]) -> DataFrame:
+        """A table of rows that the driver holds."""
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+        arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
+        table = pa.Table.from_arrays(arrays, schema=schema)
+        return self._spark.createDataFrame(table, from_arrow_schema(schema))
+
+    def _check(self, tables: Tables) -> LedgerCounts | None:
+        """Run the checks that were asked for, each by itself, so that each is seen and timed."""
+        for name in self._options.checks or CHECKS:
+            reason = missing_input(name, tables)
+            self._known.checks.append(CheckRun(name, reason))
+            if not reason:
+                with self._stages.stage(f"check {name}"):
+                    found = CHECKS[name](tables).toArrow().to_pylist()
+                self._known.findings += map(_finding, found)
+        if tables.ledger is None:
+            return None
+        with self._stages.stage("counting the ledgers' records"):
+            counts, unjudged = ledger_counts(tables)
+        self._known.unjudged += unjudged
+        return counts
+
+    def _write(
+        self,
+        inputs: Inputs,
+        facts: Mapping[Replica, LogFacts],
+        rows: Sequence[ReplicaRow],
+        sizes: Sizes,
+        ledger: LedgerCounts | None,
+    ) -> Summary:
+        findings = sorted(self._known.findings, key=_order)
+        paths = {log.replica: str(log.path) for log in inputs.logs}
+        summary = Summary(
+            started_at_ms=self._began_ms,
+            master=self._spark.sparkContext.master or "",
+            fail_on=self._options.fail_on,
+            cluster_id=next((broker.cluster_id for broker in inputs.brokers), None),
+            brokers=tuple(
+                BrokerSeen(found.broker, str(found.path), found.state, len(found.logs))
+                for found in inputs.brokers
+            ),
+            stages=tuple(self._stages.finished),
+            sizes=sizes,
+            ledger=ledger,
+            checks=tuple(self._known.checks),
+            counts=count_findings(findings),
+            worst=worst_of(findings),
+            unjudged=tuple(self._known.unjudged),
+            notes=tuple(self._known.notes),
+            partitions=tuple(_pictures(inputs, facts, rows, paths)),
+        )
+        out = self._options.out
+        write_findings(findings, out)
+        (out / SUMMARY_FILE).write_text(summary.to_json(), encoding="utf-8")
+        write_report(summary, findings, out)
+        return summary
+
+
+def _bytes_of(inputs: Inputs) -> int:
+    return sum(segment.size for log in inputs.logs for segment in log.segments)
+
+
+def _sizes(inputs: Inputs, batches: DataFrame) -> Sizes:
+    counted = batches.where(~col("torn")).agg(count("*"), sum_of("count")).first()
+    assert counted is not None
+    return Sizes(
+        logs=sum(1 for _ in inputs.logs),
+        files=sum(len(log.segments) for log in inputs.logs),
+        bytes=_bytes_of(inputs),
+        batches=counted[0],
+        records=counted[1] or 0,
+    )
+
+
+def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterator[ReplicaFacts]:
+    states = {broker.broker: broker.state for broker in inputs.brokers}
+    for log in inputs.logs:
+        name = TopicPartition(log.topic, log.partition)
+        checkpoints = inputs.checkpoints[log.broker]
+        last_base = log.segments[-1].base_offset if log.segments else 0
+        yield ReplicaFacts(
+            *log.replica,
+            state=states[log.broker],
+            log=facts.get(log.replica) or LogFacts.empty(last_base),
+            log_start=checkpoints.log_starts.get(name),
+            high_watermark=checkpoints.high_watermarks.get(name),
+            recovery_point=checkpoints.recovery_points.get(name),
+        )
+
+
+def _finding(row: Mapping[str, object]) -> Finding:
+    return Finding(**{**row, "severity": Severity(str(row["severity"]))})  # type: ignore[arg-type]
+
+
+def _order(finding: Finding) -> tuple[object, ...]:
+    """The worst first, then by place."""
+    return (
+        SEVERITIES.index(finding.severity),
+        finding.topic or "",
+        -1 if finding.partition is None else finding.partition,
+        -1 if finding.offset is None else finding.offset,
+        -1 if finding.broker is None else finding.broker,
+        finding.check,
+    )
+
+
+def _pictures(
+    inputs: Inputs,
+    facts: Mapping[Replica, LogFacts],
+    rows: Sequence[ReplicaRow],
+    paths: Mapping[Replica, str],
+) -> Iterator[PartitionPicture]:
+    assignments = inputs.cluster.assignments if inputs.cluster else {}
+    by_name: dict[TopicPartition, list[ReplicaRow]] = {}
+    for row in rows:
+        by_name.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+    for name, replicas in by_name.items():
+        assignment = assignments.get(name)
+        starts = [row.first_offset for row in replicas if row.first_offset is not None]
+        yield PartitionPicture(
+            topic=name.topic,
+            partition=name.partition,
+            judged_start=min(starts, default=None),
+            judged_end=replicas[0].judged_end,
+            lanes=tuple(_lane(row, facts, paths) for row in replicas),
+            leader=assignment.leader if assignment else None,
+            isr=assignment.isr if assignment else None,
+        )
+
+
+def _lane(row: ReplicaRow, facts: Mapping[Replica, LogFacts], paths: Mapping[Replica, str]) -> Lane:
+    replica = Replica(row.broker, row.topic, row.partition)
+    spans = []
+    start = row.first_offset or 0
+    for epoch, end, _ in facts[replica].epoch_ends if replica in facts else ():
+        spans.append(EpochSpan(epoch, start, end))
+        start = end
+    return Lane(
+        broker=row.broker,
+        path=paths.get(replica, ""),
+        is_leader=row.is_leader,
+        in_isr=row.in_isr,
+        log_start=row.log_start if row.log_start is not None else row.first_offset,
+        log_end=row.log_end,
+        high_watermark=row.high_watermark,
+        epochs=tuple(spans),
+    )
