@@ -19,7 +19,7 @@ from itertools import cycle
 from typing import Final
 
 from minibroker.audit.model import Finding, Severity
-from minibroker.audit.summary import SEVERITIES, EpochSpan, Lane, PartitionPicture, plural
+from minibroker.audit.summary import SEVERITIES, EpochSpan, Lane, PartitionPicture, plural, visible
 
 EPOCH_COLOURS: Final = 6
 NARROW: Final = 0.4  # per cent of the width: spans below this are drawn together
@@ -37,12 +37,8 @@ _SHAPES: Final = {
 
 
 def printable(text: str) -> str:
-    """For HTML: escaped, and whatever does not show as itself as `\\x00`."""
-    told = (
-        each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode()
-        for each in text
-    )
-    return escape("".join(told))
+    """For HTML, whatever bytes it was made of."""
+    return escape(visible(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,6 +323,14 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def visible(text: str) -> str:
+    """The text with whatever does not show as itself, such as a control character, as `\\x1b`."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode()
+        for each in text
+    )
+
+
 def in_bytes(size: int) -> str:
     """`96.1 MB`, in units of 1,000."""
     value = float(size)

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from minibroker.cli import (
+    audit,
     bench,
     cluster,
     config,
@@ -41,6 +42,7 @@ app.add_typer(partition.app, name="partition")
 app.add_typer(replica.app, name="replica")
 app.add_typer(log.app, name="log")
 app.add_typer(lab.app, name="lab")
+app.add_typer(audit.app, name="audit")
 app.add_typer(bench.app, name="bench")
 app.add_typer(config.app, name="config")
 

@@ -20,6 +20,7 @@ COMMANDS = [
     ["partition", "recover"],
     ["replica", "status"],
     ["log", "dump"],
+    *(["audit", verb] for verb in ("run", "report", "checks")),
     *(["bench", what] for what in ("produce", "consume", "latency")),
     ["config", "show"],
     *(["lab", verb] for verb in ("list", "run")),
@@ -38,6 +39,13 @@ WRONG = [
     ["log", "dump"],
     ["lab", "run", "hw-los"],
     ["lab", "run", "hw-loss", "--rule", "time"],
+    ["audit", "run"],
+    ["audit", "run", "/nowhere"],
+    ["audit", "run", "/", "--check", "crcs"],
+    ["audit", "run", "/", "--ledger", "/nowhere"],
+    ["audit", "run", "/", "--fail-on", "info"],
+    ["audit", "run", "/", "--out", "/"],
+    ["audit", "report", "/"],
     ["produce", ""],
     ["produce", "t", "-p", "-1"],
     ["produce", "t", "-K", ""],
@@ -90,6 +98,7 @@ def test_help_loads_nothing_that_it_does_not_need() -> None:
         assert ("--bootstrap-server" in shown) == ("MINIBROKER_BOOTSTRAP" in shown), command
     assert [command for command, *_ in told] == COMMANDS
     slow = {"trio", "msgpack", "sqlite3", "crc32c", "minibroker.broker", "minibroker.client"}
+    slow |= {"pyspark", "pyarrow", "rich.progress", "minibroker.audit"}
     for command, code, shown, modules in told:
         assert code == 0, command
         assert "Usage:" in shown, command

@@ -1,0 +1,116 @@
+"""How an audit speaks in a terminal: its progress on stderr, and the result as lines of text."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from minibroker.audit.model import Finding
+from minibroker.audit.places import Places
+from minibroker.audit.summary import Summary, in_bytes, plural, visible
+from minibroker.cli.terminal import note
+
+if TYPE_CHECKING:
+    from minibroker.audit.progress import Progress
+
+FINDINGS_MAX: Final = 20
+UNJUDGED_MAX: Final = 10
+# Where no terminal shows a bar: at most a line so often, and of the same stage so often.
+LINE_EVERY_S: Final = 1.0
+AGAIN_EVERY_S: Final = 5.0
+
+Listener = Callable[["Progress"], None]
+
+
+def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[str]:
+    """The verdict first, the report's place last; `findings` in their order."""
+    yield visible(summary.sentence)
+    yield from (f"Note: {visible(text)}" for text in summary.notes)
+    if findings:
+        yield ""
+        yield from _findings(findings[:FINDINGS_MAX], Places(summary))
+        if len(findings) > FINDINGS_MAX:
+            yield f"... and {plural(len(findings) - FINDINGS_MAX, 'more finding')}"
+        yield ""
+    for each in summary.unjudged[:UNJUDGED_MAX]:
+        where = "" if each.topic is None else f" {each.topic}-{each.partition}"
+        where += "" if each.broker is None else f" on broker {each.broker}"
+        records = "" if each.records is None else f" ({plural(each.records, 'record')})"
+        yield visible(f"Not judged{where}: {each.reason}{records}")
+    if len(summary.unjudged) > UNJUDGED_MAX:
+        yield f"Not judged: {plural(len(summary.unjudged) - UNJUDGED_MAX, 'more place')}"
+    yield f"Report: {out / 'report.html'}"
+
+
+def _findings(findings: Sequence[Finding], places: Places) -> Iterator[str]:
+    """A line of columns for each, with what is wrong and the place indented below it."""
+    rows = [
+        (
+            each.severity,
+            each.check,
+            "" if each.topic is None else visible(f"{each.topic}-{each.partition}"),
+            "" if each.broker is None else f"broker {each.broker}",
+            "" if each.offset is None else f"offset {each.offset:,}",
+        )
+        for each in findings
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row, finding in zip(rows, findings, strict=True):
+        cells = (f"{cell:{width}}" for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+        yield f"    {visible(finding.detail)}"
+        if place := places.of(finding):
+            yield visible(f"    {place}: {place.command}")
+
+
+@contextmanager
+def shown_progress() -> Iterator[Listener]:
+    """What a run tells its progress: a bar on a terminal, else a line now and then."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield _Lines().show
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    texts = [TextColumn("{task.description:30}"), TextColumn("{task.fields[told]}")]
+    columns = (SpinnerColumn(), texts[0], BarColumn(), texts[1], TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting Spark", total=None, told="")
+
+        def show(progress: "Progress") -> None:
+            stage, total = progress.stage, progress.total or None
+            told = _told(progress)
+            bar.update(task, description=stage, total=total, completed=progress.done, told=told)
+
+        yield show
+
+
+class _Lines:
+    """A line for each stage that lasts, and every AGAIN_EVERY_S of a long one."""
+
+    def __init__(self) -> None:
+        self._stage = ""
+        self._told_at = -AGAIN_EVERY_S
+
+    def show(self, progress: "Progress") -> None:
+        """Called a few times a second."""
+        now = time.monotonic()
+        wait = AGAIN_EVERY_S if progress.stage == self._stage else LINE_EVERY_S
+        if now < self._told_at + wait:
+            return
+        self._stage = progress.stage
+        self._told_at = now
+        told = _told(progress)
+        note(f"{progress.stage}: {told}" if told else f"{progress.stage} ...")
+
+
+def _told(progress: "Progress") -> str:
+    told = []
+    if progress.total:
+        told.append(f"{progress.done:,} of {plural(progress.total, 'task')}")
+    if progress.bytes_total:
+        told.append(f"{in_bytes(progress.bytes_done)} of {in_bytes(progress.bytes_total)}")
+    return ", ".join(told)
