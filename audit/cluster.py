@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from minibroker.protocol.constants import INT32_MAX, INT64_MAX
 from minibroker.protocol.types import TopicPartition
 
 VERSION: Final = 1
@@ -54,7 +55,7 @@ def read_cluster(text: str | bytes) -> Cluster:
     """The cluster of which this is the export. Raises InvalidExport."""
     try:
         exported = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidExport(f"it is no JSON: {error}") from None
     return cluster_of(exported)
 
@@ -74,7 +75,7 @@ def cluster_of(exported: object) -> Cluster:
             assignments[name] = assignment
     return Cluster(
         whole.text("cluster_id"),
-        whole.number("exported_at_ms"),
+        whole.number("exported_at_ms", largest=INT64_MAX),
         {topic.text("name"): topic.text("id") for topic in topics},
         assignments,
     )
@@ -112,8 +113,8 @@ class _Object:
     def text(self, field: str) -> str:
         return self._get(field, str)
 
-    def number(self, field: str) -> int:
-        return self._get(field, int)
+    def number(self, field: str, *, largest: int = INT32_MAX) -> int:
+        return self._checked(self._get(field, int), field, largest)
 
     def object(self, field: str) -> dict[str, Any]:
         return self._get(field, dict)
@@ -122,15 +123,17 @@ class _Object:
         return self._get(field, list)
 
     def numbers(self, field: str) -> tuple[int, ...]:
-        found = self.array(field)
-        if not all(type(value) is int for value in found):
-            raise InvalidExport(f"{field!r} of {self._name} has other than numbers")
-        return tuple(found)
+        return tuple(self._checked(value, field, INT32_MAX) for value in self.array(field))
+
+    def _checked(self, value: object, field: str, largest: int) -> int:
+        if type(value) is not int or not -1 <= value <= largest:
+            raise InvalidExport(f"{field!r} of {self._name} has {value!r}, no such number")
+        return value
 
     def _get(self, field: str, kind: type[_T]) -> _T:
         if field not in self._value:
             raise InvalidExport(f"{self._name} has no {field!r}")
         value = self._value[field]
-        if not isinstance(value, kind) or isinstance(value, bool):
+        if not isinstance(value, kind):
             raise InvalidExport(f"{field!r} of {self._name} is {value!r}")
         return value

@@ -16,12 +16,15 @@ In sync is who is in the ISR and not `unsafe`, the mark of those that may have l
 logs and are waiting for one that has not; if all are unsafe, the ISR. Without metadata all replicas
 that are there count as in sync.
 
-The reference, with whose log the others are compared, is the leader; where nobody leads or its log
-is not at hand, the in-sync replica whose last epoch is the newest, and of those the longest.
+Logs are cut to the epochs of the leader; where nobody leads or its log is not at hand, to those of
+the in-sync replica whose last epoch is the newest, and of those the longest: it would be elected.
+Compared are the others with the reference: that same log, unless another in-sync one reaches
+further or has no damage of its own. So what a finding names is, where that can be told, the log
+that is wrong.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from minibroker.audit.cluster import Assignment
@@ -43,12 +46,14 @@ class EpochEnd(NamedTuple):
 class LogFacts:
     """What the batches of one log say. `first_offset` is None if there are none.
 
-    `epoch_ends` ascend in epoch and in end; see `ascending`.
+    `epoch_ends` ascend in epoch and in end; see `ascending`. `is_whole`: no batch fails its CRC,
+    each begins where another ends, and all epochs can be true.
     """
 
     first_offset: int | None
     log_end: int
     epoch_ends: tuple[EpochEnd, ...] = ()
+    is_whole: bool = True
 
     @classmethod
     def empty(cls, base_offset: int = 0) -> "LogFacts":
@@ -69,7 +74,8 @@ class LogFacts:
 class ReplicaFacts:
     """One log that is there, and what its broker has checkpointed: None if it says nothing.
 
-    `state` is that of its broker: "stopped", "killed" or "live".
+    `state` is that of its broker: "stopped", "killed" or "live". `is_lost`: the broker's directory
+    is at hand, and has no directory of this log; it counts as an empty one.
     """
 
     broker: int
@@ -80,6 +86,7 @@ class ReplicaFacts:
     log_start: int | None = None
     high_watermark: int | None = None
     recovery_point: int | None = None
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +127,22 @@ def ascending(found: Iterable[EpochEnd]) -> tuple[EpochEnd, ...]:
     return max(chains, key=lambda known: known[0])[1]
 
 
-def kept_end(own: LogFacts, leader: LogFacts, leader_epoch: int) -> int:
+def kept_end(own: LogFacts, leader: LogFacts) -> int:
     """Where a log will end when it has been cut to the leader's epochs (A11).
 
-    An epoch newer than the leader's is one that no leader can answer for: nothing is cut.
+    The leader is taken to be in a later epoch than either log has, as one that is elected is.
     """
     end = own.log_end
-    asked = own.epoch_ends[-1].epoch if own.epoch_ends else None
-    while asked is not None and asked <= leader_epoch:
+    if not own.epoch_ends:
+        return end
+    mine = own.epoch_ends[-1].epoch
+    while True:
+        asked = mine
         theirs, their_end = leader.end_of(asked)
         mine, my_end = own.end_of(theirs)
-        if mine == theirs:
-            return min(end, my_end, their_end)
         end = min(end, my_end)
-        asked = mine
-    return end
+        if mine == theirs:
+            return min(end, their_end)
 
 
 def judge(
@@ -145,8 +153,8 @@ def judge(
     """The rows of REPLICAS, and what could not be judged.
 
     `brokers` are those whose directories are at hand, with their states: an assigned replica that
-    is not among `found` has lost its log there, and is unknown elsewhere. A partition that the
-    metadata does not name is judged as if there were none.
+    is not among `found` is a lost log there, and unknown elsewhere. A partition that the metadata
+    does not name is judged as if there were none.
     """
     names = {TopicPartition(replica.topic, replica.partition) for replica in found}
     names.update(assignments or ())
@@ -174,25 +182,41 @@ class _Partition:
     ) -> None:
         self._name = name
         self._assignment = assignment
-        self._replicas = [*replicas, *self._lost(replicas, brokers)]
+        there = [*map(self._believed, replicas), *self._lost(replicas, brokers)]
+        self._replicas = sorted(there, key=lambda replica: replica.broker)
+        self._in_sync = _in_sync(replicas, assignment)
         self.unjudged = self._not_at_hand(brokers)
 
     def rows(self) -> list[ReplicaRow]:
         """Its rows of REPLICAS; none if no replica is at hand."""
         if not self._replicas:
             return []
-        reference = self._reference()
-        epoch = self._leader_epoch()
-        kept = {
-            replica.broker: kept_end(replica.log, reference.log, epoch)
-            for replica in self._replicas
-        }
+        leader = max(self._replicas, key=self._claim_to_lead)
+        kept = {replica.broker: kept_end(replica.log, leader.log) for replica in self._replicas}
         judged_end = self._judged_end(kept)
-        self._note_lost_logs(reference, judged_end)
+        self._note_doubts(judged_end)
+        reference = max(
+            self._replicas,
+            key=lambda replica: (
+                replica.broker in self._in_sync,
+                replica.log.log_end >= judged_end,
+                replica.log.is_whole,
+                self._claim_to_lead(replica),
+            ),
+        )
         return [
             self._row(replica, replica is reference, kept[replica.broker], judged_end)
-            for replica in sorted(self._replicas, key=lambda replica: replica.broker)
+            for replica in self._replicas
         ]
+
+    def _believed(self, replica: ReplicaFacts) -> ReplicaFacts:
+        """The same without epochs that nobody ever led in."""
+        log = replica.log
+        newest = _last_epoch(log)
+        if self._assignment is None or newest is None or newest <= self._assignment.leader_epoch:
+            return replica
+        upto = (end for end in log.epoch_ends if end.epoch <= self._assignment.leader_epoch)
+        return replace(replica, log=replace(log, epoch_ends=tuple(upto), is_whole=False))
 
     def _lost(
         self, replicas: Sequence[ReplicaFacts], brokers: Mapping[int, str]
@@ -201,7 +225,7 @@ class _Partition:
         there = {replica.broker for replica in replicas}
         assigned = self._assignment.replicas if self._assignment else ()
         return [
-            ReplicaFacts(broker, *self._name, brokers[broker], LogFacts.empty())
+            ReplicaFacts(broker, *self._name, brokers[broker], LogFacts.empty(), is_lost=True)
             for broker in assigned
             if broker in brokers and broker not in there
         ]
@@ -210,7 +234,7 @@ class _Partition:
         if self._assignment is None:
             return []
         return [
-            self._unjudged("its data directory was not given", broker, broker in self._in_sync())
+            self._unjudged("its data directory was not given", broker, broker in self._in_sync)
             for broker in self._assignment.replicas
             if broker not in brokers
         ]
@@ -218,35 +242,16 @@ class _Partition:
     def _unjudged(self, reason: str, broker: int, holds_back: bool) -> Unjudged:
         return Unjudged(reason, holds_back, *self._name, broker)
 
-    def _in_sync(self) -> frozenset[int]:
-        """The brokers in sync; all that are there, if nobody says."""
-        if self._assignment is None:
-            return frozenset(replica.broker for replica in self._replicas)
-        isr = frozenset(self._assignment.isr)
-        return isr.difference(self._assignment.unsafe) or isr
-
-    def _reference(self) -> ReplicaFacts:
-        leader = self._assignment.leader if self._assignment else None
-        in_sync = self._in_sync()
-
-        def rank(replica: ReplicaFacts) -> tuple[bool, bool, int, int]:
-            """The larger, the sooner it is the reference."""
-            is_leader = replica.broker == leader
-            epoch = _last_epoch(replica)
-            return (
-                is_leader,
-                replica.broker in in_sync,
-                -1 if epoch is None else epoch,
-                replica.log.log_end,
-            )
-
-        return max(self._replicas, key=rank)
-
-    def _leader_epoch(self) -> int:
-        """The newest that any log can have; without metadata the newest that one has."""
-        if self._assignment is not None:
-            return self._assignment.leader_epoch
-        return max((_last_epoch(replica) or 0 for replica in self._replicas), default=0)
+    def _claim_to_lead(self, replica: ReplicaFacts) -> tuple[bool, bool, bool, int, int]:
+        """The largest is the leader, or would be elected."""
+        epoch = _last_epoch(replica.log)
+        return (
+            not replica.is_lost,
+            self._assignment is not None and replica.broker == self._assignment.leader,
+            replica.broker in self._in_sync,
+            -1 if epoch is None else epoch,
+            replica.log.log_end,
+        )
 
     def _judged_end(self, kept: Mapping[int, int]) -> int:
         committed = max(
@@ -254,17 +259,23 @@ class _Partition:
         )
         if any(replica.state == LIVE for replica in self._replicas):
             return committed
-        in_sync = self._in_sync()
-        ends = [end for broker, end in kept.items() if broker in in_sync]
+        ends = [end for broker, end in kept.items() if broker in self._in_sync]
         return max(committed, min(ends, default=0))
 
-    def _note_lost_logs(self, reference: ReplicaFacts, judged_end: int) -> None:
-        """Where a log is gone, nothing says up to where it was in sync."""
+    def _note_doubts(self, judged_end: int) -> None:
+        """Logs that are gone or whose start cannot be, so that too little would be judged."""
+        longest = max(replica.log.log_end for replica in self._replicas)
         for replica in self._replicas:
-            is_lost = replica.log == LogFacts.empty() and replica.broker in self._in_sync()
-            if is_lost and replica.state != LIVE and judged_end < reference.log.log_end:
-                reason = f"it is in sync and has no records; others end at {reference.log.log_end}"
-                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back=True))
+            holds_back = replica.broker in self._in_sync
+            if replica.is_lost and holds_back and judged_end < longest:
+                reason = f"it is in sync and its log is not there; others end at {longest:,}"
+                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back))
+            if (replica.log_start or 0) > replica.log.log_end:
+                reason = (
+                    f"its log start, {replica.log_start:,}, lies above its log end,"
+                    f" {replica.log.log_end:,}"
+                )
+                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back))
 
     def _row(
         self, replica: ReplicaFacts, is_reference: bool, kept: int, judged_end: int
@@ -274,13 +285,13 @@ class _Partition:
             replica.broker,
             *self._name,
             None if assignment is None else replica.broker == assignment.leader,
-            None if assignment is None else replica.broker in self._in_sync(),
+            None if assignment is None else replica.broker in self._in_sync,
             is_reference,
             assignment is not None and assignment.is_compacted,
             replica.log_start,
             replica.log.first_offset,
             replica.log.log_end,
-            _last_epoch(replica),
+            _last_epoch(replica.log),
             replica.high_watermark,
             replica.recovery_point,
             kept,
@@ -289,6 +300,13 @@ class _Partition:
         )
 
 
-def _last_epoch(replica: ReplicaFacts) -> int | None:
-    ends = replica.log.epoch_ends
-    return ends[-1].epoch if ends else None
+def _last_epoch(log: LogFacts) -> int | None:
+    return log.epoch_ends[-1].epoch if log.epoch_ends else None
+
+
+def _in_sync(replicas: Sequence[ReplicaFacts], assignment: Assignment | None) -> frozenset[int]:
+    """The brokers in sync; all that are there, if nobody says."""
+    if assignment is None:
+        return frozenset(replica.broker for replica in replicas)
+    isr = frozenset(assignment.isr)
+    return isr.difference(assignment.unsafe) or isr

@@ -6,10 +6,12 @@ an epoch, too; only if the last batch claims less than others do, and they no mo
 end to end come to, those are believed.
 """
 
+from functools import reduce
 from itertools import groupby
+from operator import xor
 
-from pyspark.sql import DataFrame
-from pyspark.sql.functions import col, struct
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.functions import bit_xor, bool_or, col, struct
 from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
@@ -30,21 +32,31 @@ def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
             largest_of(struct("segment", "position", "last_offset")).alias("last"),
             largest_of("last_offset").alias("largest"),
             sum_of(col("last_offset") - col("base_offset") + 1).alias("length"),
+            # Where each batch begins where another ends, all but the outermost cancel out.
+            bit_xor(col("base_offset").bitwiseXOR(col("last_offset") + 1)).alias("seams"),
+            bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
         )
         .orderBy(*_REPLICA)
         .collect()
     )
-    facts = {}
-    for name, rows in groupby(epochs, key=lambda row: Replica(*row[: len(_REPLICA)])):
-        of_log = list(rows)
-        first_offset = min(row["first"] for row in of_log)["base_offset"]
-        log_end = max(row["last"] for row in of_log)["last_offset"] + 1
-        largest = max(row["largest"] for row in of_log) + 1
-        if largest <= first_offset + sum(row["length"] for row in of_log):
-            log_end = largest
-        ends = (
-            EpochEnd(row["leader_epoch"], row["last"]["last_offset"] + 1, row["length"])
-            for row in of_log
-        )
-        facts[name] = LogFacts(first_offset, log_end, ascending(ends))
-    return facts
+    by_log = groupby(epochs, key=lambda row: Replica(*row[: len(_REPLICA)]))
+    return {name: _facts(list(rows)) for name, rows in by_log}
+
+
+def _facts(epochs: list[Row]) -> LogFacts:
+    first_offset = min(row["first"] for row in epochs)["base_offset"]
+    log_end = max(row["last"] for row in epochs)["last_offset"] + 1
+    largest = max(row["largest"] for row in epochs) + 1
+    if largest <= first_offset + sum(row["length"] for row in epochs):
+        log_end = largest
+    seams = reduce(xor, (row["seams"] for row in epochs))
+    epoch_ends = ascending(
+        EpochEnd(row["leader_epoch"], row["last"]["last_offset"] + 1, row["length"])
+        for row in epochs
+    )
+    is_whole = (
+        seams == first_offset ^ log_end
+        and len(epoch_ends) == len(epochs)
+        and not any(row["has_bad_crc"] for row in epochs)
+    )
+    return LogFacts(first_offset, log_end, epoch_ends, is_whole)

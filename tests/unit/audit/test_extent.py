@@ -1,0 +1,324 @@
+"""How far a partition is judged: a table of what lies on the disks, and what that proves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import pytest
+
+from minibroker.audit import model
+from minibroker.audit.cluster import Assignment
+from minibroker.audit.extent import (
+    EpochEnd,
+    LogFacts,
+    ReplicaFacts,
+    ReplicaRow,
+    ascending,
+    judge,
+    kept_end,
+)
+from minibroker.audit.summary import Unjudged
+from minibroker.protocol.types import TopicPartition
+
+NAME = TopicPartition("t", 0)
+NOT_GIVEN = "its data directory was not given"
+
+
+def log(*ends: tuple[int, int], first: int = 0) -> LogFacts:
+    """A sound log: (epoch, end) of each of its epochs."""
+    starts = [first, *(end for _, end in ends)]
+    return LogFacts(
+        first,
+        starts[-1],
+        tuple(
+            EpochEnd(epoch, end, end - start)
+            for start, (epoch, end) in zip(starts, ends, strict=False)
+        ),
+    )
+
+
+def replica(broker: int, facts: LogFacts, state: str = "stopped", **said: int) -> ReplicaFacts:
+    """A log and what its broker's checkpoints say."""
+    return ReplicaFacts(broker, *NAME, state, facts, **said)
+
+
+def assignment(
+    leader: int = 1,
+    isr: Sequence[int] = (1, 2, 3),
+    epoch: int = 5,
+    unsafe: Sequence[int] = (),
+    replicas: Sequence[int] = (1, 2, 3),
+) -> Assignment:
+    return Assignment("00", leader, epoch, tuple(isr), tuple(replicas), tuple(unsafe))
+
+
+@dataclass(frozen=True)
+class Case:
+    """`kept` by broker; `unjudged` as (broker, reason, whether it holds the verdict back)."""
+
+    found: Sequence[ReplicaFacts]
+    judged_end: int
+    kept: Mapping[int, int]
+    reference: int = 1
+    assigned: Assignment | None = field(default_factory=assignment)
+    brokers: Sequence[int] = (1, 2, 3)
+    unjudged: Sequence[tuple[int, str, bool]] = ()
+
+
+WHOLE = log((0, 40), (5, 100))
+OLD_TAIL = log((0, 40), (3, 60))
+CASES = {
+    "a clean stop": Case(
+        [replica(broker, WHOLE, high_watermark=100) for broker in (1, 2, 3)],
+        *(100, {1: 100, 2: 100, 3: 100}),
+    ),
+    "killed: no member lacks what was committed, the checkpoints are old": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=0),
+            replica(2, log((0, 40), (5, 98)), "killed", high_watermark=20),
+            replica(3, log((0, 40), (5, 97)), "killed"),
+        ],
+        *(97, {1: 100, 2: 98, 3: 97}),
+    ),
+    "killed: a member holds the end of an old epoch, longer than the leader's log": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=0),
+            replica(2, log((0, 40), (3, 140)), "killed", high_watermark=0),
+            replica(3, WHOLE, "killed", high_watermark=0),
+        ],
+        *(40, {1: 100, 2: 40, 3: 100}),
+    ),
+    "killed: a member was cut further than the old epoch, whose end the leader knows": Case(
+        [
+            replica(1, log((0, 40), (3, 50), (5, 100)), "killed"),
+            replica(2, log((0, 40), (3, 60)), "killed"),
+        ],
+        *(50, {1: 100, 2: 50}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a member ends below a high watermark, which is committed all the same": Case(
+        [
+            replica(1, WHOLE, high_watermark=100),
+            replica(2, log((0, 40), (5, 90)), high_watermark=90),
+            replica(3, WHOLE, high_watermark=100),
+        ],
+        *(100, {1: 100, 2: 90, 3: 100}),
+    ),
+    "the leader ends below it: another is compared with": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), high_watermark=90),
+            replica(2, WHOLE, high_watermark=100),
+            replica(3, WHOLE, high_watermark=100),
+        ],
+        *(100, {1: 90, 2: 90, 3: 90}, 2),
+    ),
+    "a high watermark beyond its own log proves nothing of what lies above that": Case(
+        [
+            replica(1, WHOLE, high_watermark=9999),
+            replica(2, WHOLE, high_watermark=100),
+            replica(3, log((0, 40), (5, 90)), high_watermark=80),
+        ],
+        *(100, {1: 100, 2: 100, 3: 90}),
+    ),
+    "who is not in sync is not waited for": Case(
+        [
+            replica(1, WHOLE, high_watermark=50),
+            replica(2, log((0, 30)), high_watermark=30),
+            replica(3, log((0, 40), (3, 60)), high_watermark=40),
+        ],
+        *(100, {1: 100, 2: 30, 3: 40}),
+        assigned=assignment(isr=(1,)),
+    ),
+    "nobody leads: the newest epoch, then the longest, would": Case(
+        [
+            replica(1, log((0, 40), (3, 120)), "killed", high_watermark=0),
+            replica(2, log((0, 40), (4, 80)), "killed", high_watermark=0),
+            replica(3, log((0, 40), (4, 90)), "killed", high_watermark=0),
+        ],
+        *(40, {1: 40, 2: 80, 3: 90}, 3),
+        assigned=assignment(leader=-1),
+    ),
+    "nobody leads: those that may have lost their tails wait for one that has not": Case(
+        [replica(1, log((0, 20)), "killed"), replica(2, WHOLE, "killed", high_watermark=60)],
+        *(100, {1: 20, 2: 100}, 2),
+        assigned=assignment(leader=-1, isr=(1, 2), unsafe=(1,), replicas=(1, 2)),
+    ),
+    "all may have lost their tails: all count": Case(
+        [replica(1, log((0, 20)), "killed"), replica(2, log((0, 30)), "killed")],
+        *(20, {1: 20, 2: 30}, 2),
+        assigned=assignment(leader=-1, isr=(1, 2), unsafe=(1, 2), replicas=(1, 2)),
+    ),
+    "the leader is not at hand": Case(
+        [replica(2, WHOLE, "killed"), replica(3, log((0, 40), (5, 90)), "killed")],
+        *(90, {2: 100, 3: 90}, 2),
+        brokers=(2, 3),
+        unjudged=[(1, NOT_GIVEN, True)],
+    ),
+    "who is not in sync is not at hand": Case(
+        [replica(1, WHOLE), replica(2, WHOLE)],
+        *(100, {1: 100, 2: 100}),
+        assigned=assignment(isr=(1, 2)),
+        brokers=(1, 2),
+        unjudged=[(3, NOT_GIVEN, False)],
+    ),
+    "nobody is at hand": Case(
+        [],
+        *(0, {}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+        brokers=(7,),
+        unjudged=[(1, NOT_GIVEN, True), (2, NOT_GIVEN, True)],
+    ),
+    "brokers that run are judged below the high watermark": Case(
+        [
+            replica(1, WHOLE, "live", high_watermark=70),
+            replica(2, log((0, 40), (5, 95)), "live", high_watermark=65),
+            replica(3, log((0, 40), (5, 72)), "killed", high_watermark=0),
+        ],
+        *(70, {1: 100, 2: 95, 3: 72}),
+    ),
+    "brokers that run and have not checkpointed yet": Case(
+        [replica(broker, WHOLE, "live") for broker in (1, 2, 3)],
+        *(0, {1: 100, 2: 100, 3: 100}),
+    ),
+    "no metadata: all that are there count": Case(
+        [replica(1, OLD_TAIL), replica(2, WHOLE, high_watermark=30), replica(3, log((0, 25)))],
+        *(30, {1: 40, 2: 100, 3: 25}, 2),
+        assigned=None,
+    ),
+    "a single replica": Case(
+        [replica(1, WHOLE, "killed", high_watermark=7)],
+        *(100, {1: 100}),
+        assigned=assignment(isr=(1,), replicas=(1,)),
+        brokers=(1,),
+    ),
+    "empty logs": Case(
+        [replica(broker, LogFacts.empty(50), log_start=50) for broker in (1, 2, 3)],
+        *(50, {1: 50, 2: 50, 3: 50}),
+    ),
+    "a leader that kept nothing of an old epoch": Case(
+        [replica(1, LogFacts.empty(30), "killed"), replica(2, OLD_TAIL, "killed")],
+        *(30, {1: 30, 2: 30}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a leader whose log begins above the other's end": Case(
+        [replica(1, log((5, 200), first=150)), replica(2, OLD_TAIL)],
+        *(200, {1: 200, 2: 60}),
+        assigned=assignment(isr=(1,), replicas=(1, 2)),
+    ),
+    "a lost log below a high watermark": Case(
+        [replica(1, WHOLE, high_watermark=100), replica(3, WHOLE, high_watermark=100)],
+        *(100, {1: 100, 2: 0, 3: 100}),
+    ),
+    "the leader's log is lost, and no high watermark is known": Case(
+        [replica(2, WHOLE, "killed"), replica(3, WHOLE, "killed")],
+        *(0, {1: 0, 2: 100, 3: 100}, 2),
+        unjudged=[(1, "it is in sync and its log is not there; others end at 100", True)],
+    ),
+    "a lost log of one that is not in sync": Case(
+        [replica(1, WHOLE)],
+        *(100, {1: 100, 2: 0}),
+        assigned=assignment(isr=(1,), replicas=(1, 2)),
+    ),
+    "a log start above the log end": Case(
+        [replica(1, WHOLE), replica(2, WHOLE, log_start=700)],
+        *(100, {1: 100, 2: 100}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+        unjudged=[(2, "its log start, 700, lies above its log end, 100", True)],
+    ),
+    "a leader with damage of its own is compared with another": Case(
+        [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE), replica(3, WHOLE)],
+        *(100, {1: 100, 2: 100, 3: 100}, 2),
+    ),
+    "an epoch that nobody led in, by a flipped bit in the last batch": Case(
+        [
+            replica(1, log((0, 40), (5, 99), (1 << 30, 100))),
+            replica(2, WHOLE),
+            replica(3, log((0, 40), (5, 99), (1 << 29, 100))),
+        ],
+        *(100, {1: 100, 2: 100, 3: 100}, 2),
+    ),
+    "a log that is not assigned": Case(
+        [replica(1, WHOLE), replica(9, log((0, 20)))],
+        *(100, {1: 100, 9: 20}),
+        assigned=assignment(isr=(1,), replicas=(1,)),
+        brokers=(1, 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_how_far_a_partition_is_judged(case: Case) -> None:
+    """No in-sync replica is judged beyond what it must hold, and none below what was committed."""
+    assignments = None if case.assigned is None else {NAME: case.assigned}
+    states = {each.broker: each.state for each in case.found}
+    brokers = {broker: states.get(broker, "killed") for broker in case.brokers}
+    rows, unjudged = judge(case.found, assignments, brokers)
+    assert {row.broker: row.kept_end for row in rows} == case.kept
+    assert {row.judged_end for row in rows} <= {case.judged_end}
+    assert [row.broker for row in rows if row.is_reference] == [case.reference][: len(rows)]
+    assert unjudged == [
+        Unjudged(reason, holds_back, *NAME, broker) for broker, reason, holds_back in case.unjudged
+    ]
+
+
+def test_rows_are_those_of_the_table() -> None:
+    """A row has the table's columns in their order, and null where nothing is known."""
+    stopped = replica(1, WHOLE, high_watermark=100, log_start=3, recovery_point=90)
+    stray = replace(replica(4, LogFacts.empty()), topic="unknown")
+    compacted = replace(assignment(isr=(1, 2), unsafe=(2,), replicas=(1, 2)), is_compacted=True)
+    rows, _ = judge([stopped, stray], {NAME: compacted}, {1: "stopped", 2: "killed"})
+    assert all(list(asdict(row)) == model.REPLICAS.names for row in rows)
+    assert rows == [
+        ReplicaRow(
+            *(1, "t", 0, True, True, True, True, 3, 0, 100, 5, 100, 90, 100, 100, "stopped"),
+        ),
+        ReplicaRow(
+            *(2, "t", 0, False, False, False, True, None, None, 0, None, None, None, 0),
+            *(100, "killed"),
+        ),
+        ReplicaRow(
+            *(4, "unknown", 0, None, None, True, False, None, None, 0, None, None, None, 0),
+            *(0, "stopped"),
+        ),
+    ]
+
+
+CUTS = {
+    "the same": (log((1, 10), (2, 20)), log((1, 10), (2, 20)), 20),
+    "a shorter one": (log((1, 10), (2, 15)), log((1, 10), (2, 20)), 15),
+    "the leader's is shorter": (log((1, 10), (2, 25)), log((1, 10), (2, 20)), 20),
+    "the leader went on in later epochs": (
+        log((1, 10), (2, 15)),
+        log((1, 10), (2, 20), (4, 30)),
+        15,
+    ),
+    "an epoch that the leader's ended earlier": (
+        log((1, 10), (2, 25)),
+        log((1, 10), (2, 20), (4, 30)),
+        20,
+    ),
+    "an epoch that the leader never saw": (
+        log((1, 10), (3, 25)),
+        log((1, 10), (2, 20), (4, 30)),
+        10,
+    ),
+    "two rounds": (log((1, 10), (3, 12), (5, 25)), log((1, 8), (2, 9), (4, 30)), 8),
+    "all epochs are newer": (log((5, 25), first=3), log((1, 10), (2, 20)), 3),
+    "all epochs are older": (log((1, 25)), log((4, 30), first=20), 20),
+    "nothing here": (LogFacts.empty(7), log((4, 30)), 7),
+    "nothing there": (log((4, 30)), LogFacts.empty(7), 7),
+}
+
+
+@pytest.mark.parametrize(("own", "leader", "end"), CUTS.values(), ids=CUTS)
+def test_where_a_log_is_cut(own: LogFacts, leader: LogFacts, end: int) -> None:
+    """A log is cut where its follower would cut it, by the epochs alone."""
+    assert kept_end(own, leader) == end
+
+
+def test_a_flipped_bit_has_no_say_over_epochs() -> None:
+    """Of epochs that contradict each other those with the most records are believed."""
+    sound = [EpochEnd(2, 300, 300), EpochEnd(4, 1000, 700)]
+    assert ascending(reversed(sound)) == tuple(sound)
+    assert ascending([*sound, EpochEnd(1 << 30, 501, 1)]) == tuple(sound)
+    assert ascending([*sound, EpochEnd(0, 501, 1), EpochEnd(-7, 20, 1)]) == tuple(sound)
+    assert ascending([]) == ()
