@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from minibroker.protocol.constants import INT32_MAX, INT64_MAX
+from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.types import TopicPartition
 
 VERSION: Final = 1
+INT32_MAX: Final = 2**31 - 1
 CLEANUP_POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
 
@@ -83,7 +84,7 @@ def cluster_of(exported: object) -> Cluster:
 
 def _assignments(topic: "_Object") -> list[tuple[TopicPartition, Assignment]]:
     name, topic_id = topic.text("name"), topic.text("id")
-    policy = topic.object("configs").get(CLEANUP_POLICY, "")
+    policy = topic.mapping("configs").get(CLEANUP_POLICY, "")
     is_compacted = COMPACT in str(policy)
     found = []
     for at, value in enumerate(topic.array("partitions")):
@@ -116,7 +117,7 @@ class _Object:
     def number(self, field: str, *, largest: int = INT32_MAX) -> int:
         return self._checked(self._get(field, int), field, largest)
 
-    def object(self, field: str) -> dict[str, Any]:
+    def mapping(self, field: str) -> dict[str, Any]:
         return self._get(field, dict)
 
     def array(self, field: str) -> list[Any]:
