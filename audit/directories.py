@@ -183,30 +183,24 @@ def _read_broker(root: Path) -> BrokerDirectory:
     meta = read_meta(root)
     if isinstance(meta, Unreadable):
         return BrokerDirectory(root, UNKNOWN_BROKER, "", KILLED, (), (), (meta,))
+    state, names = KILLED, list[str]()
     logs: list[LogDirectory] = []
     ignored: list[str] = []
     problems: list[Unreadable] = []
-    state = KILLED
     try:
+        names = sorted(os.listdir(root))
         state = _read_state(root)
-        for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
-            replica = _parse_log_name(meta.broker, entry.name)
-            log = None
-            try:
-                if not entry.is_dir():
-                    continue
-                if replica is not None:
-                    log = _read_log(replica, Path(entry.path), state)
-            except OSError as error:  # of this one only, such as a link to itself
-                log = Unreadable(Path(entry.path), explain(error)) if replica else None
-            if isinstance(log, LogDirectory):
-                logs.append(log)
-            elif isinstance(log, Unreadable):
-                problems.append(log)
-            else:
-                ignored.append(entry.name)
     except OSError as error:
         problems.append(Unreadable(root, explain(error)))
+    for name in names:
+        path, replica = root / name, _parse_log_name(meta.broker, name)
+        log = None if replica is None or os.path.isfile(path) else _read_log(replica, path, state)
+        if isinstance(log, LogDirectory):
+            logs.append(log)
+        elif isinstance(log, Unreadable):
+            problems.append(log)
+        elif os.path.isdir(path) or replica is not None:
+            ignored.append(name.encode(errors="backslashreplace").decode())
     return BrokerDirectory(
         *(root, meta.broker, meta.cluster_id, state),
         *(tuple(logs), tuple(ignored), tuple(problems)),

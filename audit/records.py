@@ -86,12 +86,15 @@ class _Rows:
             columns = decode_columns(batch, header)
         except (InvalidBatch, struct.error):  # the latter: it was cut since it was scanned
             return
-        if header.base_offset < start or header.last_offset >= end:
-            first, behind = (bisect_left(columns.offsets, offset) for offset in (start, end))
-            columns = Columns._make(column[first:behind] for column in columns)
-        for collected, column in zip(self._columns, columns, strict=True):
-            collected.extend(column)
+        if header.last_offset >= OFFSET_END:
+            return
+        if not -OFFSET_END <= min(columns.timestamps) <= max(columns.timestamps) < OFFSET_END:
+            return
         self.bytes += header.size if header.compression == NONE else _count_bytes(columns)
+        first, behind = (bisect_left(columns.offsets, offset) for offset in (start, end))
+        wanted: Sequence[Sequence[Any]] = columns
+        for collected, column in zip(self._columns, wanted, strict=True):
+            collected.extend(column[first:behind])
 
     def take(self) -> pa.RecordBatch:
         """The table of what was collected, and begin anew."""
