@@ -1,0 +1,188 @@
+"""How fast the audit is: whole runs of `minibroker audit run` over directories of several sizes.
+
+    python -m tests.bench.audit loop DIR
+
+reads all segments below DIR in one plain Python loop on one core (CRC-32C and xxh3 of each batch,
+nothing else) and prints the bytes per second as JSON: the yardstick of the audit's scan.
+
+The directories are those of three brokers, written by the broker's log without a process; all
+files are in the page cache. Each figure is of one run: the large ones take most of a minute.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
+
+import xxhash
+from crc32c import crc32c
+
+from minibroker.broker.disk import RealFiles
+from minibroker.broker.log.manager import LogManager
+from minibroker.protocol.constants import BATCH_OVERHEAD_BYTES
+from minibroker.protocol.records.batch import ProducerStamp
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
+from tests import made_cluster
+from tests.bench.rounds import Row, gigabytes, run_module, seconds
+from tests.processes import COMMAND
+
+GB: Final = 1_000_000_000
+CORES: Final = 2
+LIMITS: Final = replace(made_cluster.LIMITS, segment_bytes=256 << 20, index_interval_bytes=4096)
+RUN_S_MAX: Final = 900.0
+_CRC_FROM = 21
+_IDENTITY_FROM = 16
+
+
+class Size(NamedTuple):
+    """All brokers together; `wanted_s` is the aim for a whole run, 0 if there is none."""
+
+    total_bytes: int
+    batch_bytes: int
+    partitions: int
+    wanted_s: float = 0.0
+
+    def __str__(self) -> str:
+        total, batch = self.total_bytes / GB, self.batch_bytes // 1024
+        return f"{total:g} GB of {batch} KB batches, {self.partitions} partitions"
+
+
+SIZES: Final = (
+    Size(GB, 64 * 1024, 12),
+    Size(4 * GB, 64 * 1024, 12, wanted_s=30.0),
+    Size(GB, 1024, 12),
+    Size(4 * GB, 1024, 12),
+    Size(GB, 64 * 1024, 300),
+)
+MASTERS: Final = ("local[2]", "local-cluster[2,1,1024]")
+
+
+def sizes() -> Iterator[Row]:
+    """How the time grows with data and with partitions."""
+    for size in SIZES:
+        with directories(size) as root:
+            found = audited(root, MASTERS[0])
+            loop = run_module("audit", "loop", root)["bytes_per_s"]
+            scan = found["bytes"] / found["scan_s"]
+            yield Row(
+                name=f"audit of {size}: all of it, session and report too",
+                ours=seconds(found["all_s"]),
+                yardstick="is wanted",
+                theirs=seconds(size.wanted_s) if size.wanted_s else "",
+                wanted=f"< {size.wanted_s:g} s" if size.wanted_s else "",
+                is_met=found["all_s"] < size.wanted_s if size.wanted_s else None,
+            )
+            yield Row(
+                name=f"its scan, {CORES} cores",
+                ours=gigabytes(scan),
+                yardstick="a Python loop over the same files, 1 core",
+                theirs=gigabytes(loop),
+                ratio=f"{scan / loop:.2f}",
+            )
+
+
+def masters() -> Iterator[Row]:
+    """The same directories with Spark's executors in processes of their own."""
+    with directories(SIZES[0]) as root:
+        inside, outside = (audited(root, master) for master in MASTERS)
+        yield Row(
+            name=f"audit of {SIZES[0]} on {MASTERS[1]}",
+            ours=seconds(outside["all_s"]),
+            yardstick=MASTERS[0],
+            theirs=seconds(inside["all_s"]),
+            ratio=f"{outside['all_s'] / inside['all_s']:.2f}",
+        )
+
+
+@contextmanager
+def directories(size: Size) -> Iterator[Path]:
+    """Three brokers' directories that hold so much, and `cluster.json`."""
+    with TemporaryDirectory(prefix="minibroker-bench-") as name:
+        root = Path(name)
+        first = root / "broker-1"
+        manager = LogManager(RealFiles(), first, LIMITS)
+        manager.start("boot", made_cluster.CLUSTER_ID, 1, made_cluster.NOW_MS)
+        each = size.total_bytes // len(made_cluster.NODES) // size.partitions
+        for number in range(size.partitions):
+            fill(manager, number, each, size.batch_bytes)
+        manager.close({name: log.log_end for name, log in manager.logs.items()})
+        for node in made_cluster.NODES[1:]:
+            copy = root / f"broker-{node}"
+            shutil.copytree(first, copy)
+            meta = copy / "meta.properties"
+            meta.write_text(meta.read_text().replace("node.id=1\n", f"node.id={node}\n"))
+        (root / made_cluster.EXPORT).write_text(json.dumps(made_cluster.described(size.partitions)))
+        yield root
+
+
+def fill(manager: LogManager, partition: int, log_bytes: int, batch_bytes: int) -> None:
+    """One log of one producer, in batches of one size."""
+    now_ms, name = made_cluster.NOW_MS, TopicPartition(made_cluster.TOPIC, partition)
+    log = manager.create(name, made_cluster.TOPIC_ID, LIMITS, now_ms)
+    records = [(now_ms, None, bytes(100), ())] * max(1, batch_bytes // 110)
+    for number in range(log_bytes // batch_bytes):
+        producer = ProducerStamp(partition, 0, number * len(records) % (1 << 31))
+        batch = encode_batch(records, producer=producer)
+        log.append_as_leader(memoryview(batch), 0, now_ms)
+
+
+def audited(root: Path, master: str) -> dict[str, float]:
+    """Run the audit in a process of its own; it must find nothing."""
+    out = root / "report"
+    arguments = ["audit", "run", *sorted(root.glob("broker-*")), "--master", master]
+    arguments += ["--cluster", root / made_cluster.EXPORT, "--out", out]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=RUN_S_MAX
+    )
+    all_s = time.monotonic() - began
+    if done.returncode:
+        raise AssertionError(f"exit code {done.returncode}:\n{done.stdout}{done.stderr}")
+    summary = json.loads((out / "summary.json").read_text())
+    stages = {stage["name"]: stage["seconds"] for stage in summary["stages"]}
+    return {
+        "all_s": all_s,
+        "scan_s": stages["reading the logs"],
+        "bytes": summary["sizes"]["bytes"],
+    }
+
+
+def loop(root: Path) -> float:
+    """Bytes per second of the plainest reader that checks and hashes each batch."""
+    total, began = 0, time.perf_counter()
+    for path in sorted(root.glob("broker-*/*/*.log")):
+        view = path.read_bytes()
+        position = 0
+        while position < len(view):
+            length = int.from_bytes(view[position + 8 : position + 12], "big")
+            end = position + BATCH_OVERHEAD_BYTES + length
+            stored = int.from_bytes(view[position + 17 : position + 21], "big")
+            batch = memoryview(view)[position:end]
+            assert crc32c(batch[_CRC_FROM:]) == stored
+            xxhash.xxh3_64_intdigest(batch[_IDENTITY_FROM:])
+            position = end
+        total += position
+    return total / (time.perf_counter() - began)
+
+
+def main() -> None:
+    """The yardstick, in a process of its own."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["loop"])
+    parser.add_argument("root", type=Path)
+    print(json.dumps({"bytes_per_s": loop(parser.parse_args().root)}))
+
+
+MEASURES: Final = (sizes, masters)
+
+if __name__ == "__main__":
+    sys.exit(main())
