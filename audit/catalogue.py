@@ -107,6 +107,9 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     ),
 }
 
+# Those that one may ask for; the others come to light whatever is asked, while the inputs are read.
+CHOSEN: Final = tuple(name for name in DESCRIBED if name != "checkpoint")
+
 
 def in_words(finding: Finding) -> str:
     """A finding as half a sentence, such as `the replicas of t-0 part at offset 9 on broker 2`."""

@@ -242,7 +242,7 @@ class Summary:
         reasons = [unjudged for unjudged in self.unjudged if unjudged.holds_back]
         records = sum(unjudged.records or 0 for unjudged in reasons)
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
-        more = f" (and {len(reasons) - 1:,} more reasons)" if len(reasons) > 1 else ""
+        more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         lesser = f"; {self._found()}" if self._found() else "; what could be judged is sound"
         return f"{what}{reasons[0].reason}{more}{lesser}"
 

@@ -69,6 +69,7 @@ def _findings(findings: Sequence[Finding], places: Places) -> Iterator[str]:
 def shown_progress() -> Iterator[Listener]:
     """What a run tells its progress: a bar on a terminal, else a line now and then."""
     if sys.stderr is None or not sys.stderr.isatty():
+        note("starting Spark ...")
         yield _Lines().show
         return
     from rich.console import Console
