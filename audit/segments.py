@@ -43,7 +43,7 @@ ROWS_MAX: Final = 8192
 WINDOW_BYTES: Final = 1 << 20
 HOP_BYTES: Final = 16 << 10
 # What a search may read for checksums that turn out wrong, in one file; then it gives up.
-SEARCH_BYTES_MAX: Final = 1 << 30
+SEARCH_BYTES_MAX: Final = 256 << 20
 
 _LENGTH_AT = 8
 _LENGTH_AND_MAGIC = struct.Struct(">i4xb")  # from there on
@@ -224,9 +224,9 @@ class _Scan:
             if rows.end == before and not self._take_large(view):
                 problem = self._explain(view)
                 rows.drop_wrong()
-                end = self._find(before + 1)
                 if rows.end < before:
                     problem = "its checksum is wrong, and it leads to no batch"
+                end = self._find(rows.end + 1)
                 if rows.count:
                     yield rows.take()
                 yield rows.tear(end, problem)
@@ -351,24 +351,26 @@ def _hop(window: _Window) -> Located | None:
     return Located(np.array(positions, np.int64), last_offset, fields["max_timestamp"].astype("i8"))
 
 
-def _find_headers(view: memoryview, room: int) -> list[tuple[int, int, int]]:
+def _find_headers(view: memoryview, room: int) -> Iterator[tuple[int, int, int]]:
     """Where in a view headers may begin, with the size and the CRC that they name.
 
     `room` is how many bytes of the file are left from the view on. Only what cannot be a header is
     left out, by what is cheap to see; of random bytes, one position in a million is not.
     """
-    data = np.frombuffer(view, np.uint8)
+    data = np.array(view)  # the view dies when a checksum is computed
     count = len(data) - BATCH_HEADER_BYTES + 1
     is_header = data[_MAGIC_AT : _MAGIC_AT + count] == MAGIC
     is_header &= data[_ATTRIBUTES_AT : _ATTRIBUTES_AT + count] == 0
-    starts = np.flatnonzero(is_header)
-    headers = data[starts[:, None] + np.arange(BATCH_HEADER_BYTES)].view(_HEADER)[:, 0]
-    size = headers["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES
-    delta = headers["last_offset_delta"].astype(np.int64)
-    good = (size >= BATCH_HEADER_BYTES) & (starts + size <= room)
-    good &= (headers["attributes"] <= _ATTRIBUTES_MAX) & (delta >= 0)
-    good &= (headers["record_count"] >= 0) & (headers["record_count"] <= delta + 1)
-    good &= (headers["producer_id"] >= -1) & (headers["producer_epoch"] >= -1)
-    good &= headers["base_sequence"] >= -1
-    found = (starts[good], size[good], headers["crc"][good])
-    return list(zip(*(column.tolist() for column in found), strict=True))
+    all_starts = np.flatnonzero(is_header)
+    for first in range(0, len(all_starts), ROWS_MAX):
+        starts = all_starts[first : first + ROWS_MAX]
+        headers = data[starts[:, None] + np.arange(BATCH_HEADER_BYTES)].view(_HEADER)[:, 0]
+        size = headers["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES
+        delta = headers["last_offset_delta"].astype(np.int64)
+        good = (size >= BATCH_HEADER_BYTES) & (starts + size <= room)
+        good &= (headers["attributes"] <= _ATTRIBUTES_MAX) & (delta >= 0)
+        good &= (headers["record_count"] >= 0) & (headers["record_count"] <= delta + 1)
+        good &= (headers["producer_id"] >= -1) & (headers["producer_epoch"] >= -1)
+        good &= headers["base_sequence"] >= -1
+        found = (starts[good], size[good], headers["crc"][good])
+        yield from zip(*(column.tolist() for column in found), strict=True)
