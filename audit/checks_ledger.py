@@ -1,54 +1,351 @@
-"""Checks of what clients were told against what the replicas hold."""
+"""Checks of what clients were told against what the replicas hold, and how much of it was judged.
 
-from collections.abc import Callable, Mapping
+What an acknowledgement was worth depends on the `acks` that were asked for: with all, every
+replica in the ISR has the record, and its absence is an error. With 1 or 0 a failover may lose it:
+a warning, as is all that a replica outside the ISR lacks. Where nobody knows the ISR, a replica
+that ends early may be outside it, if another one goes further.
+
+A client is not always told where its record went (acks=0; a repetition that the broker no longer
+remembers). Equal records are then counted: a partition must hold as many as were acknowledged, and
+no more than were sent. Counting is also how duplicates are found, since programs may well send
+equal records. A ledger without an end is that of a program that may have sent more than it says.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql.functions import (
+    array_max,
+    array_sort,
+    bool_and,
+    bool_or,
+    coalesce,
+    col,
+    collect_list,
+    concat,
+    concat_ws,
+    count,
+    format_string,
+    lit,
+    min_by,
+    struct,
+    when,
+)
+from pyspark.sql.functions import max as max_
+from pyspark.sql.functions import min as min_
+from pyspark.sql.functions import slice as slice_
+from pyspark.sql.functions import sum as sum_
 
-from minibroker.audit.findings import as_findings
+from minibroker.audit.findings import as_findings, in_sync, severity
+from minibroker.audit.ledger import ACKS_ALL, Event
 from minibroker.audit.model import Tables
 from minibroker.audit.summary import LedgerCounts, Unjudged
+from minibroker.audit.told import (
+    LOG,
+    PARTITION,
+    PLACE,
+    State,
+    Told,
+    kept,
+    suspects,
+    told,
+    uncounted,
+)
+
+_OFFSETS_TOLD_MAX: Final = 10
+_WRONG: Final = (State.ABSENT, State.OTHER)
 
 
 def lost_write(tables: Tables) -> DataFrame:
-    """Acknowledged records in whose place a replica holds nothing, or another record."""
-    return as_findings("lost-write", _none(tables))
+    """Acknowledged records in whose place a replica holds nothing, or another record.
+
+    Those without a place are one finding a replica.
+    """
+    known = told(tables)
+    acked = _states(known, [Event.ACKED], _WRONG)
+    placed = _by_place(acked, "acks").withColumns(
+        {
+            "severity": severity(in_sync() & _is_acks_all()),
+            "detail": concat(_acknowledged(), lit(": "), _what_is_there()),
+        }
+    )
+    counted = uncounted(known).where("missing > 0 AND is_judged").groupBy(*LOG, "in_isr", "acks")
+    lacking = counted.agg(sum_("missing").alias("count"), min_("first").alias("first")).withColumns(
+        {
+            "offset": lit(None).cast("bigint"),
+            "severity": severity(in_sync() & _is_acks_all()),
+            "detail": format_string(
+                "%s records without an offset are not there, by counting equal ones; %s",
+                format_string("%,d", "count"),
+                _acknowledged(),
+            ),
+        }
+    )
+    columns = [*LOG, "offset", "severity", "detail"]
+    return as_findings("lost-write", placed.select(columns).unionByName(lacking.select(columns)))
 
 
 def unseen(tables: Tables) -> DataFrame:
-    """Acknowledged records behind the end of a replica."""
-    return as_findings("unseen", _none(tables))
-
-
-def duplicate(tables: Tables) -> DataFrame:
-    """Records of which a replica holds more copies than were sent."""
-    return as_findings("duplicate", _none(tables))
-
-
-def inconsistent_offsets(tables: Tables) -> DataFrame:
-    """Offsets that were told with two values."""
-    return as_findings("inconsistent-offsets", _none(tables))
+    """Acknowledged records behind the end of a replica: one finding for each and its `acks`."""
+    found = _behind(_states(told(tables), [Event.ACKED], [State.BEHIND]), "acks")
+    return as_findings(
+        "unseen",
+        found.withColumns(
+            {
+                "severity": severity(col("is_promised") & _is_acks_all()),
+                "detail": concat(_acknowledged(), lit(": "), _what_is_behind()),
+            }
+        ),
+    )
 
 
 def aborted_read(tables: Tables) -> DataFrame:
-    """Records that a consumer was shown, and a replica does not hold."""
-    return as_findings("aborted-read", _none(tables))
+    """Records that a consumer was shown, and that a replica does not hold in their place."""
+    known = told(tables)
+    shown = [Event.SHOWN, Event.SHOWN_OFFSET]
+    seen = concat(lit("shown to a consumer ("), _first(), lit("): "))
+    wrong = _by_place(_states(known, shown, _WRONG)).withColumns(
+        {"severity": severity(in_sync()), "detail": concat(seen, _what_is_there())}
+    )
+    behind = _behind(_states(known, shown, [State.BEHIND])).withColumns(
+        {"severity": severity(col("is_promised")), "detail": concat(seen, _what_is_behind())}
+    )
+    columns = [*LOG, "offset", "severity", "detail"]
+    return as_findings("aborted-read", wrong.select(columns).unionByName(behind.select(columns)))
+
+
+def inconsistent_offsets(tables: Tables) -> DataFrame:
+    """Offsets that clients were told with two values."""
+    tellings = told(tables).tellings.where(
+        col("offset").isNotNull() & col("event").isin(Event.ACKED, Event.SHOWN)
+    )
+    places = tellings.groupBy(*PLACE).agg(
+        min_("content").alias("low"),
+        max_("content").alias("high"),
+        # A reader is shown what is committed, whatever was asked for.
+        bool_and((col("event") == Event.SHOWN.value) | _is_acks_all()).alias("is_promised"),
+    )
+    lines = tellings.join(places.where("low != high"), [*PLACE])
+    first = min_(struct("ledger", "line", "event"))
+    each = lines.groupBy(*PLACE, "is_promised", "content").agg(first.alias("first"))
+    told_as = format_string("%s in %s line %d", "first.event", "first.ledger", "first.line")
+    found = each.groupBy(*PLACE, "is_promised").agg(
+        array_sort(collect_list(told_as)).alias("lines"), count("*").alias("count")
+    )
+    detail = concat(
+        format_string("told as %d different records: ", "count"),
+        concat_ws("; ", slice_("lines", 1, _OFFSETS_TOLD_MAX)),
+    )
+    return as_findings(
+        "inconsistent-offsets",
+        found.withColumns(
+            {
+                "broker": lit(None).cast("int"),
+                "severity": severity(col("is_promised")),
+                "detail": detail,
+            }
+        ),
+    )
+
+
+def duplicate(tables: Tables) -> DataFrame:
+    """Records of which a replica holds more equal ones than the ledgers say were sent."""
+    known = told(tables)
+    stored = kept(known)
+    record = [*PARTITION, "content"]
+    copies = stored.groupBy(*LOG, "in_isr", "content").agg(count("*").alias("copies"))
+    sent = known.tellings.where(col("event").isin(Event.ACKED, Event.FAILED))
+    tellings = sent.groupBy(*record).agg(
+        count("*").alias("sent"),
+        min_(struct("ledger", "line")).alias("first"),
+        bool_and(_is_acks_all() & col("is_complete")).alias("is_promised"),
+    )
+    # Kafka's tool does not say of a failed record which partition it was for.
+    anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
+    more = anywhere.agg(count("*").alias("sent_anywhere"))
+    found = (
+        copies.where("copies > 1")
+        .join(tellings, record)
+        .where("copies > sent")
+        .join(more, ["topic", "content"], "left")
+        .withColumn("sent", col("sent") + coalesce("sent_anywhere", lit(0)))
+        .where("copies > sent")
+        .drop("in_isr")
+    )
+    acked = known.tellings.where(col("event") == Event.ACKED.value).select(*PLACE, "content")
+    places = (
+        stored.join(found, [*LOG, "content"])
+        .join(acked.distinct().withColumn("is_told", lit(True)), [*PLACE, "content"], "left")
+        .groupBy(*LOG, "in_isr", "content", "copies", "sent", "first", "is_promised")
+        .agg(
+            array_sort(collect_list("offset")).alias("offsets"),
+            min_(when(col("is_told").isNull(), col("offset"))).alias("untold"),
+        )
+    )
+    return as_findings("duplicate", _duplicates_told(places))
 
 
 def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
-    """How many of the ledger's records were judged, and why the others were not."""
-    return LedgerCounts(0, 0, 0), ()
+    """How many acknowledged records were judged and are there, and what was not judged, and why.
+
+    A record is there if every replica in the ISR has it. What cannot be read of a ledger is among
+    what was not judged.
+    """
+    known = told(tables)
+    events = {row.event: row["count"] for row in known.tellings.groupBy("event").count().collect()}
+    acked = known.placed.where(col("event") == Event.ACKED.value)
+    judged = present = acked.where("is_sound").count()
+    unjudged = list(_lines_not_read(known))
+    for row in _judged_singly(known).collect():
+        if row.reason is None:
+            judged += row["count"]
+            present += row["count"] if row.is_held else 0
+        else:
+            unjudged.append(_unjudged(row, _REASONS[row.reason], row["count"]))
+    for row in _judged_by_counting(known).collect():
+        judged += row.unplaced - row.unjudged
+        present += row.unplaced - row.unjudged - row.missing
+        if row.unjudged:
+            unjudged.append(_unjudged(row, _REASON_UNCOUNTED, row.unjudged))
+    shown = events.get(Event.SHOWN, 0)
+    return LedgerCounts(events.get(Event.ACKED, 0), judged, present, shown), tuple(unjudged)
 
 
-def _none(tables: Tables) -> DataFrame:
-    return tables.replicas.select(
-        "topic",
-        "partition",
-        "broker",
-        F.lit("error").alias("severity"),
-        F.lit("").alias("detail"),
-    ).limit(0)
+_REASONS: Final = {
+    State.GONE: "acknowledged records lie below the log start of a replica",
+    State.AHEAD: "acknowledged records lie above the high watermark of a log that grows",
+    State.MISSING: "acknowledged records are of a partition without a replica at hand",
+}
+_REASON_UNCOUNTED: Final = (
+    "acknowledged without an offset, and fewer equal records are there than were acknowledged; "
+    "the others may be deleted, or not yet committed"
+)
+
+
+def _unjudged(row: Row, reason: str, records: int) -> Unjudged:
+    return Unjudged(reason, True, row.topic, row.partition, None, records)
+
+
+def _judged_singly(known: Told) -> DataFrame:
+    """How many acknowledged records with an offset, of those not sound on all replicas."""
+    is_unjudged = ~col("state").isin(*(state.value for state in State if state.is_judged))
+    reason = max_(when(in_sync() & is_unjudged, col("state")))
+    nobody = when(~bool_or(in_sync()), State.MISSING.value)
+    records = (
+        suspects(known)
+        .where(col("event") == Event.ACKED.value)
+        .groupBy("ledger", "line", *PARTITION)
+        .agg(
+            coalesce(reason, nobody).alias("reason"),
+            bool_and(~in_sync() | (col("state") == State.HELD.value)).alias("is_held"),
+        )
+    )
+    return records.groupBy(*PARTITION, "reason", "is_held").count().orderBy(*PARTITION, "reason")
+
+
+def _judged_by_counting(known: Told) -> DataFrame:
+    """How many acknowledged records without an offset, by partition."""
+    is_missing = in_sync() & (col("missing") > 0)
+    records = (
+        uncounted(known)
+        .groupBy(*PARTITION, "content", "unplaced")
+        .agg(
+            max_(when(is_missing & col("is_judged"), col("missing")).otherwise(0)).alias("missing"),
+            max_(when(is_missing & ~col("is_judged"), col("missing")).otherwise(0)).alias(
+                "unjudged"
+            ),
+        )
+    )
+    counts = {name: sum_(name).alias(name) for name in ("unplaced", "missing", "unjudged")}
+    return records.groupBy(*PARTITION).agg(*counts.values()).orderBy(*PARTITION)
+
+
+def _lines_not_read(known: Told) -> Iterator[Unjudged]:
+    bad = known.tellings.where(col("event").isin(Event.TORN.value, Event.UNREADABLE.value))
+    counts = bad.groupBy("ledger", "event").agg(
+        count("*").alias("count"), min_("line").alias("line")
+    )
+    for row in counts.orderBy("ledger", "event").collect():
+        if row.event == Event.TORN:
+            what = "cut off, as by a program that was killed"
+        else:
+            what = "not what a ledger holds"
+        text = f"{row.ledger}: {row['count']:,} lines are {what}, the first is line {row.line:,}"
+        yield Unjudged(text, row.event == Event.UNREADABLE, records=row["count"])
+
+
+# -- rows of one kind of fault, and the words for them
+
+
+def _states(known: Told, events: Sequence[Event], states: Sequence[State]) -> DataFrame:
+    return suspects(known).where(col("event").isin(*events) & col("state").isin(*states))
+
+
+def _by_place(tellings: DataFrame, *more: str) -> DataFrame:
+    """One row for a place on a replica, however often it was told."""
+    first = min_(struct("ledger", "line")).alias("first")
+    return tellings.groupBy(*LOG, "in_isr", "offset", "state", *more).agg(first)
+
+
+def _behind(tellings: DataFrame, *more: str) -> DataFrame:
+    """One row for a replica that ends before places that were told.
+
+    `is_promised` if it must have them: it is in the ISR, or, if nobody knows, no other goes on.
+    """
+    is_promised = coalesce("in_isr", col("offset") >= col("farthest")).alias("is_promised")
+    places = tellings.groupBy(*LOG, "log_end", "offset", is_promised, *more).agg(
+        min_(struct("ledger", "line")).alias("first")
+    )
+    return places.groupBy(*LOG, "log_end", "is_promised", *more).agg(
+        min_("offset").alias("offset"),
+        min_by("first", "offset").alias("first"),
+        count("*").alias("count"),
+    )
+
+
+def _is_acks_all() -> Column:
+    return col("acks") == ACKS_ALL
+
+
+def _first() -> Column:
+    return format_string("%s line %d", "first.ledger", "first.line")
+
+
+def _acknowledged() -> Column:
+    acks = when(_is_acks_all(), "all").otherwise(col("acks").cast("string"))
+    return concat(lit("acknowledged with acks="), acks, lit(" ("), _first(), lit(")"))
+
+
+def _what_is_there() -> Column:
+    is_absent = col("state") == State.ABSENT.value
+    return when(is_absent, "no record is there").otherwise("another record is there")
+
+
+def _what_is_behind() -> Column:
+    several = format_string("%,d records from here on", "count")
+    which = when(col("count") == 1, "this record").otherwise(several)
+    return concat(which, format_string(" behind the log end %,d", "log_end"))
+
+
+def _duplicates_told(places: DataFrame) -> DataFrame:
+    """A row a record that is there too often, at the first place that nobody was told."""
+    offsets = concat_ws(", ", slice_("offsets", 1, _OFFSETS_TOLD_MAX))
+    detail = concat(
+        format_string("%,d equal records at offsets ", "copies"),
+        offsets,
+        when(col("copies") > _OFFSETS_TOLD_MAX, ", ...").otherwise(""),
+        format_string(", of which %,d were sent (", "sent"),
+        _first(),
+        lit(")"),
+    )
+    return places.withColumns(
+        {
+            "offset": coalesce("untold", array_max("offsets")),
+            "severity": severity(in_sync() & col("is_promised")),
+            "detail": detail,
+        }
+    )
 
 
 CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {

@@ -21,11 +21,11 @@ hundredth of what parsing costs. The paths must mean the same on all machines of
 """
 
 import json
+import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from os import SEEK_CUR, fstat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 1 << 20
-_ACKS_ALL: Final = -1
+ACKS_ALL: Final = -1
 _INT32: Final = range(2**31)
 _INT64: Final = range(2**63)
 
@@ -75,10 +75,10 @@ def ledger_chunks(
     """What to read of these files, and for each that cannot be read a sentence that says why."""
     chunks: list[Chunk] = []
     problems = []
-    for path in paths:
+    for path in dict.fromkeys(map(os.path.realpath, paths)):  # each tells once
         try:
-            with path.open("rb") as file:
-                chunks += _chunks_of(str(path), file, chunk_bytes)
+            with open(path, "rb") as file:
+                chunks += _chunks_of(path, file, chunk_bytes)
         except OSError as error:
             problems.append(f"the ledger {path} cannot be read: {error.strerror or error}")
     return chunks, problems
@@ -119,7 +119,7 @@ def ledger_rows(ledger: str, lines: Iterable[bytes], first_line: int = 1) -> pa.
 
 
 def _chunks_of(path: str, file: IO[bytes], chunk_bytes: int) -> list[Chunk]:
-    status = fstat(file.fileno())
+    status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise OSError("it is no file")
     chunks = []
@@ -140,7 +140,7 @@ def _count_lines(file: IO[bytes], size: int) -> int:
     while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
         count += block.count(b"\n")
         size -= len(block)
-    file.seek(-1, SEEK_CUR)  # where a line ends just there, there the chunk ends
+    file.seek(-1, os.SEEK_CUR)  # where a line ends just there, there the chunk ends
     is_between = file.read(1) == b"\n"
     return count if is_between else count + file.readline().endswith(b"\n")
 
@@ -216,7 +216,7 @@ _READERS: Final[dict[str, Callable[[dict[str, Any]], list[Row]]]] = {
 def _row(event: Event, told: dict[str, Any], partition: int | None, offset: int | None) -> Row:
     topic = told["topic"]
     topic.encode()  # raises for what is no text
-    acks, timestamp = told.get("acks", _ACKS_ALL), told.get("timestamp")
+    acks, timestamp = told.get("acks", ACKS_ALL), told.get("timestamp")
     return (
         event.value,
         None if acks is None else _number(acks, range(-1, 2)),
