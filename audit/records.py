@@ -86,10 +86,9 @@ class _Rows:
             columns = decode_columns(batch, header)
         except (InvalidBatch, struct.error):  # the latter: it was cut since it was scanned
             return
-        if header.last_offset >= OFFSET_END:
-            return
-        if not -OFFSET_END <= min(columns.timestamps) <= max(columns.timestamps) < OFFSET_END:
-            return
+        times = columns.timestamps or [OFFSET_END]
+        if min(times) < -OFFSET_END or max(header.last_offset, max(times)) >= OFFSET_END:
+            return  # nor what 64 bits do not hold
         self.bytes += header.size if header.compression == NONE else _count_bytes(columns)
         first, behind = (bisect_left(columns.offsets, offset) for offset in (start, end))
         wanted: Sequence[Sequence[Any]] = columns
