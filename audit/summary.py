@@ -240,7 +240,7 @@ class Summary:
 
     def _held_back(self) -> str:
         reasons = [unjudged for unjudged in self.unjudged if unjudged.holds_back]
-        records = sum(unjudged.records or 0 for unjudged in reasons)
+        records = self.ledger.acknowledged - self.ledger.judged if self.ledger else 0
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
         more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         lesser = f"; {self._found()}" if self._found() else "; what could be judged is sound"

@@ -94,7 +94,8 @@ def test_findings_are_told_with_the_worst_one() -> None:
 
 def test_a_verdict_that_is_held_back_says_why() -> None:
     """It counts the acknowledged records, and leaves no doubt that this is not clean."""
-    summary = Summary(started_at_ms=0, unjudged=(SAID, HELD_BACK, HELD_BACK))
+    ledger = LedgerCounts(acknowledged=20, judged=6, present=6)
+    summary = Summary(started_at_ms=0, ledger=ledger, unjudged=(SAID, HELD_BACK, HELD_BACK))
     assert summary.sentence == (
         "Could not check: 14 acknowledged records not judged; the log of broker 3 is not at hand"
         " (and 1 more reason); what could be judged is sound."
