@@ -5,9 +5,13 @@ the same code, whether it was installed from a wheel or stands in a working tree
 have other names: `audit/` is `minibroker.audit`). Only what the audit imports goes in. An archive
 must list its directories, or `minibroker`, which has no `__init__.py`, is not found in it; and its
 name must end in `.zip`, or Spark's workers do not look into it.
+
+`python -m minibroker.audit.packaging DIR` writes the zip and `submit.py`, for `spark-submit`.
 """
 
 import importlib
+import shutil
+import sys
 import zipfile
 from pathlib import Path
 from typing import Final
@@ -33,3 +37,18 @@ def write_package(path: Path) -> Path:
                 else:
                     archive.write(file, name)
     return path
+
+
+def main() -> None:
+    """Write what `spark-submit` needs into the directory that is named."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m minibroker.audit.packaging DIR")
+    directory = Path(sys.argv[1])
+    directory.mkdir(parents=True, exist_ok=True)
+    package = write_package(directory / "minibroker.zip")
+    submit = shutil.copy(Path(__file__).with_name("submit.py"), directory)
+    print(f"spark-submit --py-files {package} {submit} DATA_DIR... --out OUT")
+
+
+if __name__ == "__main__":
+    main()

@@ -21,6 +21,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -181,7 +182,7 @@ class Selection:
 
     def choose(self, pieces: Sequence[Piece]) -> Iterator[Piece]:
         """Those segments that can hold what is wanted, going by their names."""
-        for piece, after in zip(pieces, [*pieces[1:], None], strict=True):
+        for piece, after in zip_longest(pieces, pieces[1:]):
             replica, segment = piece
             if any(getattr(replica, name) not in kept for name, kept in self.values.items()):
                 continue

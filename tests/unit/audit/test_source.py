@@ -80,6 +80,7 @@ def test_offsets_choose_segments(filters: list[Filter], bases: list[int]) -> Non
     """A segment goes up to the next one's name; the last one of a log has no end."""
     pieces = [piece(0), piece(10), piece(20), piece(0, partition=1), piece(30, partition=1)]
     assert [piece.segment.base_offset for piece in chosen(filters, pieces)] == bases
+    assert chosen(filters, []) == []
 
 
 def test_what_cannot_be_done_here_is_left_to_spark() -> None:
