@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 from numpy.typing import NDArray
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_digest
 
 from minibroker.audit.checkpoints import explain
 from minibroker.audit.directories import Replica, SegmentFile
@@ -139,13 +139,12 @@ class _Rows:
 
     def _begin(self) -> None:
         self.headers = bytearray()
-        self.positions: list[int] = []
+        self.identities = bytearray()
         self.crcs: list[int] = []
-        self.identities: list[int] = []
 
     @property
     def count(self) -> int:
-        return len(self.positions)
+        return len(self.crcs)
 
     @property
     def is_last_right(self) -> bool:
@@ -156,21 +155,27 @@ class _Rows:
     def drop_wrong(self) -> None:
         """Take back the last batches whose CRC is wrong: what is behind them is no batch."""
         while self.count and not self.is_last_right:
-            del self.headers[-BATCH_HEADER_BYTES:], self.crcs[-1], self.identities[-1]
-            self.end = self.positions.pop()
+            self.end -= (
+                BATCH_OVERHEAD_BYTES
+                + _LENGTH_AND_MAGIC.unpack_from(
+                    self.headers, len(self.headers) - BATCH_HEADER_BYTES + _LENGTH_AT
+                )[0]
+            )
+            del self.headers[-BATCH_HEADER_BYTES:], self.identities[-8:], self.crcs[-1]
 
     def take(self) -> pa.RecordBatch:
         """The table of the batches that were collected, and begin anew."""
-        fields = np.frombuffer(bytes(self.headers), _HEADER)
+        fields = np.frombuffer(self.headers, _HEADER)
+        sizes = fields["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES
         known = {
             **self._fixed,
-            "position": np.array(self.positions, np.int64),
-            "size": fields["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES,
+            "position": self.end - np.cumsum(sizes[::-1])[::-1],
+            "size": sizes,
             "last_offset": _add_offsets(fields["base_offset"], fields["last_offset_delta"]),
             "count": fields["record_count"],
             "crc_stored": fields["crc"],
             "crc_computed": np.array(self.crcs, np.int64),
-            "identity": np.array(self.identities, np.uint64).view(np.int64),
+            "identity": np.frombuffer(self.identities, ">i8"),
             "torn": False,
             "problem": None,
         }
@@ -237,8 +242,7 @@ class _Scan:
         """Collect the batches that are whole in a view, which begins behind the last one."""
         rows = self._rows
         headers, start = rows.headers, rows.end
-        add_position, add_crc = rows.positions.append, rows.crcs.append
-        add_identity = rows.identities.append
+        identities, add_crc = rows.identities, rows.crcs.append
         unpack = _LENGTH_AND_MAGIC.unpack_from
         at, end = 0, len(view)
         last = end - BATCH_HEADER_BYTES
@@ -248,9 +252,8 @@ class _Scan:
             if magic != MAGIC or length < _LENGTH_MIN or behind > end:
                 break
             headers += view[at : at + BATCH_HEADER_BYTES]
-            add_position(start + at)
             add_crc(crc32c(view[at + _ATTRIBUTES_AT : behind]))
-            add_identity(xxh3_64_intdigest(view[at + _MAGIC_AT : behind]))
+            identities += xxh3_64_digest(view[at + _MAGIC_AT : behind])
             at = behind
         rows.end = start + at
 
@@ -268,13 +271,12 @@ class _Scan:
         if end > self._window.end:
             return False
         rows.headers += header
-        rows.positions.append(start)
         rows.crcs.append(crc)
-        rows.identities.append(identity)
+        rows.identities += identity
         rows.end = end
         return True
 
-    def _digest(self, start: int, end: int) -> tuple[int, int]:
+    def _digest(self, start: int, end: int) -> tuple[int, bytes]:
         """CRC and identity of a batch of any size, a window at a time."""
         crc, identity = 0, xxh3_64()
         position = start + _ATTRIBUTES_AT
@@ -284,7 +286,7 @@ class _Scan:
             crc = crc32c(view, crc)
             identity.update(view)
             position += len(view)
-        return crc, identity.intdigest()
+        return crc, identity.digest()
 
     def _explain(self, view: memoryview) -> str:
         """Why the bytes of a view begin with no batch."""
@@ -329,7 +331,7 @@ def locate_batches(segment: SegmentFile) -> Located:
 
 def _hop(window: _Window) -> Located | None:
     """The batches by their headers; None if a header leads nowhere."""
-    headers, positions = bytearray(), []
+    headers = bytearray()
     unpack = _LENGTH_AND_MAGIC.unpack_from
     start, size = 0, HOP_BYTES
     while start < window.end:
@@ -340,7 +342,6 @@ def _hop(window: _Window) -> Located | None:
             if magic != MAGIC or length < _LENGTH_MIN:
                 return None
             headers += view[at : at + BATCH_HEADER_BYTES]
-            positions.append(start + at)
             at += BATCH_OVERHEAD_BYTES + length
         start += at
         if at == 0 or start > window.end:
@@ -348,7 +349,8 @@ def _hop(window: _Window) -> Located | None:
         size = HOP_BYTES if at < 2 * HOP_BYTES else BATCH_HEADER_BYTES
     fields = np.frombuffer(headers, _HEADER)
     last_offset = _add_offsets(fields["base_offset"], fields["last_offset_delta"])
-    return Located(np.array(positions, np.int64), last_offset, fields["max_timestamp"].astype("i8"))
+    sizes = fields["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES
+    return Located(np.cumsum(sizes) - sizes, last_offset, fields["max_timestamp"].astype("i8"))
 
 
 def _find_headers(view: memoryview, room: int) -> Iterator[tuple[int, int, int]]:

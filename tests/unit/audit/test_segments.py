@@ -233,7 +233,7 @@ def test_an_empty_file(tmp_path):
     assert read_file(tmp_path / "log", b"") == []
 
 
-@pytest.mark.parametrize("kind", ["missing", "directory", "pipe", "link"])
+@pytest.mark.parametrize("kind", ["missing", "directory", "pipe", "link", "error"])
 def test_what_is_no_file(tmp_path, kind):
     """It is one torn row of the size that was listed, with the reason."""
     path = tmp_path / "log"
@@ -243,7 +243,9 @@ def test_what_is_no_file(tmp_path, kind):
         os.mkfifo(path)
     elif kind == "link":
         path.symlink_to("log")
-    for size in (0, 700):
+    elif kind == "error":
+        path.symlink_to("/proc/self/mem")  # a file whose first bytes cannot be read
+    for size in (0, 700) if kind != "error" else (700,):
         [table] = scan_segment(REPLICA, SegmentFile(path, BASE, size, True))
         [row] = table.to_pylist()
         assert (row["torn"], row["position"], row["size"]) == (True, 0, size)
