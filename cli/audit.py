@@ -104,14 +104,16 @@ def run(
     """
     _need_extra()
     _check_names(checks or [])
-    export = _export(paths, cluster)
-    with _ending(debug), interruptible():
+    export = metadata_reader(paths, cluster)
+    with ending(debug), interruptible():
+        from minibroker.audit.directories import find_brokers
         from minibroker.audit.model import Severity
         from minibroker.audit.run import AuditOptions, run_audit
         from minibroker.audit.session import spark_session
         from minibroker.cli.audit_text import shown_progress
 
-        _make_room(out)
+        find_brokers(paths)  # what no audit can be made of is refused before Spark is started
+        make_room(out)
         options = AuditOptions(
             paths=tuple(paths),
             out=out,
@@ -151,7 +153,7 @@ def report(
         findings = read_findings(out)
     except (OSError, ValueError, ArrowInvalid) as error:
         raise Failure(f"{out} holds no report of an audit: {error}", USAGE) from None
-    with _ending(debug):
+    with ending(debug):
         write_report(summary, findings, out)
     _tell(summary, out, output)
 
@@ -168,7 +170,7 @@ def list_checks() -> None:
 
 
 @contextmanager
-def _ending(debug: bool) -> Iterator[None]:
+def ending(debug: bool) -> Iterator[None]:
     """Whatever goes wrong inside ends with its exit code, and in one line."""
     try:
         yield
@@ -204,18 +206,18 @@ def _check_names(given: list[str]) -> None:
             raise typer.BadParameter(f"there is no check {name!r}; there are {', '.join(CHOSEN)}")
 
 
-def _make_room(out: Path) -> None:
+def make_room(out: Path) -> None:
     """An empty directory for the report: what an older audit left there is removed."""
-    there = [out] if out.is_file() else sorted(out.iterdir()) if out.exists() else []
+    there = sorted(out.iterdir()) if out.is_dir() else [out] if out.exists() else []
     for path in there:
-        if path.name not in WRITTEN:
+        if path == out or path.name not in WRITTEN:
             raise Failure(f"{out} holds what is no report: {path.name}; name another --out", USAGE)
     out.mkdir(parents=True, exist_ok=True)
     for path in there:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _export(paths: list[Path], named: Path | None) -> Callable[[], object] | None:
+def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], object] | None:
     """Reads the metadata, once the audit is ready for it; None if there is none."""
     beside = [place / STORE for path in paths for place in (path, path.absolute().parent)]
     found = {store.resolve() for store in beside if store.is_file()}
