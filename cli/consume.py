@@ -9,6 +9,7 @@ the others can be read; with --exit-at-end the exit code is then 1.
 import contextlib
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,6 +81,14 @@ Options = Annotated[
     list[str] | None,
     typer.Option("--consumer-property", "-X", metavar="NAME=VALUE", help="Any other option."),
 ]
+LedgerFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--ledger",
+        metavar="FILE",
+        help="Write what was read, as JSON lines; a file that is there is added to.",
+    ),
+]
 
 
 def consume(
@@ -95,6 +104,7 @@ def consume(
     format_string: FormatString = None,
     properties: Properties = None,
     options: Options = None,
+    ledger: LedgerFile = None,
 ) -> None:
     """Print records; by default those that arrive from now on."""
     from minibroker.client.blocking import Consumer
@@ -115,7 +125,8 @@ def consume(
     count = 0
     began = time.monotonic()
     left_out: set[int] = set()
-    with contextlib.suppress(Interrupted), interruptible(), Consumer(config) as consumer:
+    reading = Consumer(config, ledger=ledger)
+    with contextlib.suppress(Interrupted), interruptible(), reading as consumer:
         consumer.assign_topics(name)  # says first if there is no such topic
         found = look_up(name, partition, config, "default.api.timeout.ms")
         left_out = without_leader(found, partition, "is not read")

@@ -17,6 +17,7 @@ still until the application seeks; every poll raises it until then, so that it i
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from operator import length_hint
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -27,6 +28,7 @@ from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.errors import ClientClosed
 from minibroker.client.fetch_session import Limits
 from minibroker.client.fetcher import Fetcher
+from minibroker.client.ledger import ConsumerLedger
 from minibroker.client.offsets import find_time, list_offsets
 from minibroker.client.options import (
     ConsumerOptions,
@@ -51,14 +53,23 @@ class Consumer:
     """See the head of this module. One task polls or iterates; any may call the rest.
 
     Options are Kafka's, as keywords or as a mapping of dotted names (`ConfigError`). Where
-    `partitions` may be left out, all assigned ones are meant.
+    `partitions` may be left out, all assigned ones are meant. `ledger` is a file for every record
+    that a poll returns, as JSON lines (client/ledger.py); iteration polls, too, and a record that
+    it gives back is told again.
     """
 
     def __init__(
-        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
+        self,
+        bootstrap_servers: Servers = None,
+        *,
+        ledger: Path | str | None = None,
+        seams: Seams | None = None,
+        **options: object,
     ) -> None:
         self._options = read_options(ConsumerOptions, bootstrap_servers, options)
-        self._seams = seams
+        self._seams = seams or default_seams()
+        self._ledger_path = ledger
+        self._ledger: ConsumerLedger | None = None
         self._positions = Positions(self._options)
         self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None
@@ -70,9 +81,10 @@ class Consumer:
     async def __aenter__(self) -> Self:
         limits = Limits(self._options.fetch_max_wait_ms, self._options.fetch_min_bytes)
         async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(
-                open_cluster(self._options, self._seams or default_seams())
-            )
+            if self._ledger_path is not None:
+                ledger = ConsumerLedger(self._ledger_path, self._seams.wall_ms)
+                self._ledger = stack.enter_context(ledger)
+            cluster = await stack.enter_async_context(open_cluster(self._options, self._seams))
             fetcher = Fetcher(cluster, self._positions, limits)
             await stack.enter_async_context(in_background(fetcher.run))
             self._cluster, self._fetcher = cluster, fetcher
@@ -229,6 +241,12 @@ class Consumer:
     def _take(self) -> list[ConsumerRecord]:
         fetcher = self._open_fetcher()
         records = self._positions.take(self._options.max_poll_records)
+        if self._ledger is not None and records:
+            try:
+                self._ledger.record(records)
+            except OSError:
+                self._positions.give_back(records)
+                raise
         fetcher.tell()
         return records
 

@@ -1,35 +1,38 @@
-"""The ledger of a producer: one JSON object a line for each record that was acknowledged or not.
+"""The ledgers of clients: what they were told of each record, one JSON object a line.
 
-The lines are those of Kafka's verifiable producer, so that whatever judges a run by its ledger
-reads ledgers of either. Text that is not UTF-8 is written with surrogate escapes, which
+The lines are those of Kafka's verifiable producer and consumer, so that whatever judges a run by
+its ledgers reads either. Text that is not UTF-8 is written with surrogate escapes, which
 `str.encode("utf-8", "surrogateescape")` turns back into the same bytes. Each batch's lines are
 given to the system at once, so a ledger survives the end of its program. A file that is there is
-added to: what it holds may be the only evidence of an earlier run.
+added to, on a line of its own: what it holds may be the only evidence of an earlier run.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
+from os import SEEK_END
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
+from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
 
 
-class Ledger:
-    """Writes as deliveries come in (`record` fits `on_delivery`); used with `with`.
+class LedgerFile:
+    """A ledger that is being written; used with `with`.
 
-    `acks` is written beside each record: what an acknowledgement was worth. `wall_ms` is the
-    wall clock. An `OSError` says that it was the ledger that could not be written.
+    `wall_ms` is the wall clock. An `OSError` says that it was the ledger that could not be written.
     """
 
-    def __init__(self, path: Path | str, acks: int, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, path: Path | str, wall_ms: Callable[[], int]) -> None:
         self._path = path
+        self._begin = "" if _ends_in_a_line(Path(path)) else "\n"
         self._file: IO[str] = Path(path).open("a", encoding="ascii")  # noqa: SIM115 (__exit__)
-        self._acks = acks
         self._wall_ms = wall_ms
 
-    def __enter__(self) -> "Ledger":
+    def __enter__(self) -> Self:
         self._write([{"name": "startup_complete"}])
         return self
 
@@ -39,6 +42,33 @@ class Ledger:
         finally:
             with self._explained():  # it tries once more to write what could not be written
                 self._file.close()
+
+    def _write(self, entries: list[dict[str, object]]) -> None:
+        timestamp = {"timestamp": self._wall_ms()}
+        lines = "".join([json.dumps(timestamp | entry) + "\n" for entry in entries])
+        with self._explained():
+            self._file.write(self._begin + lines)
+            self._file.flush()
+        self._begin = ""
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = f"cannot write the ledger: {error.strerror}"
+            raise OSError(error.errno, text, str(self._path)) from None
+
+
+class Ledger(LedgerFile):
+    """A producer's: writes as deliveries come in (`record` fits `on_delivery`).
+
+    `acks` is written beside each record: what an acknowledgement was worth.
+    """
+
+    def __init__(self, path: Path | str, acks: int, wall_ms: Callable[[], int]) -> None:
+        super().__init__(path, wall_ms)
+        self._acks = acks
 
     def record(self, delivery: Delivery) -> None:
         """One line for each record of a batch."""
@@ -63,19 +93,39 @@ class Ledger:
             entries.append(entry)
         self._write(entries)
 
-    def _write(self, entries: list[dict[str, object]]) -> None:
-        timestamp = {"timestamp": self._wall_ms()}
-        with self._explained():
-            self._file.write("".join([json.dumps(timestamp | entry) + "\n" for entry in entries]))
-            self._file.flush()
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            text = f"cannot write the ledger: {error.strerror}"
-            raise OSError(error.errno, text, str(self._path)) from None
+class ConsumerLedger(LedgerFile):
+    """A consumer's: each record that it was shown, and a sum for each poll."""
+
+    def record(self, records: Sequence[ConsumerRecord]) -> None:
+        """A line for each record of a poll, and one for all. A partition's lie side by side."""
+        entries: list[dict[str, object]] = [
+            {
+                "name": "record_data",
+                "key": _text(record.key),
+                "value": _text(record.value),
+                "topic": record.topic,
+                "partition": record.partition,
+                "offset": record.offset,
+            }
+            for record in records
+        ]
+        partitions = []
+        for (topic, partition), group in groupby(records, itemgetter(0, 1)):
+            offsets = [record.offset for record in group]
+            told = {"topic": topic, "partition": partition, "count": len(offsets)}
+            partitions.append(told | {"minOffset": offsets[0], "maxOffset": offsets[-1]})
+        total = {"name": "records_consumed", "count": len(records), "partitions": partitions}
+        self._write([*entries, total])
+
+
+def _ends_in_a_line(path: Path) -> bool:
+    """Whether what is written next begins a line: not behind what a crash has cut."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return True
+    with path.open("rb") as file:
+        file.seek(-1, SEEK_END)
+        return file.read() == b"\n"
 
 
 def _text(data: bytes | None) -> str | None:

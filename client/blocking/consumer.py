@@ -6,6 +6,7 @@ consumer counts what the iterator has handed out, and takes the rest back.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -26,9 +27,14 @@ class Consumer:
     """
 
     def __init__(
-        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
+        self,
+        bootstrap_servers: Servers = None,
+        *,
+        ledger: Path | str | None = None,
+        seams: Seams | None = None,
+        **options: object,
     ) -> None:
-        self._consumer = TrioConsumer(bootstrap_servers, seams=seams, **options)
+        self._consumer = TrioConsumer(bootstrap_servers, ledger=ledger, seams=seams, **options)
         self._portal = Portal("minibroker-consumer")
         self._held: Held[TrioConsumer]
 

@@ -109,7 +109,7 @@ def test_compression_changes_nothing_for_a_reader(shell: Shell, codec: str) -> N
 
 
 def test_a_ledger_says_where_each_record_is(shell: Shell, tmp_path: Path) -> None:
-    """The ledger has a line for each acknowledged record, with the offset it can be read at."""
+    """A producer's has a line for each acknowledged record, a consumer's for each it was shown."""
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{number % 7}={number}\n" for number in range(500)))
     ledger = tmp_path / "ledger"
@@ -126,9 +126,15 @@ def test_a_ledger_says_where_each_record_is(shell: Shell, tmp_path: Path) -> Non
         if entry["name"] == "producer_send_success"
     }
     assert len(told) == 500
-    read = shell("consume told --from-beginning -e -f %p,%o,%k,%s\\n")
+    shown = tmp_path / "shown"
+    read = shell(f"consume told --from-beginning -e -f %p,%o,%k,%s\\n --ledger {shown}")
     rows = [line.split(",") for line in read.splitlines()]
     assert told == {(int(p), int(offset)): (key, value) for p, offset, key, value in rows}
+    assert told == {
+        (entry["partition"], entry["offset"]): (entry["key"], entry["value"])
+        for entry in map(json.loads, shown.read_text().splitlines())
+        if entry["name"] == "record_data"
+    }
 
 
 def test_a_ledger_is_never_wiped(shell: Shell, tmp_path: Path) -> None:

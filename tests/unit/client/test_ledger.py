@@ -1,10 +1,11 @@
-"""The ledger's lines."""
+"""The ledgers' lines."""
 
 import json
 from pathlib import Path
 
+from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
-from minibroker.client.ledger import Ledger
+from minibroker.client.ledger import ConsumerLedger, Ledger
 from minibroker.protocol.records.record import encode_batch
 
 
@@ -25,3 +26,35 @@ def test_each_record_has_a_line_that_gives_its_bytes_back(tmp_path: Path) -> Non
     assert all(
         (line["topic"], line["partition"], line["acks"]) == ("t", 3, -1) for line in lines[1:]
     )
+
+
+def test_a_consumers_ledger_tells_each_record_and_each_poll(tmp_path: Path) -> None:
+    """As Kafka's verifiable consumer writes it."""
+    path = tmp_path / "ledger"
+    records = [
+        ConsumerRecord("t", partition, offset, 5, None, b"\xff%d" % offset, ())
+        for partition, offset in ((3, 10), (3, 12), (0, 7))
+    ]
+    with ConsumerLedger(path, lambda: 77) as ledger:
+        ledger.record(records)
+        lines = [json.loads(line) for line in path.read_text().splitlines()][1:]
+    assert [line["name"] for line in lines] == [*["record_data"] * 3, "records_consumed"]
+    told = [(line["partition"], line["offset"], line["key"]) for line in lines[:3]]
+    assert told == [(3, 10, None), (3, 12, None), (0, 7, None)]
+    assert lines[1]["value"].encode("utf-8", "surrogateescape") == b"\xff12"
+    names = ("topic", "partition", "count", "minOffset", "maxOffset")
+    polled = [tuple(each[name] for name in names) for each in lines[3]["partitions"]]
+    assert (lines[3]["count"], polled) == (3, [("t", 3, 2, 10, 12), ("t", 0, 1, 7, 7)])
+
+
+def test_what_a_crash_has_cut_stays_on_its_line(tmp_path: Path) -> None:
+    """The next run begins a line of its own, so that only what was cut is lost."""
+    path = tmp_path / "ledger"
+    for before in ("", "whole\n", "cut"):
+        path.write_text(before)
+        with Ledger(path, -1, lambda: 77):
+            pass
+        lines = path.read_text().splitlines()
+        names = [json.loads(line)["name"] for line in lines[-2:]]
+        assert names == ["startup_complete", "shutdown_complete"]
+        assert lines[:-2] == before.splitlines()
