@@ -45,54 +45,61 @@ class FailOn(StrEnum):
     WARNING = "warning"
 
 
+Directories = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR...",
+        exists=True,
+        file_okay=False,
+        help="Data directories of brokers, or a directory of such.",
+    ),
+]
+Ledgers = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ledger",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="What clients were told, as produce and consume --ledger write it.",
+    ),
+]
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help=f"The metadata, from `cluster export`; default: {STORE} in or beside DIR.",
+    ),
+]
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="The Spark to run on: spark://host:7077.")
+]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", help="Where the report goes; an older one is replaced.")
+]
+Checks = Annotated[
+    list[str] | None,
+    typer.Option("--check", metavar="NAME", help="Run only this; `audit checks` lists them."),
+]
+FromSeverity = Annotated[
+    FailOn, typer.Option("--fail-on", help="From which severity on the exit code is 1.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
 
 
 @app.command()
 def run(
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR...",
-            exists=True,
-            file_okay=False,
-            help="Data directories of brokers, or a directory of such.",
-        ),
-    ],
+    paths: Directories,
     *,
-    ledgers: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--ledger",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="What clients were told, as produce and consume --ledger write it.",
-        ),
-    ] = None,
-    cluster: Annotated[
-        Path | None,
-        typer.Option(
-            "--cluster",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help=f"The metadata, from `cluster export`; default: {STORE} in or beside DIR.",
-        ),
-    ] = None,
-    master: Annotated[
-        str, typer.Option("--master", help="The Spark to run on, as spark://host:7077.")
-    ] = "local[*]",
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the report goes; an older one is replaced.")
-    ] = DEFAULT_OUT,
-    checks: Annotated[
-        list[str] | None,
-        typer.Option("--check", metavar="NAME", help="Run only this; `audit checks` lists them."),
-    ] = None,
-    fail_on: Annotated[
-        FailOn, typer.Option("--fail-on", help="From which severity on the exit code is 1.")
-    ] = FailOn.ERROR,
+    ledgers: Ledgers = None,
+    cluster: ClusterFile = None,
+    master: Master = "local[*]",
+    out: Out = DEFAULT_OUT,
+    checks: Checks = None,
+    fail_on: FromSeverity = FailOn.ERROR,
     output: Format = OutputFormat.TEXT,
     debug: Debug = False,
 ) -> None:

@@ -67,7 +67,7 @@ def test_a_report_is_told_again(tmp_path: Path) -> None:
     )
     assert lines[-1] == f"Report: {out / 'report.html'}"
     at = next(n for n, line in enumerate(lines) if line.startswith("error  "))
-    assert lines[at].split() == "error divergence orders-0 broker 2 offset 61,220".split()
+    assert " ".join(lines[at].split()) == "error divergence orders-0 broker 2 offset 61,220"
     assert "identity 6f2a" in lines[at + 1]
     assert lines[at + 2].strip() == (
         "00000000000000040000.log at 1,048,576: minibroker log dump"
