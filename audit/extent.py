@@ -25,13 +25,12 @@ that is wrong.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from minibroker.audit.cluster import Assignment
+from minibroker.audit.directories import LIVE
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.types import TopicPartition
-
-LIVE: Final = "live"
 
 
 class EpochEnd(NamedTuple):

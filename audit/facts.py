@@ -9,50 +9,57 @@ end to end come to, those are believed.
 from functools import reduce
 from itertools import groupby
 from operator import xor
+from typing import Final
 
-from pyspark.sql import DataFrame, Row
-from pyspark.sql.functions import bit_xor, bool_or, col, struct
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql.functions import bit_xor, bool_or, col, greatest, lit, struct, when
 from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.directories import Replica
 from minibroker.audit.extent import EpochEnd, LogFacts, ascending
+from minibroker.protocol.constants import INT64_MAX
 
-_REPLICA = ("broker", "topic", "partition")
+REPLICA: Final = ("broker", "topic", "partition")  # the columns that name a log
+
+
+def next_offset(last_offset: str) -> Column:
+    """The offset after this one; a damaged header may claim the largest that there is."""
+    return when(col(last_offset) < INT64_MAX, col(last_offset) + 1).otherwise(col(last_offset))
 
 
 def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
     """Of each log with at least one batch, where it begins and ends. One pass over the batches."""
     epochs = (
         batches.where(~col("torn"))
-        .groupBy(*_REPLICA, "leader_epoch")
+        .withColumn("next_offset", next_offset("last_offset"))
+        .groupBy(*REPLICA, "leader_epoch")
         .agg(
             smallest_of(struct("segment", "position", "base_offset")).alias("first"),
-            largest_of(struct("segment", "position", "last_offset")).alias("last"),
-            largest_of("last_offset").alias("largest"),
-            sum_of(col("last_offset") - col("base_offset") + 1).alias("length"),
+            largest_of(struct("segment", "position", "next_offset")).alias("last"),
+            largest_of("next_offset").alias("largest"),
+            sum_of(col("next_offset") - greatest("base_offset", lit(0))).alias("length"),
             # Where each batch begins where another ends, all but the outermost cancel out.
-            bit_xor(col("base_offset").bitwiseXOR(col("last_offset") + 1)).alias("seams"),
+            bit_xor(col("base_offset").bitwiseXOR(col("next_offset"))).alias("seams"),
             bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
         )
-        .orderBy(*_REPLICA)
+        .orderBy(*REPLICA)
         .collect()
     )
-    by_log = groupby(epochs, key=lambda row: Replica(*row[: len(_REPLICA)]))
+    by_log = groupby(epochs, key=lambda row: Replica(*row[: len(REPLICA)]))
     return {name: _facts(list(rows)) for name, rows in by_log}
 
 
 def _facts(epochs: list[Row]) -> LogFacts:
     first_offset = min(row["first"] for row in epochs)["base_offset"]
-    log_end = max(row["last"] for row in epochs)["last_offset"] + 1
-    largest = max(row["largest"] for row in epochs) + 1
+    log_end = max(row["last"] for row in epochs)["next_offset"]
+    largest = max(row["largest"] for row in epochs)
     if largest <= first_offset + sum(row["length"] for row in epochs):
         log_end = largest
     seams = reduce(xor, (row["seams"] for row in epochs))
     epoch_ends = ascending(
-        EpochEnd(row["leader_epoch"], row["last"]["last_offset"] + 1, row["length"])
-        for row in epochs
+        EpochEnd(row["leader_epoch"], row["last"]["next_offset"], row["length"]) for row in epochs
     )
     is_whole = (
         seams == first_offset ^ log_end
