@@ -12,8 +12,10 @@ files as the truth, not what the producers believe.
 """
 
 import itertools
+import shlex
+import shutil
+import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minibroker.client import Admin, Delivery, NewTopic, Producer
-from tests.processes import ClusterProcesses, running_cluster
+from tests.processes import COMMAND, ClusterProcesses, running_cluster
 from tests.witness import History, Lines, differences, log_digests, read_all, standard_library
 
 TOPIC = "standard-library"
@@ -39,6 +41,13 @@ REST_S = 0.04
 PAUSE_S = 2.5  # more than twice a session
 HEALED_S_MAX = 30.0
 DIFFERENCES_SHOWN = 10
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / "build" / "demo"
+CLUSTER = PLACE / "cluster"
+ACKED = tuple(PLACE / f"producer-{number}.jsonl" for number in range(1, PRODUCER_COUNT + 1))
+SHOWN = PLACE / "consumer.jsonl"
+AUDIT = PLACE / "audit"
 
 
 @dataclass
@@ -71,9 +80,10 @@ class Story:
         self.progress.unpark_all()
 
 
-async def produce(address: str, lines: Lines, story: Story) -> None:
+async def produce(address: str, lines: Lines, story: Story, ledger: Path) -> None:
     """Send every line, keyed by its file, in order; return when all are acknowledged."""
-    async with Producer(address, acks="all", on_delivery=story.on_delivery) as producer:
+    told = {"on_delivery": story.on_delivery, "ledger": ledger}
+    async with Producer(address, acks="all", **told) as producer:
         pairs = ((key, value) for key, values in lines.items() for value in values)
         for number, (key, value) in enumerate(pairs, start=1):
             await producer.send(TOPIC, value, key)
@@ -107,11 +117,11 @@ async def torment(cluster: ClusterProcesses, story: Story) -> None:
             story.note(f"broker {leader} goes on")
 
 
-async def run(story: Story, lines: Lines, root: Path) -> None:
+async def run(story: Story, lines: Lines) -> None:
     """The story from the first start to the comparisons."""
     story.line_count = sum(len(values) for values in lines.values())
     story.byte_count = sum(len(value) for values in lines.values() for value in values)
-    with running_cluster(root, BROKER_COUNT, SETTINGS) as cluster:
+    with running_cluster(CLUSTER, BROKER_COUNT, SETTINGS) as cluster:
         story.note("three brokers answer")
         address = cluster.addresses
         async with Admin(address) as admin:
@@ -121,7 +131,7 @@ async def run(story: Story, lines: Lines, root: Path) -> None:
             await work(cluster, story, lines)
             nursery.cancel_scope.cancel()
         started = time.monotonic()
-        found = await read_all(address, TOPIC)
+        found = await read_all(address, TOPIC, SHOWN)
         story.consume_s = time.monotonic() - started
         story.consumed = sum(map(len, found.values()))
         story.differences += differences(lines, found)
@@ -138,9 +148,9 @@ async def work(cluster: ClusterProcesses, story: Story, lines: Lines) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(torment, cluster, story)
         async with trio.open_nursery() as producers:
-            for number in range(PRODUCER_COUNT):
+            for number, ledger in enumerate(ACKED):
                 share = dict(itertools.islice(lines.items(), number, None, PRODUCER_COUNT))
-                producers.start_soon(produce, cluster.addresses, share, story)
+                producers.start_soon(produce, cluster.addresses, share, story, ledger)
         story.produce_s = time.monotonic() - started
         story.note("every line is acknowledged")
         nursery.cancel_scope.deadline = trio.current_time() + HEALED_S_MAX
@@ -163,6 +173,15 @@ def compare_logs(cluster: ClusterProcesses, story: Story) -> None:
             story.differences.append(f"the log files of {name} differ between the brokers")
     if story.log_count != BROKER_COUNT * PARTITION_COUNT:
         story.differences.append(f"{story.log_count} logs were found")
+
+
+def audited(cluster: Path, out: Path) -> int:
+    """The exit code of `minibroker audit run`, which the user sees at work."""
+    ledgers = [str(ledger.relative_to(ROOT)) for ledger in (*ACKED, SHOWN)]
+    given = [part for ledger in ledgers for part in ("--ledger", ledger)]
+    places = (str(cluster.relative_to(ROOT)), *given, "--out", str(out.relative_to(ROOT)))
+    print(f"\n$ minibroker audit run {shlex.join(places)}", flush=True)
+    return subprocess.run([*COMMAND, "audit", "run", *places], cwd=ROOT, check=False).returncode
 
 
 def show(story: Story, seconds: float) -> None:
@@ -188,7 +207,7 @@ def show(story: Story, seconds: float) -> None:
     table.add_row("consumed", f"{story.consumed:,} in {story.consume_s:.1f} s")
     table.add_row("logs compared byte by byte", f"{story.log_count}")
     table.add_row("differences", f"{len(story.differences)}")
-    table.add_row("all together", f"{seconds:.1f} s")
+    table.add_row("until here", f"{seconds:.1f} s")
     console.print(table)
     for difference in story.differences[:DIFFERENCES_SHOWN]:
         console.print(f"[red]DIFFERENT[/red] {difference}")
@@ -202,12 +221,16 @@ def main() -> int:
     """The exit code."""
     story = Story()
     lines = standard_library(LINES_MAX)
-    with tempfile.TemporaryDirectory(prefix="minibroker-demo-") as directory:
-        trio.run(run, story, lines, Path(directory))
+    shutil.rmtree(PLACE, ignore_errors=True)
+    CLUSTER.mkdir(parents=True)
+    trio.run(run, story, lines)
     if story.line_count < LINES_MIN:
         story.differences.append(f"{story.line_count} lines are there, {LINES_MIN} are wanted")
     show(story, time.monotonic() - story.began)
-    return 1 if story.differences else 0
+    code = audited(CLUSTER, AUDIT)
+    print(f"\nThe report with its picture: {(AUDIT / 'report.html').relative_to(ROOT)}")
+    print(f"All together {time.monotonic() - story.began:.1f} s")
+    return 1 if story.differences or code else 0
 
 
 if __name__ == "__main__":

@@ -53,10 +53,10 @@ def differences(expected: Lines, found: Lines) -> Iterator[str]:
         yield f"{name}: {len(wanted)} lines sent, {len(got)} read, the first difference at {first}"
 
 
-async def read_all(address: str, topic: str) -> Lines:
+async def read_all(address: str, topic: str, ledger: Path | None = None) -> Lines:
     """Everything that is in the topic, by key, in the order of each partition."""
     found: Lines = defaultdict(list)
-    async with Consumer(address, auto_offset_reset="earliest") as consumer:
+    async with Consumer(address, auto_offset_reset="earliest", ledger=ledger) as consumer:
         partitions = await consumer.assign_topics(topic)
         missing = sum((await consumer.end_offsets(*partitions)).values())
         last_progress = trio.current_time()
