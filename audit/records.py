@@ -86,7 +86,7 @@ class _Rows:
             columns = decode_columns(batch, header)
         except (InvalidBatch, struct.error):  # the latter: it was cut since it was scanned
             return
-        times = columns.timestamps or [OFFSET_END]
+        times = columns.timestamps or [0]
         if min(times) < -OFFSET_END or max(header.last_offset, max(times)) >= OFFSET_END:
             return  # nor what 64 bits do not hold
         self.bytes += header.size if header.compression == NONE else _count_bytes(columns)

@@ -94,6 +94,9 @@ def test_meta(tmp_path):
     """Cluster and broker are read from a broker's properties."""
     (tmp_path / "meta.properties").write_bytes(b"version=1\ncluster.id=c-1\nnode.id=3\n")
     assert read_meta(tmp_path) == Meta("c-1", 3)
+    path = tmp_path / "meta.properties"
+    assert refused(path, b"node.id=3\n", read_meta) == "it names no cluster.id"
+    assert "'-3' is no number" in refused(path, b"node.id=-3\ncluster.id=c\n", read_meta)
 
 
 def test_snapshot(tmp_path):
@@ -158,6 +161,7 @@ def test_any_bytes(tmp_path_factory, name, content, read):
         (b"0\n1\na 0 -1\n", "'-1' is no number"),
         (b"0\n1\na 0 9223372036854775808\n", "is no number"),
         (b"0\n1\na 2147483648 1\n", "is no number"),
+        (b"0\n1\na 0 " + b"0" * 5000 + b"\n", "is no number"),
         ("0\n1\na 0 \N{SUPERSCRIPT TWO}\n".encode(), "is no number"),
         (b"0\n2\na 0 1\na 0 2\n", "a-0 is there twice"),
         (b"0\n\xff\n", "not text"),

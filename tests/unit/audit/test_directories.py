@@ -89,7 +89,7 @@ def test_a_root_of_a_cluster(tmp_path):
 def test_names_that_are_no_logs(tmp_path):
     """What is on its way out, stray or somebody else's is named and not read."""
     make(tmp_path)
-    names = ["t-0.aa-delete", "t-1-stray", "photos", "t-01", "t-99999999999", "empty-0"]
+    names = ["t-0.aa-delete", "t-1-stray", "photos", "t-01", "t-9999999999", "empty-0"]
     for name in names:
         (tmp_path / name).mkdir()
     (tmp_path / "file-3").write_bytes(b"")
