@@ -138,6 +138,8 @@ def test_findings_are_ordered_by_severity_then_place() -> None:
     offsets = [each.offset for each in ordered if each.topic == "orders"][:4]
     assert offsets == [61_220, 61_223, 12_345, 71_000]
     assert worst_of(ordered) == ordered[0]
+    first, second = (Finding("crc", ERROR, topic, 9 - at) for at, topic in enumerate("ab"))
+    assert in_order([second, first]) == [first, second]
     assert worst_of([]) is None
 
 
