@@ -1,5 +1,6 @@
 """What the data source plans: which segments are read, in which tasks. How it reads needs Spark."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from pyspark.sql.datasource import (
     Not,
     StringStartsWith,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.directories import Replica, SegmentFile
 from minibroker.audit.source import (
+    TABLES,
     OptionError,
     Options,
     Piece,
@@ -29,6 +32,7 @@ from minibroker.audit.source import (
 )
 
 MB = 1 << 20
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def piece(base_offset: int = 0, *, broker: int = 1, topic: str = "t", partition: int = 0) -> Piece:
@@ -146,3 +150,13 @@ def test_a_directory_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("nonsense")
     with pytest.raises(OptionError, match=r"cannot read .*meta\.properties"):
         Options.parse({"path": str(tmp_path)}).list()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_docs_list_the_columns(table: str) -> None:
+    """docs/audit.md has every column of every table, in order and with its type in Spark."""
+    text = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^### `{table}`(.*?)^##", text, re.DOTALL | re.MULTILINE)
+    schema = from_arrow_schema(TABLES[table])
+    told = re.findall(r"^\| `(\w+)` \| (\S+) \|", section, re.MULTILINE)
+    assert told == [(column.name, column.dataType.simpleString()) for column in schema]
