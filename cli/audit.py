@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -188,10 +189,16 @@ def ending(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exception(error)
-        what = " ".join(str(error).split()) or type(error).__name__
+        what = _first_words(error)
         if type(error).__name__ in _OF_USER:
             raise Failure(what, USAGE) from None
-        raise Failure(f"the audit failed: {what[:CHARACTERS_MAX]}", AUDIT_FAILED) from None
+        raise Failure(f"the audit failed: {what}", AUDIT_FAILED) from None
+
+
+def _first_words(error: Exception) -> str:
+    """What it says, up to a Java stack trace, which Spark takes for a part of the message."""
+    lines = takewhile(lambda line: not line.startswith("\tat "), str(error).splitlines())
+    return " ".join(" ".join(lines).split())[:CHARACTERS_MAX] or type(error).__name__
 
 
 def _need_extra() -> None:

@@ -163,6 +163,11 @@ def test_without_the_extra_it_says_how_to_get_it(command: list[str]) -> None:
     ("error", "exit_code", "words"),
     [
         (RuntimeError("the JVM\n  is gone"), 3, "the audit failed: the JVM is gone"),
+        (
+            RuntimeError("calling o1.\n: java.lang.X: no\n\tat a.b(C)\n"),
+            3,
+            "o1. : java.lang.X: no$",
+        ),
         (OSError(28, "No space left on device"), 3, "the audit failed: .*No space left on device"),
         (AssertionError(), 3, "the audit failed: AssertionError"),
         (UsageError("no data directory"), 2, "^no data directory$"),
