@@ -166,7 +166,7 @@ def test_without_the_extra_it_says_how_to_get_it(command: list[str]) -> None:
         (
             RuntimeError("calling o1.\n: java.lang.X: no\n\tat a.b(C)\n"),
             3,
-            "o1. : java.lang.X: no$",
+            "java.lang.X: no$",
         ),
         (OSError(28, "No space left on device"), 3, "the audit failed: .*No space left on device"),
         (AssertionError(), 3, "the audit failed: AssertionError"),
