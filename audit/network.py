@@ -1,6 +1,6 @@
 """Topics as Spark tables: `format("minibroker")`, read and written over the network.
 
-    spark.dataSource.register(MinibrokerDataSource)
+    register(spark)
     spark.read.format("minibroker").option("kafka.bootstrap.servers", "127.0.0.1:9092")...
 
 Options and behaviour follow Spark's own source and sink for Kafka (docs/audit.md, "Reading and
@@ -9,6 +9,7 @@ network_sink.py, and what the options mean network_options.py. Everything is che
 is planned, in the driver, as far as it can be known there.
 """
 
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -18,8 +19,13 @@ from minibroker.audit.network_source import SCHEMA, BatchReader
 from minibroker.audit.network_stream import StreamReader
 
 
-class MinibrokerDataSource(DataSource):
-    """To be registered with a session once: `spark.dataSource.register(MinibrokerDataSource)`."""
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session."""
+    spark.dataSource.register(TopicSource)
+
+
+class TopicSource(DataSource):
+    """What Spark makes of `format("minibroker")`."""
 
     @classmethod
     def name(cls) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from minibroker.audit.network import MinibrokerDataSource
+from minibroker.audit.network import register
 from minibroker.audit.session import spark_session
 
 PARTITIONS = 2
@@ -43,7 +43,7 @@ def halting(fifo: Path, sink: str) -> Callable[[Rows], Rows]:
 def main(servers: str, directory: Path, does_halt: bool) -> None:
     """Run both streams to their ends."""
     spark = spark_session("local[4]", settings={"spark.sql.shuffle.partitions": "2"})
-    spark.dataSource.register(MinibrokerDataSource)
+    register(spark)
     source = (
         spark.readStream.format("minibroker")
         .option("kafka.bootstrap.servers", servers)

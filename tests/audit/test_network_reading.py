@@ -185,4 +185,5 @@ def test_tasks_have_ranges_without_holes() -> None:
         ranges = plan_ranges({name: 5}, {name: 17}, split)
         assert [each.start for each in ranges] == [5, *(each.end for each in ranges[:-1])]
         assert ranges[-1].end == 17
+        assert len(ranges) == max(1, min(split, 12))
     assert plan_ranges({name: 20}, {name: 17}, 3) == []

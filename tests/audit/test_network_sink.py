@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.audit.network import MinibrokerDataSource
+from minibroker.audit.network import register
 from minibroker.audit.network_options import WriteOptions
 from minibroker.audit.network_sink import Written, check_schema, write_batches
 from minibroker.audit.network_source import SCHEMA
@@ -96,7 +96,7 @@ def test_a_table_that_is_no_records_is_refused(
 
 def test_spark_copies_a_topic(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     """A batch, a stream that ends and their sinks: what was read is what is there afterwards."""
-    spark.dataSource.register(MinibrokerDataSource)
+    register(spark)
     for topic in ("origin", "copied", "streamed"):
         create(broker, topic)
     with Producer(broker.address) as producer:
