@@ -36,7 +36,12 @@ from xxhash import xxh3_64, xxh3_64_digest
 from minibroker.audit.checkpoints import explain
 from minibroker.audit.directories import Replica, SegmentFile
 from minibroker.audit.model import BATCHES
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, BATCH_OVERHEAD_BYTES, MAGIC
+from minibroker.protocol.constants import (
+    BATCH_HEADER_BYTES,
+    BATCH_OVERHEAD_BYTES,
+    FRAME_BYTES_MAX,
+    MAGIC,
+)
 from minibroker.protocol.records.batch import BatchHeader
 
 ROWS_MAX: Final = 8192
@@ -357,7 +362,7 @@ def _find_headers(view: memoryview, room: int) -> Iterator[tuple[int, int, int]]
     """Where in a view headers may begin, with the size and the CRC that they name.
 
     `room` is how many bytes of the file are left from the view on. Only what cannot be a header is
-    left out, by what is cheap to see; of random bytes, one position in a million is not.
+    left out, by what is cheap to see: of random bytes all but one position in 300 million.
     """
     data = np.array(view)  # the view dies when a checksum is computed
     count = len(data) - BATCH_HEADER_BYTES + 1
@@ -369,7 +374,7 @@ def _find_headers(view: memoryview, room: int) -> Iterator[tuple[int, int, int]]
         headers = data[starts[:, None] + np.arange(BATCH_HEADER_BYTES)].view(_HEADER)[:, 0]
         size = headers["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES
         delta = headers["last_offset_delta"].astype(np.int64)
-        good = (size >= BATCH_HEADER_BYTES) & (starts + size <= room)
+        good = (size >= BATCH_HEADER_BYTES) & (size <= np.minimum(room - starts, FRAME_BYTES_MAX))
         good &= (headers["attributes"] <= _ATTRIBUTES_MAX) & (delta >= 0)
         good &= (headers["record_count"] >= 0) & (headers["record_count"] <= delta + 1)
         good &= (headers["producer_id"] >= -1) & (headers["producer_epoch"] >= -1)

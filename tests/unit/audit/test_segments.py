@@ -109,6 +109,7 @@ def test_windows_do_not_show(tmp_path, monkeypatch, window, rows_max):
     """Rows are the same for every size of window, also where no batch fits into one."""
     content = bytearray(b"".join([*make_batches(), bytes(500), *make_batches(base=100), b"tail"]))
     content[700] ^= 1
+    content[len(b"".join(make_batches())) - 1] ^= 1
     whole = read_file(tmp_path / "log", content)
     monkeypatch.setattr(segments, "WINDOW_BYTES", window)
     assert read_file(tmp_path / "log", content, rows_max=rows_max) == whole
@@ -196,6 +197,18 @@ def test_a_search_gives_up(tmp_path, monkeypatch):
     assert marks(read_file(tmp_path / "log", content)) == "." * len(front) + "T"
 
 
+def test_a_search_among_many_headers(tmp_path):
+    """The next batch is found behind thousands of headers that are of none."""
+    header = bytearray(stored(0))[:61]
+    header[8:12] = (49).to_bytes(4)
+    long = header.copy()
+    long[8:12] = (900_000).to_bytes(4)
+    bad = b"".join(b"\0" + header for _ in range(10_000))
+    batches = [*make_batches(), stored(900, value=bytes(600_000))]
+    rows = read_file(tmp_path / "log", b"".join([b"\0", long, bad, *batches]))
+    assert marks(rows) == "T" + "." * len(batches)
+
+
 @pytest.mark.parametrize("kept", [1, 16, 17, 60, 61, 62, 5000])
 def test_a_torn_tail(tmp_path, kept):
     """A last batch that is not whole is torn, at whichever byte it ends."""
@@ -263,11 +276,11 @@ def test_a_file_that_grew_or_shrank(tmp_path):
     assert rows[-1]["problem"].startswith("gone: ")
 
 
-def test_a_file_cut_while_it_is_read(tmp_path):
+@pytest.mark.parametrize(("value_bytes", "count"), [(3000, 2000), (3 << 20, 3)])
+def test_a_file_cut_while_it_is_read(tmp_path, value_bytes, count):
     """A live broker may cut a file under a reader: what was there is rows, the rest is torn."""
     path = tmp_path / "log"
-    batch = stored(0, value=bytes(3000))
-    path.write_bytes(batch * 2000)
+    path.write_bytes(stored(0, value=bytes(value_bytes)) * count)
     size = path.stat().st_size
     tables = scan_segment(REPLICA, SegmentFile(path, 0, size, True), rows_max=1)
     rows = next(tables).to_pylist()
@@ -276,6 +289,7 @@ def test_a_file_cut_while_it_is_read(tmp_path):
         rows += table.to_pylist()
     assert_tiled(rows, size)
     assert rows[-1]["problem"].startswith("gone: ")
+    assert set(marks(rows).rstrip("T")) == {"."}
 
 
 def test_where_batches_are(tmp_path):
@@ -284,7 +298,10 @@ def test_where_batches_are(tmp_path):
     sound = b"".join(make_batches([*SIZES, 100_000, 5, 40_000, *SIZES]))
     damaged = bytearray(sound)
     damaged[2000:2040] = bytes(40)
-    for content in (sound, b"", sound[:-1], b"\0" + sound, damaged, damaged[:2020]):
+    unknown = bytearray(sound)
+    unknown[16] = 1
+    odd = (sound[:-1], sound + b"tail", b"\0" + sound, damaged, damaged[:2020], unknown)
+    for content in (sound, b"", *odd):
         rows = [row for row in read_file(path, content) if not row["torn"]]
         found = locate_batches(SegmentFile(path, BASE, len(content), True))
         for name, column in found._asdict().items():
