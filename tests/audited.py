@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary, Verdict
 from minibroker.cli.cluster_export import export_store
+from tests.processes import EXPORT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHOWN = 20
 STORE = "metadata.db"
-EXPORT = "cluster.json"
 
 
 def audit(

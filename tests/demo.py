@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minibroker.client import Admin, Delivery, NewTopic, Producer
-from tests.processes import COMMAND, ClusterProcesses, running_cluster
+from tests.processes import COMMAND, EXPORT, ClusterProcesses, running_cluster
 from tests.witness import History, Lines, differences, log_digests, read_all, standard_library
 
 TOPIC = "standard-library"
@@ -135,6 +135,7 @@ async def run(story: Story, lines: Lines) -> None:
         story.consume_s = time.monotonic() - started
         story.consumed = sum(map(len, found.values()))
         story.differences += differences(lines, found)
+        cluster.export()
         for node_id in cluster.layout.node_ids:
             if (code := cluster.stop(node_id)) != 0:
                 story.differences.append(f"exit code {code} of broker {node_id}")
@@ -179,9 +180,11 @@ def audited(cluster: Path, out: Path) -> int:
     """The exit code of `minibroker audit run`, which the user sees at work."""
     ledgers = [str(ledger.relative_to(ROOT)) for ledger in (*ACKED, SHOWN)]
     given = [part for ledger in ledgers for part in ("--ledger", ledger)]
-    places = (str(cluster.relative_to(ROOT)), *given, "--out", str(out.relative_to(ROOT)))
-    print(f"\n$ minibroker audit run {shlex.join(places)}", flush=True)
-    return subprocess.run([*COMMAND, "audit", "run", *places], cwd=ROOT, check=False).returncode
+    export = str((cluster / EXPORT).relative_to(ROOT))
+    place = (str(cluster.relative_to(ROOT)), "--cluster", export)
+    command = ("audit", "run", *place, *given, "--out", str(out.relative_to(ROOT)))
+    print(f"\n$ minibroker {shlex.join(command)}", flush=True)
+    return subprocess.run([*COMMAND, *command], cwd=ROOT, check=False).returncode
 
 
 def show(story: Story, seconds: float) -> None:

@@ -9,6 +9,7 @@ audit must find all, each at its broker, partition and offset. Exit code 1 if it
 Without what `make demo` leaves in `build/demo`, the demo is run first.
 """
 
+import json
 import random
 import shutil
 import sys
@@ -19,9 +20,9 @@ import pyarrow.parquet
 from rich.console import Console
 from rich.table import Table
 
-from minibroker.cli.cluster_export import export_store
 from tests import demo
 from tests.damage import FAULTS, Planted, Replica
+from tests.processes import EXPORT
 
 DAMAGED: Final = demo.PLACE / "damaged"
 FOUND: Final = demo.PLACE / "audit-of-damaged"
@@ -34,7 +35,7 @@ Found = dict[str, object]  # a row of FINDINGS
 def plant(cluster: Path) -> list[Planted]:
     """Each fault in another replica of those that follow and are in sync."""
     rng = random.Random(SEED)
-    [topic] = export_store(cluster / "metadata.db")["topics"]
+    [topic] = json.loads((cluster / EXPORT).read_text())["topics"]
     partitions = topic["partitions"]
     planted = []
     for number, fault in enumerate(FAULTS):

@@ -18,12 +18,12 @@ from minibroker.broker.log.manager import LogManager
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
+from tests.processes import EXPORT
 
 NODES: Final = (1, 2, 3)
 TOPIC: Final = "made"
 TOPIC_ID: Final = bytes(range(16))
 CLUSTER_ID: Final = "made-cluster"
-EXPORT: Final = "cluster.json"
 NOW_MS: Final = 1_700_000_000_000
 BATCHES: Final = 18
 RECORDS: Final = 4  # in a batch

@@ -25,6 +25,7 @@ READY_LINE = "Kafka Server started"
 LISTENING = re.compile(r"Listening on (\S+:\d+)")
 START_S_MAX = 30.0
 STOP_S_MAX = 30.0
+EXPORT = "cluster.json"  # beside the brokers' directories
 # Below the ports that systems give to outgoing connections: a client that tries again and again to
 # reach a dead broker at one of those would one day be connected to itself.
 PORTS = range(12_000, 32_000)
@@ -183,6 +184,13 @@ class ClusterProcesses:
         """Stop it in order and start it again."""
         self.stop(node_id)
         self.start(node_id)
+
+    def export(self) -> None:
+        """Keep the metadata of now in `cluster.json`, for an audit: brokers that stop in order
+        leave the in-sync sets one after another, so afterwards only the last one is in sync."""
+        root = self.layout.root
+        done = run_cli("cluster", "export", "--data-dir", str(root), "-o", str(root / EXPORT))
+        assert done.returncode == 0, done.stderr
 
     def kill_all(self) -> None:
         """Whoever is left, paused ones too; a broker that has ended is no error."""
