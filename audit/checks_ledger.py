@@ -16,6 +16,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql.functions import (
+    array_distinct,
     array_max,
     array_sort,
     bool_and,
@@ -26,9 +27,11 @@ from pyspark.sql.functions import (
     concat,
     concat_ws,
     count,
+    explode,
     format_string,
     lit,
     min_by,
+    size,
     struct,
     when,
 )
@@ -70,20 +73,11 @@ def lost_write(tables: Tables) -> DataFrame:
             "detail": concat(_acknowledged(), lit(": "), _what_is_there()),
         }
     )
-    counted = uncounted(known).where("missing > 0 AND is_judged").groupBy(*LOG, "in_isr", "acks")
-    lacking = counted.agg(sum_("missing").alias("count"), min_("first").alias("first")).withColumns(
-        {
-            "offset": lit(None).cast("bigint"),
-            "severity": severity(in_sync() & _is_acks_all()),
-            "detail": format_string(
-                "%s records without an offset are not there, by counting equal ones; %s",
-                format_string("%,d", "count"),
-                _acknowledged(),
-            ),
-        }
-    )
     columns = [*LOG, "offset", "severity", "detail"]
-    return as_findings("lost-write", placed.select(columns).unionByName(lacking.select(columns)))
+    found = placed.select(columns)
+    if known.has_unplaced:
+        found = found.unionByName(_lacking(known).select(columns))
+    return as_findings("lost-write", found)
 
 
 def unseen(tables: Tables) -> DataFrame:
@@ -152,38 +146,42 @@ def inconsistent_offsets(tables: Tables) -> DataFrame:
 def duplicate(tables: Tables) -> DataFrame:
     """Records of which a replica holds more equal ones than the ledgers say were sent."""
     known = told(tables)
-    stored = kept(known)
     record = [*PARTITION, "content"]
-    copies = stored.groupBy(*LOG, "in_isr", "content").agg(count("*").alias("copies"))
-    sent = known.tellings.where(col("event").isin(Event.ACKED, Event.FAILED))
+    is_complete = ~col("ledger").isin(*known.incomplete)
+    sent = known.tellings.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
     tellings = sent.groupBy(*record).agg(
-        count("*").alias("sent"),
-        min_(struct("ledger", "line")).alias("first"),
-        bool_and(_is_acks_all() & col("is_complete")).alias("is_promised"),
+        count("*").alias("sent"), bool_and(_is_acks_all() & is_complete).alias("is_promised")
     )
+    # So many places hold the record on some replica: no replica has more.
+    contents = known.places.select(*PARTITION, explode(array_distinct("holders.content")))
+    copies_max = contents.toDF(*record).groupBy(*record).agg(count("*").alias("copies_max"))
     # Kafka's tool does not say of a failed record which partition it was for.
     anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
-    more = anywhere.agg(count("*").alias("sent_anywhere"))
-    found = (
-        copies.where("copies > 1")
+    suspected = (
+        copies_max.where("copies_max > 1")
         .join(tellings, record)
-        .where("copies > sent")
-        .join(more, ["topic", "content"], "left")
-        .withColumn("sent", col("sent") + coalesce("sent_anywhere", lit(0)))
-        .where("copies > sent")
-        .drop("in_isr")
+        .where("copies_max > sent")
+        .join(anywhere.agg(count("*").alias("more")), ["topic", "content"], "left")
+        .withColumn("sent", col("sent") + coalesce("more", lit(0)))
+        .where("copies_max > sent")
+        .drop("copies_max", "more")
     )
-    acked = known.tellings.where(col("event") == Event.ACKED.value).select(*PLACE, "content")
-    places = (
-        stored.join(found, [*LOG, "content"])
-        .join(acked.distinct().withColumn("is_told", lit(True)), [*PLACE, "content"], "left")
-        .groupBy(*LOG, "in_isr", "content", "copies", "sent", "first", "is_promised")
+    acked = sent.where(col("event") == Event.ACKED.value).select(*PLACE, "content").distinct()
+    first = sent.groupBy(*record).agg(min_(struct("ledger", "line")).alias("first"))
+    found = (
+        kept(known)
+        .join(suspected, record)
+        .join(acked.withColumn("is_told", lit(True)), [*PLACE, "content"], "left")
+        .groupBy(*LOG, "in_isr", "content", "sent", "is_promised")
         .agg(
             array_sort(collect_list("offset")).alias("offsets"),
             min_(when(col("is_told").isNull(), col("offset"))).alias("untold"),
         )
+        .withColumn("copies", size("offsets"))
+        .where("copies > sent")
+        .join(first, record)
     )
-    return as_findings("duplicate", _duplicates_told(places))
+    return as_findings("duplicate", _duplicates_told(found))
 
 
 def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
@@ -203,7 +201,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
             present += row["count"] if row.is_held else 0
         else:
             unjudged.append(_unjudged(row, _REASONS[row.reason], row["count"]))
-    for row in _judged_by_counting(known).collect():
+    for row in _judged_by_counting(known).collect() if known.has_unplaced else ():
         judged += row.unplaced - row.unjudged
         present += row.unplaced - row.unjudged - row.missing
         if row.unjudged:
@@ -288,6 +286,23 @@ def _by_place(tellings: DataFrame, *more: str) -> DataFrame:
     return tellings.groupBy(*LOG, "in_isr", "offset", "state", *more).agg(first)
 
 
+def _lacking(known: Told) -> DataFrame:
+    """One row for a replica that lacks records which were acknowledged without an offset."""
+    counted = uncounted(known).where("missing > 0 AND is_judged").groupBy(*LOG, "in_isr", "acks")
+    detail = format_string(
+        "%s: %,d records without an offset are not there, by the count of equal ones",
+        _acknowledged(),
+        "count",
+    )
+    return counted.agg(sum_("missing").alias("count"), min_("first").alias("first")).withColumns(
+        {
+            "offset": lit(None).cast("bigint"),
+            "severity": severity(in_sync() & _is_acks_all()),
+            "detail": detail,
+        }
+    )
+
+
 def _behind(tellings: DataFrame, *more: str) -> DataFrame:
     """One row for a replica that ends before places that were told.
 
@@ -323,8 +338,8 @@ def _what_is_there() -> Column:
 
 
 def _what_is_behind() -> Column:
-    several = format_string("%,d records from here on", "count")
-    which = when(col("count") == 1, "this record").otherwise(several)
+    several = format_string("%,d records from here on lie", "count")
+    which = when(col("count") == 1, "it lies").otherwise(several)
     return concat(which, format_string(" behind the log end %,d", "log_end"))
 
 

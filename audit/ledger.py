@@ -23,9 +23,11 @@ hundredth of what parsing costs. The paths must mean the same on all machines of
 import json
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import index
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 8 << 20
 _BLOCK_BYTES: Final = 1 << 20
 ACKS_ALL: Final = -1
-_INT32: Final = range(2**31)
-_INT64: Final = range(2**63)
 
 # ledger, line, event, acks, topic, partition, offset, key, value, timestamp
 Row: TypeAlias = tuple[Any, ...]
@@ -93,14 +93,14 @@ def ledger_table(spark: "SparkSession", chunks: Sequence[Chunk]) -> "DataFrame":
     def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield read_chunk(read[number])
+                yield from read_chunk(read[number])
 
     tasks = 1 + sum(chunk.end - chunk.begin for chunk in chunks) // CHUNK_BYTES
     numbers = spark.range(0, len(chunks), 1, min(tasks, max(1, len(chunks))))
     return numbers.mapInArrow(rows, from_arrow_schema(LEDGER))
 
 
-def read_chunk(chunk: Chunk) -> pa.RecordBatch:
+def read_chunk(chunk: Chunk) -> list[pa.RecordBatch]:
     """The rows of LEDGER that a chunk's lines make."""
     with Path(chunk.path).open("rb") as file:
         file.seek(chunk.begin)
@@ -108,11 +108,43 @@ def read_chunk(chunk: Chunk) -> pa.RecordBatch:
     return ledger_rows(chunk.path, data.split(b"\n"), chunk.first_line)
 
 
-def ledger_rows(ledger: str, lines: Iterable[bytes], first_line: int = 1) -> pa.RecordBatch:
-    """The rows of LEDGER that lines make; most make one, some none or two. Never raises."""
-    rows: list[Row] = []
-    for number, line in enumerate(lines, first_line):
-        rows += [(ledger, number, *told) for told in _rows_of(line)]
+def ledger_rows(ledger: str, lines: Iterable[bytes], first_line: int = 1) -> list[pa.RecordBatch]:
+    """The rows of LEDGER that lines make; most make one, some none or two.
+
+    All lines are read as one, which is fast. Where that fails, each half is tried by itself, down
+    to the line that is at fault.
+    """
+    numbered = [(number, line) for number, line in enumerate(lines, first_line) if line.strip()]
+    return _batches_of(ledger, numbered)
+
+
+def _batches_of(ledger: str, lines: Sequence[tuple[int, bytes]]) -> list[pa.RecordBatch]:
+    try:
+        return [_batch_of(ledger, lines)]
+    except (
+        *(ValueError, TypeError, KeyError, AttributeError),  # no JSON, or not what it should hold
+        *(RecursionError, OverflowError, pa.ArrowException),
+    ):
+        if len(lines) > 1:
+            half = len(lines) // 2
+            return _batches_of(ledger, lines[:half]) + _batches_of(ledger, lines[half:])
+        number, line = lines[0]
+        is_cut = line.startswith(b"{") and not line.rstrip().endswith(b"}")
+        return [_batch([(ledger, number, *_bare(Event.TORN if is_cut else Event.UNREADABLE))])]
+
+
+def _batch_of(ledger: str, lines: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
+    told = json.loads(b"[%s]" % b",".join([line for _, line in lines]))
+    if len(told) != len(lines):
+        raise ValueError("a line holds more than one object")
+    rows = []
+    for (number, _), each in zip(lines, told, strict=True):
+        if read := _READERS.get(each.get("name")):
+            rows += [(ledger, number, *row) for row in read(each)]
+    return _batch(rows)
+
+
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True) if rows else [()] * len(LEDGER)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, LEDGER, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=LEDGER)
@@ -145,65 +177,43 @@ def _count_lines(file: IO[bytes], size: int) -> int:
     return count if is_between else count + file.readline().endswith(b"\n")
 
 
-# -- a line: its rows without the first two columns
-
-
-def _rows_of(line: bytes) -> list[Row]:
-    if not line.strip():
-        return []
-    try:
-        told = json.loads(line)
-    except (ValueError, RecursionError):
-        is_cut = line.startswith(b"{") and not line.rstrip().endswith(b"}")
-        return [_bare(Event.TORN if is_cut else Event.UNREADABLE)]
-    if not isinstance(told, dict):
-        return [_bare(Event.UNREADABLE)]
-    read = _READERS.get(str(told.get("name")))
-    if read is None:
-        return []
-    try:
-        return read(told)
-    except (KeyError, TypeError, ValueError):
-        return [_bare(Event.UNREADABLE)]
+# -- an object: its rows without the first two columns. What these let pass, Arrow checks.
 
 
 def _bare(event: Event) -> Row:
-    return (event.value, *[None] * 7)
+    return (event, *[None] * 7)
 
 
 def _acked(told: dict[str, Any]) -> list[Row]:
-    # An acknowledgement may not say where: acks=0, and repetitions that nobody remembers.
-    offset = None if told.get("offset", -1) in (None, -1) else _number(told["offset"], _INT64)
-    return [_row(Event.ACKED, told, _number(told["partition"], _INT32), offset)]
+    offset = told.get("offset")
+    if offset is not None and offset < 0:
+        offset = None  # nobody said where: acks=0, and repetitions that nobody remembers
+    return [_row(Event.ACKED, told, index(told["partition"]), offset)]
 
 
 def _failed(told: dict[str, Any]) -> list[Row]:
     partition = told.get("partition")
     if partition == -1:
-        return []  # it had no partition yet, so it was never sent
-    if partition is not None:
-        partition = _number(partition, _INT32)
+        return []  # none was chosen yet, so it was never sent
     return [_row(Event.FAILED, told, partition, None)]
 
 
 def _shown(told: dict[str, Any]) -> list[Row]:
-    partition, offset = _number(told["partition"], _INT32), _number(told["offset"], _INT64)
-    return [_row(Event.SHOWN, told | {"acks": None}, partition, offset)]
+    return [_row(Event.SHOWN, told, index(told["partition"]), index(told["offset"]))]
 
 
 def _shown_offsets(told: dict[str, Any]) -> list[Row]:
     rows = []
     for each in told["partitions"]:
-        bare = {"topic": each["topic"], "timestamp": told.get("timestamp"), "acks": None}
-        bare |= {"key": None, "value": None}
-        partition = _number(each["partition"], _INT32)
-        for offset in sorted({each["minOffset"], each["maxOffset"]}):
-            offset = _number(offset, _INT64)
-            rows.append(_row(Event.SHOWN_OFFSET, bare, partition, offset))
+        bare = {"topic": each["topic"], "key": None, "value": None}
+        bare["timestamp"] = told.get("timestamp")
+        partition = index(each["partition"])
+        offsets = {index(each["minOffset"]), index(each["maxOffset"])}
+        rows += [_row(Event.SHOWN_OFFSET, bare, partition, offset) for offset in sorted(offsets)]
     return rows
 
 
-_READERS: Final[dict[str, Callable[[dict[str, Any]], list[Row]]]] = {
+_READERS: Final[dict[object, Callable[[dict[str, Any]], list[Row]]]] = {
     "producer_send_success": _acked,
     "producer_send_error": _failed,
     "record_data": _shown,
@@ -214,26 +224,14 @@ _READERS: Final[dict[str, Callable[[dict[str, Any]], list[Row]]]] = {
 
 
 def _row(event: Event, told: dict[str, Any], partition: int | None, offset: int | None) -> Row:
-    topic = told["topic"]
-    topic.encode()  # raises for what is no text
-    acks, timestamp = told.get("acks", ACKS_ALL), told.get("timestamp")
+    key, value, acks = told["key"], told["value"], told.get("acks")
     return (
-        event.value,
-        None if acks is None else _number(acks, range(-1, 2)),
-        topic,
+        event,
+        ACKS_ALL if acks is None else acks,
+        sys.intern(told["topic"]),
         partition,
         offset,
-        _bytes(told["key"]),
-        _bytes(told["value"]),
-        None if timestamp is None else _number(timestamp, _INT64),
+        None if key is None else key.encode("utf-8", "surrogateescape"),
+        None if value is None else value.encode("utf-8", "surrogateescape"),
+        told.get("timestamp"),
     )
-
-
-def _number(value: object, allowed: range) -> int:
-    if type(value) is not int or value not in allowed:
-        raise ValueError(f"{value!r} is none of {allowed}")
-    return value
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogateescape")

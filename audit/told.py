@@ -1,10 +1,10 @@
 """What clients were told, beside what the replicas hold: what the checks of ledgers share.
 
 Every record of the ledgers' topics is decoded once, and only a hash of its key and value is kept:
-two of 64 bits that are equal stand for equal records. All copies of a place (topic, partition,
-offset) are brought together and joined with what was told of it. Where every replica holds just
-that, nothing more is asked; in a sound cluster that settles all. Only the rest is judged replica
-by replica (`suspects`).
+two of 64 bits that are equal stand for equal records. What all replicas hold in a place (topic,
+partition, offset) is brought together and joined with what was told of it. Where every replica
+holds just that, nothing more is asked; in a sound cluster that settles all. Only the rest is
+judged replica by replica (`suspects`).
 
 A place is judged from the log's start on; of a log that grows, below its high watermark. Where a
 broker was stopped or killed, a place behind the end that the log keeps (its tail may be cut to
@@ -18,14 +18,18 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql.functions import (
+    array,
+    array_distinct,
     broadcast,
     coalesce,
     col,
+    collect_list,
     collect_set,
     count,
+    count_if,
     exists,
-    forall,
     greatest,
+    inline,
     least,
     lit,
     size,
@@ -36,7 +40,6 @@ from pyspark.sql.functions import (
 from pyspark.sql.functions import filter as filter_
 from pyspark.sql.functions import max as max_
 from pyspark.sql.functions import min as min_
-from pyspark.sql.functions import sum as sum_
 
 from minibroker.audit.ledger import Event
 from minibroker.audit.model import Tables
@@ -67,33 +70,56 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """DataFrames; the first three are kept by Spark.
+    """DataFrames, of which Spark keeps the first three, and what the driver knows of them.
 
-    `tellings`: _TELLING, a row each of LEDGER; `is_complete` is false where its ledger has no end.
-    `contents`: a row each record: LOG, offset, content.
+    `tellings`: a row for each of LEDGER, with `content` instead of key and value.
+    `places`: PLACE, `holders`: the (broker, content) there.
     `placed`: the tellings that name a place; `is_sound` if every replica holds just that, and
-    else `holders`, the (broker, content) found there.
+    else `holders`.
     `replicas`: LOG, in_isr, log_start, log_end (what is kept), `limit` (judged below),
     is_live, `farthest` (log_end of the replica that has most).
+    `incomplete`: the ledgers without an end. `has_unplaced`: records were acknowledged without an
+    offset.
     """
 
     tellings: DataFrame
-    contents: DataFrame
+    places: DataFrame
     placed: DataFrame
     replicas: DataFrame
+    incomplete: tuple[str, ...]
+    has_unplaced: bool
 
 
 @lru_cache(maxsize=1)  # for the checks of one audit
 def told(tables: Tables) -> Told:
     """What the checks need of an audit's tables; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
-    ledger = tables.ledger.withColumn("content", _content()).select(*_TELLING)
-    tellings = ledger.join(broadcast(_complete(ledger)), "ledger").persist()
-    topics = [row.topic for row in tellings.select("topic").distinct().collect() if row.topic]
-    records = tables.records.where(col("topic").isin(topics))
-    contents = records.select(*LOG, "offset", _content().alias("content")).persist()
+    tellings = tables.ledger.withColumn("content", _content()).select(*_TELLING).persist()
+    event = col("event")
+    open_ends = count_if(event == Event.BEGAN.value) - count_if(event == Event.ENDED.value)
+    unplaced = count_if((event == Event.ACKED.value) & col("offset").isNull())
+    ledgers = (
+        tellings.groupBy("ledger")
+        .agg(
+            open_ends.alias("open_ends"),
+            unplaced.alias("unplaced"),
+            collect_set("topic").alias("topics"),
+        )
+        .collect()
+    )
+    topics = {topic for row in ledgers for topic in row.topics}
+    records = tables.records.where(col("topic").isin(*topics))
+    holder = struct("broker", _content().alias("content"))
+    places = records.groupBy(*PLACE).agg(collect_list(holder).alias("holders")).persist()
     replicas = _replicas(tables)
-    return Told(tellings, contents, _placed(tellings, contents, replicas).persist(), replicas)
+    return Told(
+        tellings,
+        places,
+        _placed(tellings, places, replicas).persist(),
+        replicas,
+        tuple(row.ledger for row in ledgers if row.open_ends > 0),
+        any(row.unplaced for row in ledgers),
+    )
 
 
 def suspects(known: Told) -> DataFrame:
@@ -107,9 +133,9 @@ def suspects(known: Told) -> DataFrame:
 
 
 def kept(known: Told) -> DataFrame:
-    """`contents` of what is judged, with the columns of its replica."""
-    rows = known.contents.join(broadcast(known.replicas), [*LOG])
-    return rows.where(col("offset") < col("limit"))
+    """The records that are judged: LOG, offset and content, with the columns of their replica."""
+    holders = known.places.select(*PLACE, inline("holders"))
+    return holders.join(broadcast(known.replicas), [*LOG]).where(col("offset") < col("limit"))
 
 
 def uncounted(known: Told) -> DataFrame:
@@ -147,16 +173,6 @@ def _content() -> Column:
     return xxhash64(col("key").isNull(), "key", col("value").isNull(), "value")
 
 
-def _complete(ledger: DataFrame) -> DataFrame:
-    """For each ledger, whether each program that began to write in it ended in good order."""
-    balance = sum_(
-        when(col("event") == Event.BEGAN.value, 1)
-        .when(col("event") == Event.ENDED.value, -1)
-        .otherwise(0)
-    )
-    return ledger.groupBy("ledger").agg((balance <= 0).alias("is_complete"))
-
-
 def _replicas(tables: Tables) -> DataFrame:
     segments = tables.batches.groupBy(*LOG).agg(min_("segment").alias("first_segment"))
     log_end = coalesce("kept_end", "log_end", lit(0))
@@ -177,10 +193,7 @@ def _replicas(tables: Tables) -> DataFrame:
     )
 
 
-def _placed(tellings: DataFrame, contents: DataFrame, replicas: DataFrame) -> DataFrame:
-    holders = contents.groupBy(*PLACE).agg(
-        collect_set(struct("broker", "content")).alias("holders")
-    )
+def _placed(tellings: DataFrame, places: DataFrame, replicas: DataFrame) -> DataFrame:
     partitions = replicas.groupBy(*PARTITION).agg(
         count("*").alias("replica_count"),
         max_("log_start").alias("start"),
@@ -188,19 +201,20 @@ def _placed(tellings: DataFrame, contents: DataFrame, replicas: DataFrame) -> Da
     )
     rows = (
         tellings.where("offset IS NOT NULL")
-        .join(holders, [*PLACE], "left")
+        .join(places, [*PLACE], "left")
         .join(broadcast(partitions), [*PARTITION], "left")
     )
     is_bare = col("event") == Event.SHOWN_OFFSET.value
     is_sound = (
-        (size("holders") == col("replica_count"))
-        & (is_bare | forall("holders", lambda holder: holder.content == col("content")))
+        (size(array_distinct("holders.broker")) == col("replica_count"))
+        & (is_bare | (array_distinct("holders.content") == array("content")))
         & (col("offset") >= col("start"))
         & (col("offset") < col("end"))
     )
     marked = rows.withColumn("is_sound", coalesce(is_sound, lit(False)))
-    kept = when(~col("is_sound"), col("holders"))
-    return marked.select(*_TELLING, "is_sound", kept.alias("holders"))
+    return marked.select(
+        *_TELLING, "is_sound", when(~col("is_sound"), col("holders")).alias("holders")
+    )
 
 
 def _state() -> Column:
