@@ -186,7 +186,7 @@ def _bare(event: Event) -> Row:
 
 def _acked(told: dict[str, Any]) -> list[Row]:
     offset = told.get("offset")
-    if offset is not None and offset < 0:
+    if offset is not None and index(offset) < 0:
         offset = None  # nobody said where: acks=0, and repetitions that nobody remembers
     return [_row(Event.ACKED, told, index(told["partition"]), offset)]
 
@@ -227,7 +227,7 @@ def _row(event: Event, told: dict[str, Any], partition: int | None, offset: int 
     key, value, acks = told["key"], told["value"], told.get("acks")
     return (
         event,
-        ACKS_ALL if acks is None else acks,
+        ACKS_ALL if acks is None else index(acks),
         sys.intern(told["topic"]),
         partition,
         offset,
