@@ -38,6 +38,8 @@ from pyspark.sql import SparkSession
 from minibroker.audit.packaging import write_package
 
 JAVA_VERSION_MIN: Final = 17  # what Spark 4 needs
+# Spark's 200 are for far larger tables than a row a batch; each costs a task in every check.
+_CLUSTER_SHUFFLE_PARTITIONS: Final = 32
 
 # Arguments that Spark gives every JVM, and some JVMs do not understand or complain of; the first
 # may come as two words.
@@ -108,6 +110,7 @@ def spark_session(
     if local is None:
         package = write_package(directory / "minibroker.zip")
         chosen["spark.submit.pyFiles"] = str(package)
+        chosen["spark.sql.shuffle.partitions"] = str(_CLUSTER_SHUFFLE_PARTITIONS)
     else:
         chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.driver.host"] = "127.0.0.1"
