@@ -1,7 +1,7 @@
 """Checks of each log by itself: are its bytes batches, and do these go on from one to the next.
 
-All that is said of the order of batches comes from one pass over them, `seams`: those rows where a
-log does not simply go on. It is kept between the checks, for it sorts every log.
+All that is said of the order of batches comes from `seams`, those rows where a log does not simply
+go on, which is kept between the checks.
 
 A batch's offset and leader epoch lie outside its CRC, so they are never believed by themselves:
 what does not fit to the batches around it is found by `gap`, `overlap` and `epoch-order`, and what
@@ -34,13 +34,13 @@ from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 
 from minibroker.audit.directories import LIVE, STOPPED
-from minibroker.audit.facts import REPLICA, next_offset
+from minibroker.audit.facts import REPLICA, next_offset, runs
 from minibroker.audit.findings import as_findings, in_sync, severity
 from minibroker.audit.model import Severity, Tables
 
-_SEAM: Final = (
+_BATCH: Final = (
     *("segment", "position", "size", "base_offset", "last_offset", "leader_epoch"),
-    *("torn", "problem", "previous", "furthest"),
+    *("torn", "problem"),
 )
 
 
@@ -48,30 +48,37 @@ def seams(batches: DataFrame) -> DataFrame:
     """The rows of BATCHES where a log does not simply go on, with what is before them.
 
     Those are: bytes that are no batch, the first batch of each segment, and each batch that does
-    not begin where the one before it ends, or whose leader epoch is older. `previous` is the last
+    not begin where the one before it ends, or is of another leader epoch. `previous` is the last
     batch before it, null if there is none, and `furthest` the largest offset before it.
+
+    Where batches are a chain, the run of them stands for all: then there is little to sort.
     """
+    known = runs(batches).withColumn("problem", lit(None).cast("string"))
+    broken = broadcast(known.where(~col("is_chain")).select(*REPLICA, "segment").distinct())
+    pieces = (
+        known.join(broken, [*REPLICA, "segment"], "left_anti")
+        .select(*REPLICA, *_BATCH)
+        .unionByName(
+            batches.join(broken, [*REPLICA, "segment"], "left_semi").select(*REPLICA, *_BATCH)
+        )
+    )
     before = (
         Window.partitionBy(*REPLICA)
         .orderBy("segment", "position")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     batch = struct("segment", "base_offset", "last_offset", "leader_epoch")
-    found = (
-        batches.withColumns(
-            {
-                "previous": last(when(~col("torn"), batch), ignorenulls=True).over(before),
-                "furthest": largest_of("last_offset").over(before),
-            }
-        )
-        .where(
-            col("torn")
-            | col("previous").isNull()
-            | (col("segment") != col("previous.segment"))
-            | (col("base_offset") != next_offset("previous.last_offset"))
-            | (col("leader_epoch") < col("previous.leader_epoch"))
-        )
-        .select(*REPLICA, *_SEAM)
+    found = pieces.withColumns(
+        {
+            "previous": last(when(~col("torn"), batch), ignorenulls=True).over(before),
+            "furthest": largest_of("last_offset").over(before),
+        }
+    ).where(
+        col("torn")
+        | col("previous").isNull()
+        | (col("segment") != col("previous.segment"))
+        | (col("base_offset") != next_offset("previous.last_offset"))
+        | (col("leader_epoch") != col("previous.leader_epoch"))
     )
     return found if found.storageLevel.useMemory else found.persist()
 
@@ -144,7 +151,7 @@ def gap(tables: Tables) -> DataFrame:
 def overlap(tables: Tables) -> DataFrame:
     """Batches that begin before the end of the one before them."""
     again = format_string(
-        "the batch of offsets %d to %d stands where %d should follow",
+        "offsets %d to %d stand where %d should follow",
         *("base_offset", "last_offset", "expected"),
     )
     joints = _joints(tables).where(
@@ -170,8 +177,8 @@ def epoch_order(tables: Tables) -> DataFrame:
     """Batches of an older leader epoch than the one before them."""
     falls = col("leader_epoch") < coalesce(col("previous.leader_epoch"), lit(0))
     before = format_string(
-        "leader epoch %d follows on %d of the batch at offset %d",
-        *("leader_epoch", "previous.leader_epoch", "previous.base_offset"),
+        "leader epoch %d follows on %d, in which offset %d is",
+        *("leader_epoch", "previous.leader_epoch", "previous.last_offset"),
     )
     alone = format_string("leader epoch %d is none", "leader_epoch")
     detail = when(col("previous").isNull(), alone).otherwise(before)
@@ -211,7 +218,8 @@ def epoch_checkpoint(tables: Tables) -> DataFrame:
     them is an error; else the file will be made anew.
     """
     in_log = (
-        tables.batches.where(~col("torn"))
+        runs(tables.batches)
+        .where(~col("torn"))
         .groupBy(*REPLICA, col("leader_epoch").alias("epoch"))
         .agg(smallest_of(struct("segment", "position", "base_offset")).alias("first"))
         .select(*REPLICA, "epoch", col("first.base_offset").alias("start"))

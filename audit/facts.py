@@ -4,6 +4,9 @@ The header's offset and epoch lie outside the CRC, so one flipped bit can make a
 offset. So a log ends where its last batch by position ends, not where the largest offset lies, and
 an epoch, too; only if the last batch claims less than others do, and they no more than all batches
 end to end come to, those are believed.
+
+Millions of batches are made into `runs` first, which are few, and whatever can be told from those
+is: how far a log goes, which epochs it has, and, by the checks, where a log has a seam at all.
 """
 
 from functools import reduce
@@ -12,7 +15,18 @@ from operator import xor
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row
-from pyspark.sql.functions import bit_xor, bool_or, col, greatest, lit, struct, when
+from pyspark.sql.functions import (
+    bit_xor,
+    bool_or,
+    col,
+    greatest,
+    lit,
+    max_by,
+    min_by,
+    struct,
+    when,
+    xxhash64,
+)
 from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
@@ -29,20 +43,57 @@ def next_offset(last_offset: str) -> Column:
     return when(col(last_offset) < INT64_MAX, col(last_offset) + 1).otherwise(col(last_offset))
 
 
+def runs(batches: DataFrame) -> DataFrame:
+    """The batches of one leader epoch in one segment as one row, and the torn bytes of one.
+
+    It has the position and base offset of its first batch, the last offset of its last one, both
+    by position, and the bytes from first to last. `is_chain`: each batch begins, in bytes and in
+    offsets, where another ends. To know that nothing has to be sorted: each batch adds a hash of
+    the place where it begins and one of the place where it ends, and all but the outermost cancel
+    out. `seams` is the same of the offsets alone, as they are.
+
+    One pass over the batches, kept for whoever asks again.
+    """
+    end = col("position") + col("size")
+    found = (
+        batches.withColumns({"end": end, "next_offset": next_offset("last_offset")})
+        .groupBy(*REPLICA, "segment", "leader_epoch", "torn")
+        .agg(
+            smallest_of("position").alias("position"),
+            largest_of("end").alias("end"),
+            min_by("base_offset", "position").alias("base_offset"),
+            max_by("last_offset", "position").alias("last_offset"),
+            max_by("next_offset", "position").alias("next_offset"),
+            largest_of("next_offset").alias("largest"),
+            sum_of(col("next_offset") - greatest("base_offset", lit(0))).alias("length"),
+            bit_xor(col("base_offset").bitwiseXOR(col("next_offset"))).alias("seams"),
+            bit_xor(_link()).alias("links"),
+            bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
+        )
+        .withColumn("is_chain", ~col("torn") & (col("links") == _link()))
+        .withColumn("size", col("end") - col("position"))
+    )
+    return found if found.storageLevel.useMemory else found.persist()
+
+
+def _link() -> Column:
+    """From the place where a batch, or a run of them, begins to the one where it ends."""
+    return xxhash64("position", "base_offset").bitwiseXOR(xxhash64("end", "next_offset"))
+
+
 def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
-    """Of each log with at least one batch, where it begins and ends. One pass over the batches."""
+    """Of each log with at least one batch, where it begins and ends."""
     epochs = (
-        batches.where(~col("torn"))
-        .withColumn("next_offset", next_offset("last_offset"))
+        runs(batches)
+        .where(~col("torn"))
         .groupBy(*REPLICA, "leader_epoch")
         .agg(
             smallest_of(struct("segment", "position", "base_offset")).alias("first"),
-            largest_of(struct("segment", "position", "next_offset")).alias("last"),
-            largest_of("next_offset").alias("largest"),
-            sum_of(col("next_offset") - greatest("base_offset", lit(0))).alias("length"),
-            # Where each batch begins where another ends, all but the outermost cancel out.
-            bit_xor(col("base_offset").bitwiseXOR(col("next_offset"))).alias("seams"),
-            bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
+            largest_of(struct("segment", "end", "next_offset")).alias("last"),
+            largest_of("largest").alias("largest"),
+            sum_of("length").alias("length"),
+            bit_xor("seams").alias("seams"),
+            bool_or("has_bad_crc").alias("has_bad_crc"),
         )
         .orderBy(*REPLICA)
         .collect()

@@ -173,8 +173,8 @@ def test_details_say_what_was_expected(spark: SparkSession) -> None:
             "30 bytes are no batch: no length",
         ],
         "gap": ["offset 10 should follow, the next batch begins at 20"],
-        "overlap": ["the batch of offsets 10 to 19 stands where 30 should follow"],
-        "epoch-order": ["leader epoch -1 follows on 0 of the batch at offset 20"],
+        "overlap": ["offsets 10 to 19 stand where 30 should follow"],
+        "epoch-order": ["leader epoch -1 follows on 0, in which offset 29 is"],
     }
 
 
