@@ -1,10 +1,11 @@
 """The checks of single logs, on rows written out: each partition has one fault, or none."""
 
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from minibroker.audit.checks_log import CHECKS, seams
+from minibroker.audit.checks_log import CHECKS
 from minibroker.protocol.constants import INT64_MAX
 from tests.audit.rows import Rows, found_by, tables
 
@@ -119,12 +120,15 @@ FAULTY_REPLICAS: Rows = [
 def test_faults_of_single_logs(spark: SparkSession) -> None:
     """Each planted fault is found where it is, once by each check that sees it, and no other."""
     faulty = tables(spark, batches=[*CLEAN, *FAULTY], replicas=[*CLEAN_REPLICAS, *FAULTY_REPLICAS])
+    names = ("crc", "torn-tail", "gap", "overlap", "segment-name", "epoch-order")
+    found = found_by(reduce(DataFrame.unionByName, (CHECKS[name](faulty) for name in names)))
     assert {
         name: [
             (each.partition, each.offset, each.segment, each.position, each.severity.value)
-            for each in found_by(CHECKS[name](faulty))
+            for each in found
+            if each.check == name
         ]
-        for name in ("crc", "torn-tail", "gap", "overlap", "segment-name", "epoch-order")
+        for name in names
     } == {
         "crc": [
             (10, 10, 0, 100, "error"),
@@ -152,30 +156,16 @@ def test_faults_of_single_logs(spark: SparkSession) -> None:
         "segment-name": [(30, 20, 21, 0, "error"), (31, 0, 7, 0, "error")],
         "epoch-order": [(40, 20, 0, 200, "warning"), (41, 0, 0, 0, "error")],
     }
-    assert seams(faulty.batches).storageLevel.useMemory
-
-
-def test_details_say_what_was_expected(spark: SparkSession) -> None:
-    """Whoever reads a finding is told what is there and what should be."""
-    rows = [
-        *batches(10, 0, 20, crc_stored=0xABC),
-        torn(10, 200),
-        *(flipped(row, position=300, leader_epoch=-1) for row in batches(10, 10)),
-    ]
-    faulty = tables(spark, batches=rows, replicas=[replica(10)])
-    assert {
-        name: [each.detail for each in found_by(CHECKS[name](faulty))]
-        for name in ("crc", "gap", "overlap", "epoch-order")
-    } == {
-        "crc": [
-            "the batch of offsets 0 to 9 has CRC 00000007, stored with it is 00000abc",
-            "the batch of offsets 20 to 29 has CRC 00000007, stored with it is 00000abc",
-            "30 bytes are no batch: no length",
-        ],
-        "gap": ["offset 10 should follow, the next batch begins at 20"],
-        "overlap": ["offsets 10 to 19 stand where 30 should follow"],
-        "epoch-order": ["leader epoch -1 follows on 0, in which offset 29 is"],
-    }
+    details = {(each.check, each.partition): each.detail for each in found}
+    assert details["crc", 10] == (
+        "the batch of offsets 10 to 19 has CRC 00000007, stored with it is 00000008"
+    )
+    assert details["crc", 13] == "30 bytes are no batch: no length"
+    assert details["gap", 20] == "offset 20 should follow, the next batch begins at 30"
+    assert details["overlap", 21] == "offsets 10 to 19 stand where 30 should follow"
+    assert details["segment-name", 30] == "its name says 21, its first batch 20"
+    assert details["epoch-order", 40] == "leader epoch 2 follows on 3, in which offset 19 is"
+    assert details["epoch-order", 41] == "leader epoch -4 is none"
 
 
 def test_epoch_checkpoints(spark: SparkSession) -> None:

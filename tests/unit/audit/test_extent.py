@@ -218,6 +218,11 @@ CASES = {
         *(100, {1: 100, 2: 0}),
         assigned=assignment(isr=(1,), replicas=(1, 2)),
     ),
+    "a lost log of one that is not in sync, where not all is judged": Case(
+        [replica(1, WHOLE, "killed"), replica(2, log((0, 40), (5, 90)), "killed")],
+        *(90, {1: 100, 2: 90, 3: 0}),
+        assigned=assignment(isr=(1, 2)),
+    ),
     "a log start above the log end": Case(
         [replica(1, WHOLE), replica(2, WHOLE, log_start=700)],
         *(100, {1: 100, 2: 100}),
@@ -227,6 +232,11 @@ CASES = {
     "a leader with damage of its own is compared with another": Case(
         [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE), replica(3, WHOLE)],
         *(100, {1: 100, 2: 100, 3: 100}, 2),
+    ),
+    "it is not compared with one that is out of sync": Case(
+        [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE)],
+        *(100, {1: 100, 2: 100}),
+        assigned=assignment(isr=(1,), replicas=(1, 2)),
     ),
     "an epoch that nobody led in, by a flipped bit in the last batch": Case(
         [
