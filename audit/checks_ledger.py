@@ -192,8 +192,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     """
     known = told(tables)
     events = {row.event: row["count"] for row in known.tellings.groupBy("event").count().collect()}
-    acked = known.placed.where(col("event") == Event.ACKED.value)
-    judged = present = acked.where("is_sound").count()
+    judged = present = known.sound_count
     unjudged = list(_lines_not_read(known))
     for row in _judged_singly(known).collect():
         if row.reason is None:

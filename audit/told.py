@@ -79,7 +79,7 @@ class Told:
     `replicas`: LOG, in_isr, log_start, log_end (what is kept), `limit` (judged below),
     is_live, `farthest` (log_end of the replica that has most).
     `incomplete`: the ledgers without an end. `has_unplaced`: records were acknowledged without an
-    offset.
+    offset. `sound_count`: acknowledged records that are sound. `has_suspects`: some telling is not.
     """
 
     tellings: DataFrame
@@ -88,6 +88,8 @@ class Told:
     replicas: DataFrame
     incomplete: tuple[str, ...]
     has_unplaced: bool
+    sound_count: int
+    has_suspects: bool
 
 
 @lru_cache(maxsize=1)  # for the checks of one audit
@@ -112,13 +114,21 @@ def told(tables: Tables) -> Told:
     holder = struct("broker", _content().alias("content"))
     places = records.groupBy(*PLACE).agg(collect_list(holder).alias("holders")).persist()
     replicas = _replicas(tables)
+    placed = _placed(tellings, places, replicas).persist()
+    is_sound = col("is_sound")
+    sound = placed.agg(
+        count_if((event == Event.ACKED.value) & is_sound).alias("acked"),
+        count_if(~is_sound).alias("suspects"),
+    ).collect()[0]
     return Told(
         tellings,
         places,
-        _placed(tellings, places, replicas).persist(),
+        placed,
         replicas,
-        tuple(row.ledger for row in ledgers if row.open_ends > 0),
-        any(row.unplaced for row in ledgers),
+        incomplete=tuple(row.ledger for row in ledgers if row.open_ends > 0),
+        has_unplaced=any(row.unplaced for row in ledgers),
+        sound_count=sound.acked,
+        has_suspects=sound.suspects > 0,
     )
 
 

@@ -138,14 +138,6 @@ def told_of(finding: Finding, ledger: Path) -> tuple[object, ...]:
     return finding.partition, finding.broker, finding.offset, finding.severity.value, detail
 
 
-def test_a_sound_cluster(spark: SparkSession, tmp_path: Path) -> None:
-    """Nothing is found where all is there, and all is judged."""
-    whole = audited(spark, told_clean().write(tmp_path / "clean"))
-    for check in CHECKS.values():
-        assert found_by(check(whole)) == []
-    assert ledger_counts(whole) == (LedgerCounts(8, 8, 8, 4), ())
-
-
 def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
     """Each promise that is broken is found where it is; what cannot be judged is counted."""
     clean, faulty = told_clean().write(tmp_path / "clean"), told_faulty().write(tmp_path / "faulty")
