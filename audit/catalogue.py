@@ -20,14 +20,39 @@ class Described:
     found: str
 
 
+# The gravest first: what was promised and is gone, before what explains it, before what is rebuilt.
 DESCRIBED: Final[Mapping[str, Described]] = {
+    "lost-write": Described(
+        "an acknowledged record is absent from a replica in the ISR, and later ones are there",
+        "an acknowledged record of {log} is gone at offset {offset} on broker {broker}",
+    ),
+    "unseen": Described(
+        "an acknowledged record lies behind the end of a replica in the ISR",
+        "an acknowledged record of {log} at offset {offset} never arrived on broker {broker}",
+    ),
+    "missing-committed": Described(
+        "a replica in the ISR ends below a high watermark",
+        "{log} on broker {broker} lacks committed records from offset {offset} on",
+    ),
+    "divergence": Described(
+        "two replicas hold different batches below the high watermark",
+        "the replicas of {log} part at offset {offset} on broker {broker}",
+    ),
+    "inconsistent-offsets": Described(
+        "clients were told one offset with two values",
+        "offset {offset} of {log} was told with two values",
+    ),
+    "duplicate": Described(
+        "one acknowledged record stands at two offsets",
+        "an acknowledged record of {log} is there twice, again at offset {offset}",
+    ),
+    "aborted-read": Described(
+        "a record that a consumer was shown is absent or different on a replica in the ISR",
+        "a record of {log} that was read is not at offset {offset} on broker {broker}",
+    ),
     "crc": Described(
         "a batch below the log end has another CRC than the one it was stored with",
         "{log} is damaged at offset {offset} on broker {broker}",
-    ),
-    "torn-tail": Described(
-        "bytes follow the last whole batch of a log",
-        "{log} on broker {broker} ends in half a batch",
     ),
     "gap": Described(
         "offsets are missing between two batches or segments",
@@ -37,30 +62,6 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "an offset comes twice in a log, or batches are out of order",
         "{log} on broker {broker} has offset {offset} twice",
     ),
-    "segment-name": Described(
-        "a file's name is not its first offset",
-        "{log} on broker {broker} has a segment with the wrong name",
-    ),
-    "epoch-order": Described(
-        "the leader epoch falls within a log",
-        "the leader epochs of {log} on broker {broker} fall at offset {offset}",
-    ),
-    "epoch-checkpoint": Described(
-        "the checkpoint of leader epochs says other than the log",
-        "the epoch checkpoint of {log} on broker {broker} differs from its log",
-    ),
-    "divergence": Described(
-        "two replicas hold different batches below the high watermark",
-        "the replicas of {log} part at offset {offset} on broker {broker}",
-    ),
-    "missing-committed": Described(
-        "a replica in the ISR ends below a high watermark",
-        "{log} on broker {broker} lacks committed records from offset {offset} on",
-    ),
-    "hw-beyond-leo": Described(
-        "a replica's high watermark lies above its log end",
-        "the high watermark of {log} on broker {broker} lies above its log end",
-    ),
     "sequence-gap": Described(
         "a producer's sequence numbers leave some out",
         "a producer's sequence has a gap in {log} at offset {offset} on broker {broker}",
@@ -68,6 +69,30 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     "sequence-duplicate": Described(
         "a producer's sequence numbers come twice",
         "a producer's batch is twice in {log} at offset {offset} on broker {broker}",
+    ),
+    "epoch-order": Described(
+        "the leader epoch falls within a log",
+        "the leader epochs of {log} on broker {broker} fall at offset {offset}",
+    ),
+    "hw-beyond-leo": Described(
+        "a replica's high watermark lies above its log end",
+        "the high watermark of {log} on broker {broker} lies above its log end",
+    ),
+    "committed-offset": Described(
+        "a group's committed offset lies outside the log",
+        "a committed offset of {log} lies outside it, at {offset}",
+    ),
+    "segment-name": Described(
+        "a file's name is not its first offset",
+        "{log} on broker {broker} has a segment with the wrong name",
+    ),
+    "torn-tail": Described(
+        "bytes follow the last whole batch of a log",
+        "{log} on broker {broker} ends in half a batch",
+    ),
+    "epoch-checkpoint": Described(
+        "the checkpoint of leader epochs says other than the log",
+        "the epoch checkpoint of {log} on broker {broker} differs from its log",
     ),
     "snapshot": Described(
         "a producer snapshot cannot be read, or says other than the batches before it",
@@ -81,32 +106,9 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "a checkpoint or metadata file cannot be read, or names what cannot be",
         "a checkpoint of broker {broker} is wrong",
     ),
-    "committed-offset": Described(
-        "a group's committed offset lies outside the log",
-        "a committed offset of {log} lies outside it, at {offset}",
-    ),
-    "lost-write": Described(
-        "an acknowledged record is absent from a replica in the ISR, and later ones are there",
-        "an acknowledged record of {log} is gone at offset {offset} on broker {broker}",
-    ),
-    "unseen": Described(
-        "an acknowledged record lies behind the end of a replica in the ISR",
-        "an acknowledged record of {log} at offset {offset} never arrived on broker {broker}",
-    ),
-    "duplicate": Described(
-        "one acknowledged record stands at two offsets",
-        "an acknowledged record of {log} is there twice, again at offset {offset}",
-    ),
-    "inconsistent-offsets": Described(
-        "clients were told one offset with two values",
-        "offset {offset} of {log} was told with two values",
-    ),
-    "aborted-read": Described(
-        "a record that a consumer was shown is absent or different on a replica in the ISR",
-        "a record of {log} that was read is not at offset {offset} on broker {broker}",
-    ),
 }
 
+GRAVITY: Final = {name: rank for rank, name in enumerate(DESCRIBED)}
 # Those that one may ask for; the others come to light whatever is asked, while the inputs are read.
 CHOSEN: Final = tuple(name for name in DESCRIBED if name != "checkpoint")
 

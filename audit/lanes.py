@@ -25,7 +25,7 @@ EPOCH_COLOURS: Final = 6
 NARROW: Final = 0.4  # per cent of the width: spans below this are drawn together
 LABELLED: Final = 3.0  # per cent: a narrower span has no room for its number ...
 SPELLED: Final = 17.0  # ... and a narrower one none for the word before it
-BINS: Final = 250  # marks a lane has at most
+BINS: Final = 100  # marks a lane has at most
 TICKS_MAX: Final = 5
 
 _CUT: Final = "M0 3 L-3 11 L3 17 L-3 23 L3 29 L0 37"

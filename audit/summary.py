@@ -18,7 +18,7 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from minibroker.audit.catalogue import in_words
+from minibroker.audit.catalogue import GRAVITY, in_words
 from minibroker.audit.model import Finding, Severity
 
 VERSION: Final = 1
@@ -300,22 +300,27 @@ def count_findings(findings: Iterable[Finding]) -> tuple[FindingCount, ...]:
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
     """The worst first, then by log and offset: how findings are listed everywhere."""
-    return sorted(
-        findings,
-        key=lambda each: (
-            SEVERITIES.index(each.severity),
-            each.topic or "",
-            -1 if each.partition is None else each.partition,
-            -1 if each.offset is None else each.offset,
-            -1 if each.broker is None else each.broker,
-            each.check,
-        ),
-    )
+    return sorted(findings, key=lambda each: (SEVERITIES.index(each.severity), *_place(each)))
 
 
 def worst_of(findings: Iterable[Finding]) -> Finding | None:
-    """The one to name first."""
-    return next(iter(in_order(findings)), None)
+    """The one to name first: of the worst severity and the gravest check, by log and offset."""
+    return min(
+        findings,
+        key=lambda each: (SEVERITIES.index(each.severity), _gravity(each), *_place(each)),
+        default=None,
+    )
+
+
+def _place(finding: Finding) -> tuple[str, int, int, int, int]:
+    partition, offset, broker = (
+        -1 if each is None else each for each in (finding.partition, finding.offset, finding.broker)
+    )
+    return finding.topic or "", partition, offset, broker, _gravity(finding)
+
+
+def _gravity(finding: Finding) -> int:
+    return GRAVITY.get(finding.check, len(GRAVITY))
 
 
 def plural(count: int, noun: str) -> str:

@@ -2,8 +2,10 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from minibroker.audit.progress import Progress
 
 FINDINGS_MAX: Final = 20
+OF_A_KIND_MAX: Final = 3  # of one check in one log of one broker
 UNJUDGED_MAX: Final = 10
 # Where no terminal shows a bar: at most a line so often, and of the same stage so often.
 LINE_EVERY_S: Final = 1.0
@@ -29,10 +32,11 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
     yield visible(summary.sentence)
     yield from (f"Note: {visible(text)}" for text in summary.notes)
     if findings:
+        shown = [*islice(_few_of_each(findings), FINDINGS_MAX)]
         yield ""
-        yield from _findings(findings[:FINDINGS_MAX], Places(summary))
-        if len(findings) > FINDINGS_MAX:
-            yield f"... and {plural(len(findings) - FINDINGS_MAX, 'more finding')}"
+        yield from _findings(shown, Places(summary))
+        if len(findings) > len(shown):
+            yield f"... and {plural(len(findings) - len(shown), 'more finding')}"
         yield ""
     for each in summary.unjudged[:UNJUDGED_MAX]:
         where = "" if each.topic is None else f" {each.topic}-{each.partition}"
@@ -42,6 +46,16 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
     if len(summary.unjudged) > UNJUDGED_MAX:
         yield f"Not judged: {plural(len(summary.unjudged) - UNJUDGED_MAX, 'more place')}"
     yield f"Report: {out / 'report.html'}"
+
+
+def _few_of_each(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """One broken batch can make hundreds of alike findings, which would hide all others."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    for each in findings:
+        kind = (each.severity, each.check, each.topic, each.partition, each.broker)
+        seen[kind] += 1
+        if seen[kind] <= OF_A_KIND_MAX:
+            yield each
 
 
 def _findings(findings: Sequence[Finding], places: Places) -> Iterator[str]:

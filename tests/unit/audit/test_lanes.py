@@ -108,7 +108,7 @@ def test_many_findings_and_epochs_make_no_large_picture() -> None:
     tree = drawn(partition, *findings)
     marks = found(tree, "a", "mark")
     assert len(marks) <= BINS + 1
-    assert "and 39 more findings here" in titles(marks[3])[0]
+    assert "and 99 more findings here" in titles(marks[3])[0]
     assert len(found(tree, "svg", "many")) <= BINS + 1
     assert titles(tree)[0] == "Epochs 0 to 39: offsets 0 to 399"
 

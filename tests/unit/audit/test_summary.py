@@ -88,7 +88,8 @@ def test_findings_are_told_with_the_worst_one() -> None:
     """The sentence counts errors and warnings and names the first of the worst."""
     summary = sample_summary(sample_findings())
     assert summary.sentence == (
-        "4 errors and 3 warnings: the replicas of orders-0 part at offset 61,220 on broker 2."
+        "4 errors and 3 warnings: an acknowledged record of orders-0 is gone at offset 61,223"
+        " on broker 2."
     )
 
 
@@ -137,10 +138,18 @@ def test_findings_are_ordered_by_severity_then_place() -> None:
     assert [each.severity for each in ordered] == [ERROR] * 4 + [WARNING] * 3 + [INFO]
     offsets = [each.offset for each in ordered if each.topic == "orders"][:4]
     assert offsets == [61_220, 61_223, 12_345, 71_000]
-    assert worst_of(ordered) == ordered[0]
     first, second = (Finding("crc", ERROR, topic, 9 - at) for at, topic in enumerate("ab"))
     assert in_order([second, first]) == [first, second]
     assert worst_of([]) is None
+
+
+def test_the_gravest_finding_is_named_first() -> None:
+    """Of errors, a lost record before the damage that explains it, wherever they are."""
+    crc = Finding("crc", ERROR, "a", 0, 1, offset=1)
+    lost = Finding("lost-write", ERROR, "z", 5, 3, offset=9)
+    warned = Finding("lost-write", WARNING, "a", 0, 1, offset=0)
+    assert worst_of([warned, crc, lost]) == lost
+    assert in_order([warned, lost, crc]) == [crc, lost, warned]
 
 
 def test_every_check_is_described() -> None:

@@ -63,7 +63,8 @@ def test_a_report_is_told_again(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert done.returncode == 1
     assert lines[0] == (
-        "4 errors and 3 warnings: the replicas of orders-0 part at offset 61,220 on broker 2."
+        "4 errors and 3 warnings: an acknowledged record of orders-0 is gone at offset 61,223"
+        " on broker 2."
     )
     assert lines[-1] == f"Report: {out / 'report.html'}"
     at = next(n for n, line in enumerate(lines) if line.startswith("error  "))
@@ -95,12 +96,17 @@ def test_a_report_as_json_is_its_summary(tmp_path: Path) -> None:
 
 
 def test_few_of_many_findings_are_printed(tmp_path: Path) -> None:
-    """And how many there are besides."""
-    findings = [Finding("index", Severity.INFO, "t", 0, 1, offset=n) for n in range(50)]
+    """Few of each kind, so that hundreds of one hide no other; and how many there are besides."""
+    findings = [
+        Finding("index", Severity.INFO, "t", partition, 1, offset=n)
+        for partition in range(9)
+        for n in range(10)
+    ]
     done = audit("report", write(tmp_path / "out", findings))
     assert done.returncode == 0
     assert done.stdout.count("\ninfo ") == FINDINGS_MAX
-    assert f"... and {50 - FINDINGS_MAX} more findings" in done.stdout
+    assert [done.stdout.count(f"t-{partition} ") for partition in range(9)] == [3] * 6 + [2, 0, 0]
+    assert f"... and {90 - FINDINGS_MAX} more findings" in done.stdout
 
 
 def test_the_verdict_is_told_also_if_nobody_reads_to_the_end(tmp_path: Path) -> None:
