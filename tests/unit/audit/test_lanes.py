@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minibroker.audit.lanes import BINS, Numbered, Scale, draw, printable
+from minibroker.audit.lanes import BINS, NARROW, Numbered, Scale, draw, printable
 from minibroker.audit.model import Finding, Severity
 from minibroker.audit.summary import Committed, EpochSpan, Lane, PartitionPicture
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions
@@ -109,7 +109,7 @@ def test_many_findings_and_epochs_make_no_large_picture() -> None:
     marks = found(tree, "a", "mark")
     assert len(marks) <= BINS + 1
     assert "and 99 more findings here" in titles(marks[3])[0]
-    assert len(found(tree, "svg", "many")) <= BINS + 1
+    assert len(found(tree, "svg", "many")) <= 100 / NARROW
     assert titles(tree)[0] == "Epochs 0 to 39: offsets 0 to 399"
 
 
