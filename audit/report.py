@@ -322,7 +322,7 @@ def _check_rows(summary: Summary) -> Iterator[Sequence[str]]:
 def _stage_rows(summary: Summary) -> Iterator[Sequence[str]]:
     longest = max((stage.seconds for stage in summary.stages), default=0) or 1
     for stage in summary.stages:
-        bar = f'<meter max="{longest:.3f}" value="{stage.seconds:.3f}"></meter>'
+        bar = f'<meter aria-hidden="true" max="{longest:.3f}" value="{stage.seconds:.3f}"></meter>'
         yield printable(stage.name), f"{stage.seconds:.1f}", bar
 
 
