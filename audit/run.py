@@ -80,9 +80,13 @@ def run_audit(
 ) -> Summary:
     """Audit, and write the four files. Raises UsageError, InvalidExport, and whatever Spark does.
 
-    The files are there once it returns, also if nothing could be judged.
+    The files are there once it returns, also if nothing could be judged. What the session holds in
+    its cache is forgotten at the end: a session that serves several audits must not fill up.
     """
-    return _Run(spark, options, listener).run()
+    try:
+        return _Run(spark, options, listener).run()
+    finally:
+        spark.catalog.clearCache()
 
 
 @dataclass(slots=True)
@@ -137,7 +141,8 @@ class _Run:
         return None if export is None else cluster_of(export())
 
     def _scan(self, inputs: Inputs) -> DataFrame:
-        path = str(self._options.out / BATCHES_FILE)
+        # As an address: on a cluster a bare path may be one of its own file system.
+        path = (self._options.out.resolve() / BATCHES_FILE).as_uri()
         read_table(self._spark, inputs.brokers).write.mode("overwrite").parquet(path)
         return self._spark.read.parquet(path)
 
