@@ -143,7 +143,8 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
     """Of each pair the buckets to look into, and how many differ.
 
     The first that lies within the pair's bounds as a whole does hold a difference. One that the
-    bounds cut may differ beyond them only, so those are looked into as well.
+    bounds cut may differ beyond them only, so those are looked into as well. They are kept, for
+    what is made of them would make all digests again.
     """
     digests = batches.groupBy(*REPLICA, _bucket().alias("bucket")).agg(
         bit_xor(xxhash64("identity", "base_offset", "leader_epoch")).alias("digest"),
@@ -164,7 +165,7 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
     first = col("bucket") * BUCKET_OFFSETS
     pair = Window.partitionBy(*_PAIR)
     is_whole = (first >= col("start")) & (first <= col("end") - BUCKET_OFFSETS)
-    return (
+    found = (
         differing.where((first > col("start") - BUCKET_OFFSETS) & (first < col("end")))
         .withColumns(
             {
@@ -176,6 +177,7 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
         .where(~col("is_whole") | (col("bucket") == col("first_whole")))
         .select(*_PAIR, "bucket", "differing")
     )
+    return found if found.storageLevel.useMemory else found.persist()
 
 
 def _in_buckets(batches: DataFrame, places: DataFrame) -> DataFrame:
