@@ -1,8 +1,6 @@
 """The consumer against a broker that holds a list of batches, on a simulated network."""
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,25 +192,6 @@ async def test_iterating_and_polling_may_be_mixed(
                 break
         assert seen == [0, 1, 2]
         assert await read(it, 27) == list(range(3, 30))
-
-
-async def test_one_option_writes_a_ledger(
-    start_broker: Any, consumer: Any, autojump_clock: Any, tmp_path: Path
-) -> None:
-    """audit: each record that was shown has its line, also one that iteration gave back."""
-    Shelf(await start_broker("a")).append(3)
-    path = tmp_path / "ledger"
-    async with consumer(ledger=path) as it:
-        await it.assign_topics("t")
-        async for _ in it:
-            break
-        assert await read(it, 2) == [1, 2]
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    shown = [(line["offset"], line["value"]) for line in lines if line["name"] == "record_data"]
-    assert shown == [(offset, str(offset)) for offset in (0, 1, 2, 1, 2)]
-    names = [line["name"] for line in lines]
-    assert names.count("records_consumed") == 2
-    assert (names[0], names[-1]) == ("startup_complete", "shutdown_complete")
 
 
 async def test_poll_returns_at_most_max_poll_records(

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from minibroker.client.blocking import Consumer, Producer
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
 from minibroker.client.ledger import ConsumerLedger, Ledger
@@ -45,6 +46,24 @@ def test_a_consumers_ledger_tells_each_record_and_each_poll(tmp_path: Path) -> N
     names = ("topic", "partition", "count", "minOffset", "maxOffset")
     polled = [tuple(each[name] for name in names) for each in lines[3]["partitions"]]
     assert (lines[3]["count"], polled) == (3, [("t", 3, 2, 10, 12), ("t", 0, 1, 7, 7)])
+
+
+def test_one_option_of_a_consumer_writes_a_ledger(address: str, tmp_path: Path) -> None:
+    """audit: each record that was shown has its line, also one that iteration gave back."""
+    path = tmp_path / "ledger"
+    with Producer(address) as producer:
+        producer.send_many("shown", [b"a", b"b", b"c"], partition=0)
+        producer.flush()
+    with Consumer(address, ledger=path, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("shown", 0)])
+        assert next(iter(consumer)).offset == 0
+        assert [record.offset for record in consumer.poll(10)] == [1, 2]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    shown = [(line["offset"], line["value"]) for line in lines if line["name"] == "record_data"]
+    assert shown == [(0, "a"), (1, "b"), (2, "c"), (1, "b"), (2, "c")]
+    names = [line["name"] for line in lines]
+    assert names.count("records_consumed") == 2
+    assert (names[0], names[-1]) == ("startup_complete", "shutdown_complete")
 
 
 def test_what_a_crash_has_cut_stays_on_its_line(tmp_path: Path) -> None:
