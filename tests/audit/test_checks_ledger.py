@@ -111,6 +111,48 @@ def told_faulty() -> Told:
     return told
 
 
+EVERY, BY_1, BY_0 = (f"acknowledged with acks={acks} (L): " for acks in ("all", 1, 0))
+LACKING = "1 records without an offset are not there, by the count of equal ones"
+TWO = "2 equal records at offsets 1, 6, of which 1 were sent (L)"
+THREE = "3 equal records at offsets 3, 8, 9, of which 2 were sent (L)"
+BOTH = "told as 2 different records: acked in L; shown in L"
+SHOWN = "shown to a consumer (L): "
+EXPECTED: dict[str, list[tuple[object, ...]]] = {
+    "lost-write": [
+        (LOST, 2, 4, "error", EVERY + "no record is there"),
+        (LOST, 3, 5, "warning", EVERY + "no record is there"),
+        (OTHER, 2, 3, "error", EVERY + "another record is there"),
+        (ONE, 1, 2, "warning", BY_1 + "no record is there"),
+        *((UNPLACED, broker, None, "warning", BY_0 + LACKING) for broker in (1, 2, 3)),
+    ],
+    "unseen": [
+        (BEHIND, 2, 7, "error", EVERY + "3 records from here on lie behind the log end 7"),
+        (BEHIND, 3, 5, "warning", EVERY + "5 records from here on lie behind the log end 5"),
+        (UNKNOWN, 1, 12, "error", EVERY + "it lies behind the log end 10"),
+        (UNKNOWN, 2, 8, "warning", EVERY + "it lies behind the log end 7"),
+        (UNKNOWN, 2, 12, "error", EVERY + "it lies behind the log end 7"),
+        (UNKNOWN, 3, 12, "error", EVERY + "it lies behind the log end 10"),
+    ],
+    "duplicate": [
+        (TWICE, 1, 6, "error", TWO),
+        (TWICE, 1, 8, "error", THREE),
+        (TWICE, 2, 6, "error", TWO),
+        (TWICE, 2, 8, "error", THREE),
+        (TWICE, 3, 6, "warning", TWO),
+    ],
+    "inconsistent-offsets": [(TOLD_TWICE, None, 1, "error", BOTH)],
+    "aborted-read": [
+        (LOST, 2, 4, "error", SHOWN + "no record is there"),
+        (OTHER, 2, 3, "error", SHOWN + "another record is there"),
+        (BEHIND, 2, 8, "error", SHOWN + "it lies behind the log end 7"),
+        (BEHIND, 3, 8, "warning", SHOWN + "it lies behind the log end 5"),
+        (TOLD_TWICE, 1, 1, "error", SHOWN + "another record is there"),
+        (TOLD_TWICE, 2, 1, "error", SHOWN + "another record is there"),
+        (TOLD_TWICE, 3, 1, "warning", SHOWN + "another record is there"),
+    ],
+}
+
+
 def audited(spark: SparkSession, *ledgers: Path) -> Tables:
     """The tables of all cases, and these ledgers."""
     replicas, records = [], []
@@ -149,44 +191,7 @@ def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
         name: [told_of(each, faulty) for each in found_by(check(judged))]
         for name, check in CHECKS.items()
     }
-    every, by_1, by_0 = (f"acknowledged with acks={acks} (L): " for acks in ("all", 1, 0))
-    uncounted = "1 records without an offset are not there, by the count of equal ones"
-    assert found["lost-write"] == [
-        (LOST, 2, 4, "error", every + "no record is there"),
-        (LOST, 3, 5, "warning", every + "no record is there"),
-        (OTHER, 2, 3, "error", every + "another record is there"),
-        (ONE, 1, 2, "warning", by_1 + "no record is there"),
-        *((UNPLACED, broker, None, "warning", by_0 + uncounted) for broker in (1, 2, 3)),
-    ]
-    assert found["unseen"] == [
-        (BEHIND, 2, 7, "error", every + "3 records from here on lie behind the log end 7"),
-        (BEHIND, 3, 5, "warning", every + "5 records from here on lie behind the log end 5"),
-        (UNKNOWN, 1, 12, "error", every + "it lies behind the log end 10"),
-        (UNKNOWN, 2, 8, "warning", every + "it lies behind the log end 7"),
-        (UNKNOWN, 2, 12, "error", every + "it lies behind the log end 7"),
-        (UNKNOWN, 3, 12, "error", every + "it lies behind the log end 10"),
-    ]
-    two = "2 equal records at offsets 1, 6, of which 1 were sent (L)"
-    three = "3 equal records at offsets 3, 8, 9, of which 2 were sent (L)"
-    assert found["duplicate"] == [
-        (TWICE, 1, 6, "error", two),
-        (TWICE, 1, 8, "error", three),
-        (TWICE, 2, 6, "error", two),
-        (TWICE, 2, 8, "error", three),
-        (TWICE, 3, 6, "warning", two),
-    ]
-    twice = "told as 2 different records: acked in L; shown in L"
-    assert found["inconsistent-offsets"] == [(TOLD_TWICE, None, 1, "error", twice)]
-    shown = "shown to a consumer (L): "
-    assert found["aborted-read"] == [
-        (LOST, 2, 4, "error", shown + "no record is there"),
-        (OTHER, 2, 3, "error", shown + "another record is there"),
-        (BEHIND, 2, 8, "error", shown + "it lies behind the log end 7"),
-        (BEHIND, 3, 8, "warning", shown + "it lies behind the log end 5"),
-        (TOLD_TWICE, 1, 1, "error", shown + "another record is there"),
-        (TOLD_TWICE, 2, 1, "error", shown + "another record is there"),
-        (TOLD_TWICE, 3, 1, "warning", shown + "another record is there"),
-    ]
+    assert found == EXPECTED
     counts, unjudged = ledger_counts(judged)
     assert counts == LedgerCounts(acknowledged=54, judged=50, present=41, shown=9)
     assert [(each.partition, each.holds_back, each.records) for each in unjudged] == [
