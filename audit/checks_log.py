@@ -265,11 +265,17 @@ def epoch_checkpoint(tables: Tables) -> DataFrame:
 
 
 def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
-    """Epochs of logs and where they begin, at the log start at the lowest, as far as is judged."""
-    log_start = greatest(coalesce(col("log_start"), lit(0)), "first_offset")
+    """Epochs of logs and where they begin, at the log start at the lowest, as far as is judged.
+
+    Where no checkpoint says the log start and the front is gone, the file's lowest start is it.
+    """
+    lowest = tables.epoch_starts.groupBy(*REPLICA).agg(smallest_of("start").alias("lowest"))
+    told = coalesce("log_start", when(col("first_offset") > 0, col("lowest")), lit(0))
+    log_start = greatest(told, "first_offset")
     end = when(col("state") == LIVE, col("judged_end")).otherwise(col("log_end"))
     return (
         _of_replicas(tables, epochs)
+        .join(lowest, [*REPLICA], "left")
         .withColumn("begin", greatest("start", log_start))
         .where(col("begin") < end)
         .groupBy(*REPLICA, "begin")
