@@ -150,7 +150,7 @@ def remove_record(replica: Replica, rng: random.Random) -> Planted:
     write_header(whole, header._replace(batch_length=shorter, record_count=header.record_count - 1))
     batch.path.write_bytes(content[: batch.position] + whole + content[batch.end :])
     offset = header.base_offset + number
-    return replica.planted("acknowledged record removed", batch, offset, "lost-write", "divergence")
+    return replica.planted("acked record removed", batch, offset, "lost-write", "divergence")
 
 
 Fault = Callable[[Replica, random.Random], Planted]

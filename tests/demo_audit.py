@@ -71,16 +71,19 @@ def main() -> int:
     faults = plant(DAMAGED)
     code = demo.audited(DAMAGED, FOUND)
     findings = pyarrow.parquet.read_table(FOUND / "findings.parquet").to_pylist()
-    table = Table("fault", "planted at", "found by", "at", "", title="Faults planted and found")
+    table = Table(title="Faults planted in copies, and what the audit found there")
+    for heading in ("fault", "broker", "partition", "offset", "found by", "at offset", ""):
+        justify = "right" if "offset" in heading else "left"
+        table.add_column(heading, justify=justify, no_wrap=heading != "fault")
     missed = 0
     for planted in faults:
         found = find(planted, findings)
         missed += found is None
-        log = f"broker {planted.broker}, {planted.topic}-{planted.partition}"
         shown = ("", "", "[red]MISSED[/]")
         if found is not None:
-            shown = (found["check"], f"offset {found['offset']:,}", "[green]OK[/]")
-        table.add_row(planted.name, f"{log}, offset {planted.offset:,}", *shown)
+            shown = (str(found["check"]), f"{found['offset']:,}", "[green]OK[/]")
+        place = (str(planted.broker), str(planted.partition), f"{planted.offset:,}")
+        table.add_row(planted.name, *place, *shown)
     console = Console(highlight=False)
     console.print(table)
     console.print(f"The report: {(FOUND / 'report.html').relative_to(demo.ROOT)}")
