@@ -54,14 +54,16 @@ class Places:
             return None
         broker = self._brokers.get(finding.broker)
         if finding.check in _IN_BROKER and broker is not None:
-            return Place(broker / _IN_BROKER[finding.check], finding.position)
+            return Place(broker / _IN_BROKER[finding.check], None)
         if finding.topic is None or finding.partition is None:
             return None if broker is None else Place(broker, None)
         log = self._logs.get((finding.broker, finding.topic, finding.partition))
         if log is None:
             return None
         name = _IN_LOG.get(finding.check) or _segment_file(finding)
-        return Place(log / name, finding.position) if name else Place(log, None)
+        # The position of an index's finding is where its entry points, in another file.
+        position = finding.position if name.endswith(".log") else None
+        return Place(log / name, position) if name else Place(log, None)
 
 
 def _segment_file(finding: Finding) -> str:

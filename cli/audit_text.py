@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
     from minibroker.audit.progress import Progress
 
 FINDINGS_MAX: Final = 20
-OF_A_KIND_MAX: Final = 3  # of one check in one log of one broker
 UNJUDGED_MAX: Final = 10
 # Where no terminal shows a bar: at most a line so often, and of the same stage so often.
 LINE_EVERY_S: Final = 1.0
 AGAIN_EVERY_S: Final = 5.0
 
+Kind = tuple[object, ...]
 Listener = Callable[["Progress"], None]
 
 
@@ -32,11 +31,13 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
     yield visible(summary.sentence)
     yield from (f"Note: {visible(text)}" for text in summary.notes)
     if findings:
-        shown = [*islice(_few_of_each(findings), FINDINGS_MAX)]
+        kinds = Counter(map(_kind, findings))
+        firsts = {_kind(each): each for each in reversed(findings)}
+        shown = [each for each in findings if firsts[_kind(each)] is each][:FINDINGS_MAX]
         yield ""
-        yield from _findings(shown, Places(summary))
-        if len(findings) > len(shown):
-            yield f"... and {plural(len(findings) - len(shown), 'more finding')}"
+        yield from _findings(shown, kinds, Places(summary))
+        if rest := sum(kinds.values()) - sum(kinds[_kind(each)] for each in shown):
+            yield f"... and {plural(rest, 'more finding')}"
         yield ""
     for each in summary.unjudged[:UNJUDGED_MAX]:
         where = "" if each.topic is None else f" {each.topic}-{each.partition}"
@@ -48,17 +49,12 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
     yield f"Report: {out / 'report.html'}"
 
 
-def _few_of_each(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """One broken batch can make hundreds of alike findings, which would hide all others."""
-    seen: Counter[tuple[object, ...]] = Counter()
-    for each in findings:
-        kind = (each.severity, each.check, each.topic, each.partition, each.broker)
-        seen[kind] += 1
-        if seen[kind] <= OF_A_KIND_MAX:
-            yield each
+def _kind(finding: Finding) -> Kind:
+    """One bad batch can make hundreds of findings that are alike, and would hide all others."""
+    return finding.severity, finding.check, finding.topic, finding.partition, finding.broker
 
 
-def _findings(findings: Sequence[Finding], places: Places) -> Iterator[str]:
+def _findings(findings: Sequence[Finding], kinds: Counter[Kind], places: Places) -> Iterator[str]:
     """A line of columns for each, with what is wrong and the place indented below it."""
     rows = [
         (
@@ -77,6 +73,8 @@ def _findings(findings: Sequence[Finding], places: Places) -> Iterator[str]:
         yield f"    {visible(finding.detail)}"
         if place := places.of(finding):
             yield visible(f"    {place}: {place.command}")
+        if alike := kinds[_kind(finding)] - 1:
+            yield f"    and {alike:,} more like it in this log"
 
 
 @contextmanager
