@@ -42,11 +42,16 @@ Row = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The three files of offsets in a data directory; empty where one cannot be read."""
+    """The three files of offsets in a data directory, empty where one cannot be read; but it makes
+    a difference whether the log starts are unknown, which is None, or are all 0."""
 
     high_watermarks: Offsets
     recovery_points: Offsets
-    log_starts: Offsets
+    log_starts: Offsets | None
+
+    def log_start(self, name: TopicPartition) -> int | None:
+        """A log that a readable file does not name starts at 0."""
+        return None if self.log_starts is None else self.log_starts.get(name, 0)
 
 
 @dataclass(slots=True)
@@ -102,11 +107,14 @@ def _not_read(broker: BrokerDirectory, problem: Unreadable) -> Unjudged:
 
 
 def _read_checkpoints(broker: BrokerDirectory, findings: list[Finding]) -> Checkpoints:
-    names = (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS)
-    return Checkpoints(*(_read_offsets(broker, name, findings) for name in names))
+    return Checkpoints(
+        _read_offsets(broker, HIGH_WATERMARKS, findings) or {},
+        _read_offsets(broker, RECOVERY_POINTS, findings) or {},
+        _read_offsets(broker, LOG_STARTS, findings),
+    )
 
 
-def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -> Offsets:
+def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -> Offsets | None:
     read = read_offsets(broker.path / name)
     if not isinstance(read, Unreadable):
         return read
@@ -115,7 +123,7 @@ def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -
         detail = f"{name}: {read.reason}"
         found = Finding("checkpoint", Severity.WARNING, broker=broker.broker, detail=detail)
         findings.append(found)
-    return {}
+    return None
 
 
 def _read_log(log: LogDirectory, inputs: Inputs) -> None:

@@ -243,18 +243,28 @@ def _sizes(inputs: Inputs, batches: DataFrame) -> Sizes:
 
 
 def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterator[ReplicaFacts]:
+    """Of the logs that are there, and of those whose directory is gone from an assigned broker."""
     states = {broker.broker: broker.state for broker in inputs.brokers}
-    for log in inputs.logs:
-        name = TopicPartition(log.topic, log.partition)
-        checkpoints = inputs.checkpoints[log.broker]
-        last_base = log.segments[-1].base_offset if log.segments else 0
+    there = {log.replica: log for log in inputs.logs}
+    assigned = {
+        Replica(broker, *name)
+        for name, assignment in (inputs.cluster.assignments if inputs.cluster else {}).items()
+        for broker in assignment.replicas
+        if broker in states
+    }
+    for replica in sorted(there.keys() | assigned):
+        log = there.get(replica)
+        name = TopicPartition(replica.topic, replica.partition)
+        checkpoints = inputs.checkpoints[replica.broker]
+        last_base = log.segments[-1].base_offset if log and log.segments else 0
         yield ReplicaFacts(
-            *log.replica,
-            state=states[log.broker],
-            log=facts.get(log.replica) or LogFacts.empty(last_base),
-            log_start=checkpoints.log_starts.get(name),
+            *replica,
+            state=states[replica.broker],
+            log=facts.get(replica) or LogFacts.empty(last_base),
+            log_start=checkpoints.log_start(name) if log else None,
             high_watermark=checkpoints.high_watermarks.get(name),
             recovery_point=checkpoints.recovery_points.get(name),
+            is_lost=log is None,
         )
 
 
