@@ -13,8 +13,10 @@ Offsets are judged below `judged_end`, and each rule for it claims no more than 
   What lay below it was committed, wherever an in-sync member ends now.
 
 In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
-logs and are waiting for one that has not; if all are unsafe, the ISR. Without metadata all replicas
-that are there count as in sync.
+logs and are waiting for one that has not; if all are unsafe, the ISR. A broker that stops in order
+leaves the ISR first: one that had all that is judged by then counts as in sync, too, or nothing
+would be demanded of a cluster at rest but of the last to stop. Without metadata all replicas that
+are there count as in sync.
 
 Logs are cut to the epochs of the leader; where nobody leads or its log is not at hand, to those of
 the in-sync replica whose last epoch is the newest, and of those the longest: it would be elected.
@@ -28,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from minibroker.audit.cluster import Assignment
-from minibroker.audit.directories import LIVE
+from minibroker.audit.directories import LIVE, STOPPED
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.types import TopicPartition
 
@@ -193,6 +195,7 @@ class _Partition:
         leader = max(self._replicas, key=self._claim_to_lead)
         kept = {replica.broker: kept_end(replica.log, leader.log) for replica in self._replicas}
         judged_end = self._judged_end(kept)
+        self._in_sync |= self._stopped_in_sync(kept, judged_end)
         self._note_doubts(judged_end)
         reference = max(
             self._replicas,
@@ -260,6 +263,18 @@ class _Partition:
             return committed
         ends = [end for broker, end in kept.items() if broker in self._in_sync]
         return max(committed, min(ends, default=0))
+
+    def _stopped_in_sync(self, kept: Mapping[int, int], judged_end: int) -> set[int]:
+        """Brokers that stopped in order with everything: by their log, or by what they knew to be
+        committed, which tells it of a log that has been damaged since."""
+        unsafe = self._assignment.unsafe if self._assignment else ()
+        return {
+            replica.broker
+            for replica in self._replicas
+            if replica.state == STOPPED
+            and replica.broker not in unsafe
+            and max(kept[replica.broker], replica.high_watermark or 0) >= judged_end > 0
+        }
 
     def _note_doubts(self, judged_end: int) -> None:
         """Logs that are gone or whose start cannot be, so that too little would be judged."""

@@ -40,7 +40,6 @@ from minibroker.audit.progress import Listener, Stages
 from minibroker.audit.report import write_findings, write_report
 from minibroker.audit.source import read_table, register
 from minibroker.audit.summary import (
-    SEVERITIES,
     BrokerSeen,
     CheckRun,
     EpochSpan,
@@ -51,6 +50,7 @@ from minibroker.audit.summary import (
     Summary,
     Unjudged,
     count_findings,
+    in_order,
     worst_of,
 )
 from minibroker.protocol.types import TopicPartition
@@ -151,6 +151,17 @@ class _Run:
         states = {broker.broker: broker.state for broker in inputs.brokers}
         rows, unjudged = judge([*_replica_facts(inputs, facts)], assignments, states)
         self._known.unjudged += unjudged
+        left = sorted(
+            {
+                row.broker
+                for row in rows
+                if row.in_isr and row.broker not in (assignments or {})[_name(row)].isr
+            }
+        )
+        if left:
+            self._known.notes.append(
+                f"Counted as in sync, since they stopped with all that is judged: {_brokers(left)}."
+            )
         return rows
 
     def _tables(self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow]) -> Tables:
@@ -198,7 +209,7 @@ class _Run:
         sizes: Sizes,
         ledger: LedgerCounts | None,
     ) -> Summary:
-        findings = sorted(self._known.findings, key=_order)
+        findings = in_order(self._known.findings)
         paths = {log.replica: str(log.path) for log in inputs.logs}
         summary = Summary(
             started_at_ms=self._began_ms,
@@ -224,6 +235,14 @@ class _Run:
         (out / SUMMARY_FILE).write_text(summary.to_json(), encoding="utf-8")
         write_report(summary, findings, out)
         return summary
+
+
+def _name(row: ReplicaRow) -> TopicPartition:
+    return TopicPartition(row.topic, row.partition)
+
+
+def _brokers(numbers: Sequence[int]) -> str:
+    return "brokers " + ", ".join(map(str, numbers))
 
 
 def _bytes_of(inputs: Inputs) -> int:
@@ -272,18 +291,6 @@ def _finding(row: Mapping[str, object]) -> Finding:
     return Finding(**{**row, "severity": Severity(str(row["severity"]))})  # type: ignore[arg-type]
 
 
-def _order(finding: Finding) -> tuple[object, ...]:
-    """The worst first, then by place."""
-    return (
-        SEVERITIES.index(finding.severity),
-        finding.topic or "",
-        -1 if finding.partition is None else finding.partition,
-        -1 if finding.offset is None else finding.offset,
-        -1 if finding.broker is None else finding.broker,
-        finding.check,
-    )
-
-
 def _pictures(
     inputs: Inputs,
     facts: Mapping[Replica, LogFacts],
@@ -293,7 +300,7 @@ def _pictures(
     assignments = inputs.cluster.assignments if inputs.cluster else {}
     by_name: dict[TopicPartition, list[ReplicaRow]] = {}
     for row in rows:
-        by_name.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+        by_name.setdefault(_name(row), []).append(row)
     for name, replicas in by_name.items():
         assignment = assignments.get(name)
         starts = [row.first_offset for row in replicas if row.first_offset is not None]

@@ -95,6 +95,13 @@ class Unjudged:
     broker: int | None = None
     records: int | None = None
 
+    def __str__(self) -> str:
+        """The reason, and of what."""
+        log = "" if self.topic is None else f"{self.topic}-{self.partition}"
+        broker = "" if self.broker is None or self.broker < 0 else f"broker {self.broker}"
+        where = " on ".join(filter(None, (log, broker)))
+        return f"{where}: {self.reason}" if where else self.reason
+
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
@@ -244,7 +251,7 @@ class Summary:
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
         more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
         lesser = f"; {self._found()}" if self._found() else "; what could be judged is sound"
-        return f"{what}{reasons[0].reason}{more}{lesser}"
+        return f"{what}{reasons[0]}{more}{lesser}"
 
     def _clean_beside(self) -> str:
         warnings = self.count(Severity.WARNING)

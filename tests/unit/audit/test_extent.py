@@ -234,7 +234,7 @@ CASES = {
         *(100, {1: 100, 2: 100, 3: 100}, 2),
     ),
     "it is not compared with one that is out of sync": Case(
-        [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE)],
+        [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE, "killed")],
         *(100, {1: 100, 2: 100}),
         assigned=assignment(isr=(1,), replicas=(1, 2)),
     ),
@@ -268,6 +268,27 @@ def test_how_far_a_partition_is_judged(case: Case) -> None:
     assert unjudged == [
         Unjudged(reason, holds_back, *NAME, broker) for broker, reason, holds_back in case.unjudged
     ]
+
+
+STOPPED_LATER: Mapping[str, tuple[ReplicaFacts, bool]] = {
+    "with all of it": (replica(2, WHOLE), True),
+    "with an end of its own, which will be cut": (replica(2, log((0, 40), (3, 140))), False),
+    "before the last records came": (replica(2, log((0, 40), (5, 90)), high_watermark=90), False),
+    "with all of it, and has lost some since": (
+        replica(2, log((0, 40), (5, 90)), high_watermark=100),
+        True,
+    ),
+    "without order": (replica(2, WHOLE, "killed", high_watermark=100), False),
+}
+
+
+@pytest.mark.parametrize(("stopped", "counts"), STOPPED_LATER.values(), ids=STOPPED_LATER)
+def test_who_stopped_in_order_counts_as_in_sync(stopped: ReplicaFacts, counts: bool) -> None:
+    """A broker leaves the ISR when it stops; what it had then it must still have."""
+    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2))}
+    rows, _ = judge([replica(1, WHOLE), stopped], assigned, {1: "stopped", 2: stopped.state})
+    assert [row.in_isr for row in rows] == [True, counts]
+    assert {row.judged_end for row in rows} == {100}
 
 
 def test_rows_are_those_of_the_table() -> None:
