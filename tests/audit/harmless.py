@@ -5,6 +5,7 @@ watermark may be an older one, nobody reads a deleted segment. Each proof reads 
 now by rules of its own and compares it with the batches as they were, or with the file before.
 """
 
+import base64
 import struct
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -93,11 +94,23 @@ def _epochs(corruption: Corruption, log_start: int) -> str:
     return "the same epochs" if is_same else ""
 
 
+def _topic_id(corruption: Corruption, log_start: int) -> str:
+    """It names the topic that it named; the last of 22 digits has bits that mean nothing."""
+    before, after = (text.splitlines() for text in (corruption.before, corruption.after))
+    if len(after) != len(before) or after[0] != before[0] or len(after[1]) != len(before[1]):
+        return ""
+    ids = [
+        base64.urlsafe_b64decode(lines[1].partition(b" ")[2] + b"==") for lines in (before, after)
+    ]
+    return "the same topic id" if ids[0] == ids[1] else ""
+
+
 LOG_FILES: Final[Mapping[str, Callable[[Corruption, int], str]]] = {
     ".log": _log,
     ".index": _index,
     ".timeindex": _time_index,
     "leader-epoch-checkpoint": _epochs,
+    ".metadata": _topic_id,
 }
 
 
