@@ -193,7 +193,7 @@ class _Partition:
         if not self._replicas:
             return []
         leader = max(self._replicas, key=self._claim_to_lead)
-        kept = {replica.broker: kept_end(replica.log, leader.log) for replica in self._replicas}
+        kept = {replica.broker: _kept_end(replica, leader) for replica in self._replicas}
         judged_end = self._judged_end(kept)
         self._in_sync |= self._stopped_in_sync(kept, judged_end)
         self._note_doubts(judged_end)
@@ -312,6 +312,12 @@ class _Partition:
             judged_end,
             replica.state,
         )
+
+
+def _kept_end(replica: ReplicaFacts, leader: ReplicaFacts) -> int:
+    """`kept_end` of a log, which is never cut below what its broker knows to be committed (A7)."""
+    committed = min(replica.high_watermark or 0, replica.log.log_end)
+    return max(committed, kept_end(replica.log, leader.log))
 
 
 def _last_epoch(log: LogFacts) -> int | None:

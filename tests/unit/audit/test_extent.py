@@ -103,13 +103,13 @@ CASES = {
         ],
         *(100, {1: 100, 2: 90, 3: 100}),
     ),
-    "the leader ends below it: another is compared with": Case(
+    "the leader ends below it: others do not cut so far, and another is compared with": Case(
         [
             replica(1, log((0, 40), (5, 90)), high_watermark=90),
             replica(2, WHOLE, high_watermark=100),
             replica(3, WHOLE, high_watermark=100),
         ],
-        *(100, {1: 90, 2: 90, 3: 90}, 2),
+        *(100, {1: 90, 2: 100, 3: 100}, 2),
     ),
     "a high watermark beyond its own log proves nothing of what lies above that": Case(
         [
