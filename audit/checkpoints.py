@@ -5,10 +5,10 @@ files are judged, never parts of them, because a file in which one line is wrong
 others too. Nothing here raises for what lies on a disk: what an unreadable file means is for the
 caller to say (most of them a broker makes anew).
 
-The forms are Kafka's text forms (a version line, a count line, the rows; docs/format.md), but for
-the producer snapshot, which is ours: a version, a CRC-32C of all that follows it, the offset it
-reaches to, the number of producers, then each with its last batches. The reading is this module's
-own: the judge does not take the word of the code that wrote the files.
+The forms are Kafka's text forms (a version line, a count line, the rows), but for the
+producer snapshot, which is ours: a version, a CRC-32C of all that follows it, the offset it reaches
+to, the number of producers, then each with its last batches. The reading is this module's own: the
+judge does not take the word of the code that wrote the files.
 """
 
 import base64

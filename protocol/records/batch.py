@@ -5,7 +5,7 @@ CRC, so that a leader writes them in place (`stamp`) without touching the rest; 
 the time itself and a client that renumbers its batches rewrite more and compute the CRC anew.
 Nothing here looks at the records: a broker stores the bytes that it was sent.
 
-The table of the fields is in docs/format.md; `_HEADER` is that table.
+`BatchHeader` lists the fields, `_HEADER` has their sizes.
 """
 
 from collections.abc import Iterator
