@@ -37,7 +37,7 @@ SIGNAL_S_MAX = 5.0
 
 app = typer.Typer(help="Several brokers on this machine.", no_args_is_help=True)
 
-NodeIds = Annotated[list[int], typer.Argument(metavar="N...", help="The brokers' numbers.")]
+NodeIds = Annotated[list[int], typer.Argument(metavar="N", help="The brokers' numbers.")]
 
 
 @app.command()

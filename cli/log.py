@@ -27,7 +27,7 @@ def log() -> None:
 def dump(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="FILE...", help="Files, or whole partition directories."),
+        typer.Argument(metavar="FILE", help="Files, or whole partition directories."),
     ] = None,
     *,
     files: Annotated[
