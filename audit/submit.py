@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             paths=given.paths,
             out=given.out,
             ledgers=given.ledger,
-            export=given.cluster and (lambda: json.loads(given.cluster.read_bytes())),
+            export=given.cluster and (lambda: exported(given.cluster)),
             checks=given.check,
             fail_on=Severity(given.fail_on),
         )
@@ -54,6 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return AUDIT_FAILED
     print(summary.sentence)
     return summary.exit_code
+
+
+def exported(path: Path) -> object:
+    """The metadata that a file holds, as JSON's value. Raises InvalidExport."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidExport(f"{path} cannot be read: {error}") from None
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
