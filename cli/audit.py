@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from itertools import takewhile
@@ -31,7 +31,9 @@ DEFAULT_OUT = Path("audit-report")
 STORE = "metadata.db"
 # What an audit writes; a directory that holds anything else is not replaced.
 WRITTEN = {"batches.parquet", "findings.parquet", "summary.json", "report.html"}
-
+# What is needed of the extra: by all that knows an audit's results, and by an audit.
+PLAIN = ("pyarrow",)
+SPARK = ("pyspark", "pandas", "xxhash")
 # Exceptions that tell of what was given, not of what failed.
 _OF_USER = {"UsageError", "InvalidExport"}
 CHARACTERS_MAX = 500  # of an exception's text, which of Spark may be pages
@@ -49,7 +51,7 @@ class FailOn(StrEnum):
 Directories = Annotated[
     list[Path],
     typer.Argument(
-        metavar="DIR...",
+        metavar="DIR",
         exists=True,
         file_okay=False,
         help="Data directories of brokers, or a directory of such.",
@@ -110,7 +112,7 @@ def run(
     3 if the audit itself failed. The brokers' files are only read, and brokers may be running; the
     report is report.html in the --out directory.
     """
-    _need_extra()
+    _need_extra(PLAIN + SPARK)
     _check_names(checks or [])
     export = metadata_reader(paths, cluster)
     with ending(debug), interruptible():
@@ -150,7 +152,7 @@ def report(
 
     The exit code is that of the audit.
     """
-    _need_extra()
+    _need_extra(PLAIN)
     from pyarrow import ArrowInvalid
 
     from minibroker.audit.report import read_findings, write_report
@@ -169,12 +171,13 @@ def report(
 @app.command("checks")
 def list_checks() -> None:
     """List the checks: their names, and what each finds."""
-    _need_extra()
-    from minibroker.audit.catalogue import DESCRIBED
+    _need_extra(PLAIN)
+    from minibroker.audit.catalogue import CHOSEN, DESCRIBED
 
     width = max(map(len, DESCRIBED))
     for name, described in DESCRIBED.items():
-        print(f"{name:{width}}  {described.looks_for}")
+        always = "" if name in CHOSEN else " (always looked for; --check does not take it)"
+        print(f"{name:{width}}  {described.looks_for}{always}")
 
 
 @contextmanager
@@ -201,11 +204,10 @@ def _first_words(error: Exception) -> str:
     return " ".join(" ".join(lines).split())[:CHARACTERS_MAX] or type(error).__name__
 
 
-def _need_extra() -> None:
+def _need_extra(wanted: Sequence[str]) -> None:
     """The audit's libraries are an extra: whoever runs brokers only does not need Spark."""
     from importlib.util import find_spec
 
-    wanted = ("pyspark", "pyarrow", "pandas", "xxhash")
     if missing := [name for name in wanted if find_spec(name) is None]:
         raise Failure(
             f"the audit needs {', '.join(missing)}: pip install 'minibroker[audit]'", USAGE
@@ -248,7 +250,9 @@ def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], objec
 
         try:
             return export_store(source) if named is None else json.loads(source.read_bytes())
-        except (StoreError, OSError, ValueError) as error:
+        except Failure as failure:  # no code of its own: 1 would be a verdict
+            raise Failure(str(failure), USAGE) from None
+        except (StoreError, OSError, ValueError, RecursionError) as error:
             raise Failure(f"{source} cannot be read: {error}", USAGE) from None
 
     return read

@@ -25,11 +25,12 @@ from minibroker.cli.terminal import Failure, Interrupted
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
 
 COMMAND = (sys.executable, "-m", "minibroker.cli", "audit")
-WITHOUT_EXTRA = """
+WITHOUT = """
 import sys
-sys.modules["pyspark"] = None
+missing, *arguments = sys.argv[1:]
+sys.modules |= dict.fromkeys(missing.split(","))
 from minibroker.cli.main import main
-sys.argv = ["minibroker", "audit", *sys.argv[1:]]
+sys.argv = ["minibroker", "audit", *arguments]
 main()
 """
 PROGRESS = """
@@ -138,9 +139,11 @@ def test_what_is_no_report_is_refused(tmp_path: Path, missing: str, text: str | 
 
 
 def test_the_checks_are_listed_and_others_are_refused(tmp_path: Path) -> None:
-    """A mistyped name is answered with those there are."""
+    """A mistyped name is answered with those there are; one that cannot be asked for says so."""
     listed = audit("checks").stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(DESCRIBED)
+    always = [line.split()[0] for line in listed if "always looked for" in line]
+    assert always == [name for name in DESCRIBED if name not in CHOSEN]
     done = audit("run", tmp_path, "--check", "crcs", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert all(name in done.stderr.replace("\n", " ") for name in CHOSEN[:3])
@@ -157,14 +160,29 @@ def test_a_directory_that_is_none_of_a_broker_is_refused_at_once(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
+def without(missing: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The same where these libraries are not installed."""
+    given = [sys.executable, "-c", WITHOUT, missing, *map(str, arguments)]
+    return subprocess.run(given, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("command", [["run", "."], ["report", "."], ["checks"]])
 def test_without_the_extra_it_says_how_to_get_it(command: list[str]) -> None:
     """Who installs brokers only gets one line, not a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_EXTRA, *command], capture_output=True, text=True, check=False
-    )
+    done = without("pyarrow", *command)
     assert done.returncode == 2
-    assert done.stderr == "% ERROR: the audit needs pyspark: pip install 'minibroker[audit]'\n"
+    assert done.stderr == "% ERROR: the audit needs pyarrow: pip install 'minibroker[audit]'\n"
+
+
+def test_only_an_audit_needs_spark(tmp_path: Path) -> None:
+    """Its report can be read where there is no Spark."""
+    out = write(tmp_path / "out", sample_findings())
+    spark = "pyspark,xxhash"
+    assert "the audit needs pyspark, xxhash: pip" in without(spark, "run", ".").stderr
+    told = without(spark, "report", out)
+    assert (told.returncode, told.stderr) == (1, "")
+    assert told.stdout == audit("report", out).stdout
+    assert without(spark, "checks").stdout == audit("checks").stdout
 
 
 @pytest.mark.parametrize(
@@ -248,6 +266,20 @@ def test_the_metadata_is_found_or_named(tmp_path: Path) -> None:
     named.write_text("{")
     with pytest.raises(Failure, match="cannot be read"):
         read()
+
+
+def test_metadata_that_are_not_there_are_no_verdict(tmp_path: Path) -> None:
+    """Whoever exports an empty store, or one that is gone by then, hears 1; an audit says 2."""
+    store = tmp_path / "metadata.db"
+    store.touch()
+    read = metadata_reader([tmp_path], None)
+    assert read is not None
+    with pytest.raises(Failure, match=r"metadata\.db is empty") as empty:
+        read()
+    store.unlink()
+    with pytest.raises(Failure, match=r"metadata\.db is not there") as gone:
+        read()
+    assert (empty.value.exit_code, gone.value.exit_code) == (2, 2)
 
 
 def test_progress_is_lines_where_nobody_watches() -> None:
