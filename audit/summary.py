@@ -7,7 +7,9 @@ whoever reads only the file; reading it back works them out again.
 The rules of the verdict, in this order: an audit that could not be finished has *failed* (3);
 findings as severe as `fail_on` are *findings* (1); what had to be judged and could not be makes it
 *could not check* (2), never clean; all else is *clean* (0), and says how many lesser findings
-there are. Offsets count records, times are seconds unless a name ends in `_ms`.
+there are. It claims no more than the checks that were run can know; records that the count of the
+ledgers misses, and that no check named, hold it back. Offsets count records, times are seconds
+unless a name ends in `_ms`.
 """
 
 import json
@@ -18,11 +20,13 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-from minibroker.audit.catalogue import GRAVITY, in_words
+from minibroker.audit.catalogue import CHOSEN, GRAVITY, in_words
 from minibroker.audit.model import Finding, Severity
 
 VERSION: Final = 1
 SEVERITIES: Final = tuple(Severity)  # the worst first
+# Between them they name every acknowledged record that is not there as promised.
+_NAME_LOSSES: Final = frozenset({"lost-write", "unseen"})
 
 
 class Verdict(StrEnum):
@@ -206,7 +210,7 @@ class Summary:
         failing = SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
         if any(self.count(severity) for severity in failing):
             return Verdict.FINDINGS
-        if any(unjudged.holds_back for unjudged in self.unjudged):
+        if self._reasons():
             return Verdict.COULD_NOT_CHECK
         return Verdict.CLEAN
 
@@ -245,12 +249,31 @@ class Summary:
         ]
         return " and ".join(told)
 
+    def _reasons(self) -> list[str]:
+        """What holds the verdict back."""
+        held = [str(unjudged) for unjudged in self.unjudged if unjudged.holds_back]
+        unnamed = self._unnamed()
+        return [f"{unnamed}, and no check that was run names them all", *held] if unnamed else held
+
+    def _unnamed(self) -> str:
+        """Acknowledged records that are not there as promised, unless findings name them."""
+        lost = self.ledger.judged - self.ledger.present if self.ledger else 0
+        told = any(each.check in _NAME_LOSSES for each in self.counts)
+        if not lost or (told and self._ran() >= _NAME_LOSSES):
+            return ""
+        return f"{plural(lost, 'acknowledged record')} absent or different"
+
+    def _ran(self) -> set[str]:
+        """The checks that were run."""
+        return {check.name for check in self.checks if not check.not_run}
+
     def _held_back(self) -> str:
-        reasons = [unjudged for unjudged in self.unjudged if unjudged.holds_back]
+        reasons = self._reasons()
         records = self.ledger.acknowledged - self.ledger.judged if self.ledger else 0
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
         more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
-        lesser = f"; {self._found()}" if self._found() else "; what could be judged is sound"
+        sound = "" if self._unnamed() else "; what could be judged is sound"
+        lesser = f"; {self._found()}" if self._found() else sound
         return f"{what}{reasons[0]}{more}{lesser}"
 
     def _clean_beside(self) -> str:
@@ -258,19 +281,25 @@ class Summary:
         return f"Clean, with {plural(warnings, 'warning')}" if warnings else "Clean"
 
     def _promise_kept(self) -> str:
+        """What is known to hold, by the checks that were run, and by what it is known."""
+        ran = self._ran()
+        is_compared = "divergence" in ran
+        parts = []
         read = f"{plural(self.sizes.logs, 'log')}, {in_bytes(self.sizes.bytes)}"
         if self.ledger is not None:
             present = plural(self.ledger.present, "acknowledged record")
             verb = "is" if self.ledger.present == 1 else "are"
-            return (
-                f"{present} {verb} on every in-sync replica exactly once;"
-                f" {read}, compared below their high watermarks"
-            )
-        judged = sum(partition.judged for partition in self.partitions)
-        return (
-            f"{plural(judged, 'record')} below the high watermarks, the same on every in-sync"
-            f" replica; {read}; no ledger of acknowledged records was given"
-        )
+            once = " exactly once" if ran >= {"lost-write", "duplicate"} else ""
+            parts.append(f"{present} {verb} on every in-sync replica{once}")
+            parts.append(f"{read}, compared below their high watermarks" if is_compared else read)
+        else:
+            judged = sum(partition.judged for partition in self.partitions)
+            same = ", the same on every in-sync replica" if is_compared else ""
+            parts.append(f"{plural(judged, 'record')} below the high watermarks{same}")
+            parts += [read, "no ledger of acknowledged records was given"]
+        if {check.name for check in self.checks} != set(CHOSEN):
+            parts.append(f"run was only {', '.join(sorted(ran)) or 'no check'}")
+        return "; ".join(parts)
 
     def to_json(self) -> str:
         """The text of `summary.json`."""
