@@ -242,7 +242,7 @@ def _name(row: ReplicaRow) -> TopicPartition:
 
 
 def _brokers(numbers: Sequence[int]) -> str:
-    return "brokers " + ", ".join(map(str, numbers))
+    return ("broker " if len(numbers) == 1 else "brokers ") + ", ".join(map(str, numbers))
 
 
 def _bytes_of(inputs: Inputs) -> int:
