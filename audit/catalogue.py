@@ -2,7 +2,8 @@
 and the verdict's sentence take their words from.
 
 `looks_for` completes "finds where ..."; `found` is a finding told in half a sentence, with the
-names {log} ("topic-0"), {broker}, {other} and {offset}, which read "?" where a finding has none.
+names {log} ("topic-0"), {broker} and {offset}, which read "?" where a finding has none, and {at}
+(" at offset 9"), which is empty then.
 """
 
 from collections.abc import Mapping
@@ -23,12 +24,12 @@ class Described:
 # The gravest first: what was promised and is gone, before what explains it, before what is rebuilt.
 DESCRIBED: Final[Mapping[str, Described]] = {
     "lost-write": Described(
-        "an acknowledged record is absent from a replica in the ISR, and later ones are there",
-        "an acknowledged record of {log} is gone at offset {offset} on broker {broker}",
+        "an acknowledged record is not in its place on a replica, and later ones are there",
+        "an acknowledged record of {log} is gone{at} on broker {broker}",
     ),
     "unseen": Described(
-        "an acknowledged record lies behind the end of a replica in the ISR",
-        "an acknowledged record of {log} at offset {offset} never arrived on broker {broker}",
+        "an acknowledged record lies behind the end of a replica",
+        "an acknowledged record of {log}{at} never arrived on broker {broker}",
     ),
     "missing-committed": Described(
         "a replica in the ISR ends below a high watermark",
@@ -36,7 +37,7 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     ),
     "divergence": Described(
         "two replicas hold different batches below the high watermark",
-        "the replicas of {log} part at offset {offset} on broker {broker}",
+        "the replicas of {log} part{at} on broker {broker}",
     ),
     "inconsistent-offsets": Described(
         "clients were told one offset with two values",
@@ -44,19 +45,19 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     ),
     "duplicate": Described(
         "one acknowledged record stands at two offsets",
-        "an acknowledged record of {log} is there twice, again at offset {offset}",
+        "an acknowledged record of {log} is there twice, again{at}",
     ),
     "aborted-read": Described(
-        "a record that a consumer was shown is absent or different on a replica in the ISR",
-        "a record of {log} that was read is not at offset {offset} on broker {broker}",
+        "a record that a consumer was shown is absent or different on a replica",
+        "a record of {log} that was read is not{at} on broker {broker}",
     ),
     "crc": Described(
         "a batch below the log end has another CRC than the one it was stored with",
-        "{log} is damaged at offset {offset} on broker {broker}",
+        "{log} is damaged{at} on broker {broker}",
     ),
     "gap": Described(
         "offsets are missing between two batches or segments",
-        "{log} on broker {broker} has a gap at offset {offset}",
+        "{log} on broker {broker} has a gap{at}",
     ),
     "overlap": Described(
         "an offset comes twice in a log, or batches are out of order",
@@ -64,15 +65,15 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     ),
     "sequence-gap": Described(
         "a producer's sequence numbers leave some out",
-        "a producer's sequence has a gap in {log} at offset {offset} on broker {broker}",
+        "a producer's sequence has a gap in {log}{at} on broker {broker}",
     ),
     "sequence-duplicate": Described(
         "a producer's sequence numbers come twice",
-        "a producer's batch is twice in {log} at offset {offset} on broker {broker}",
+        "a producer's batch is twice in {log}{at} on broker {broker}",
     ),
     "epoch-order": Described(
         "the leader epoch falls within a log",
-        "the leader epochs of {log} on broker {broker} fall at offset {offset}",
+        "the leader epochs of {log} on broker {broker} fall{at}",
     ),
     "hw-beyond-leo": Described(
         "a replica's high watermark lies above its log end",
@@ -120,6 +121,6 @@ def in_words(finding: Finding) -> str:
     return (described.found if described else finding.check + " in {log}").format(
         log=log,
         broker="?" if finding.broker is None else finding.broker,
-        other="?" if finding.other_broker is None else finding.other_broker,
         offset="?" if finding.offset is None else f"{finding.offset:,}",
+        at="" if finding.offset is None else f" at offset {finding.offset:,}",
     )

@@ -9,6 +9,7 @@ from minibroker.audit.catalogue import CHOSEN, DESCRIBED, in_words
 from minibroker.audit.checks import CHECKS
 from minibroker.audit.model import Finding, Severity
 from minibroker.audit.summary import (
+    CheckRun,
     FindingCount,
     LedgerCounts,
     Sizes,
@@ -23,6 +24,7 @@ from minibroker.audit.summary import (
 )
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
 
+ALL = tuple(map(CheckRun, CHOSEN))
 NOTHING: list[Severity] = []
 ERROR, WARNING, INFO = Severity
 HELD_BACK = Unjudged("the log of broker 3 is not at hand", holds_back=True, records=7)
@@ -68,20 +70,96 @@ def test_an_audit_that_broke_off_has_failed_whatever_it_found() -> None:
 
 
 def test_a_clean_verdict_says_what_was_compared() -> None:
-    """With a ledger it counts acknowledged records, without one the offsets that were judged."""
+    """With a ledger it counts acknowledged records, without one the offsets that were judged. That
+    each is there once it says only if that was looked at, and is so."""
     sizes = Sizes(logs=12, files=12, bytes=96_100_000)
     ledger = LedgerCounts(acknowledged=401_172, judged=401_172, present=401_172)
-    summary = Summary(started_at_ms=0, sizes=sizes, ledger=ledger)
+    checks = (CheckRun("duplicate"),)
+    summary = Summary(started_at_ms=0, sizes=sizes, ledger=ledger, checks=checks)
     assert summary.sentence == (
         "Clean: 401,172 acknowledged records are on every in-sync replica exactly once;"
         " 12 logs, 96.1 MB, compared below their high watermarks."
     )
+    twice = replace(summary, counts=(FindingCount("duplicate", WARNING, 1),))
+    for unsure in (replace(summary, checks=()), twice):
+        assert "are on every in-sync replica; 12 logs" in unsure.sentence
     partitions = tuple(sample_partitions(0))
     without = replace(summary, ledger=None, partitions=partitions)
     assert without.sentence.startswith("Clean: 268,510 records below the high watermarks")
     assert "no ledger" in without.sentence
+    assert "the same on every in-sync replica; 12 logs" in without.sentence
     warned = replace(summary, counts=(FindingCount("index", WARNING, 3),))
     assert warned.sentence.startswith("Clean, with 3 warnings: 401,172")
+
+
+@pytest.mark.parametrize(
+    ("ran", "ledger", "sentence"),
+    [
+        (
+            ["crc", "gap"],
+            None,
+            "Clean: 0 records below the high watermarks; 12 logs, 96.1 MB;"
+            " no ledger of acknowledged records was given; run was only crc, gap.",
+        ),
+        (
+            ["divergence"],
+            None,
+            "Clean: 0 records below the high watermarks, the same on every in-sync replica;"
+            " 12 logs, 96.1 MB; no ledger of acknowledged records was given;"
+            " run was only divergence.",
+        ),
+        (
+            ["lost-write", "unseen"],
+            LedgerCounts(5, 5, 5),
+            "Clean: 5 acknowledged records are on every in-sync replica; 12 logs, 96.1 MB;"
+            " run was only lost-write, unseen.",
+        ),
+    ],
+)
+def test_a_clean_verdict_claims_no_more_than_was_checked(
+    ran: list[str], ledger: LedgerCounts | None, sentence: str
+) -> None:
+    """What only a check that was not asked for can know is not said."""
+    summary = Summary(
+        started_at_ms=0,
+        sizes=Sizes(logs=12, files=12, bytes=96_100_000),
+        ledger=ledger,
+        checks=tuple(map(CheckRun, ran)),
+    )
+    assert summary.sentence == sentence
+
+
+UNSEEN = FindingCount("unseen", WARNING, 3)
+LOST = FindingCount("lost-write", WARNING, 1)
+
+
+@pytest.mark.parametrize(
+    ("ran", "counts", "exit_code"),
+    [
+        (["crc"], (), 2),
+        (["crc", "lost-write"], (LOST,), 2),
+        (CHOSEN, (FindingCount("index", WARNING, 3),), 2),
+        (CHOSEN, (UNSEEN,), 0),
+        (CHOSEN, (LOST, UNSEEN), 0),
+    ],
+)
+def test_records_that_are_counted_as_lost_are_never_clean_unless_they_are_named(
+    ran: list[str], counts: tuple[FindingCount, ...], exit_code: int
+) -> None:
+    """The count of the ledgers knows of losses also when no check was run that finds them."""
+    summary = Summary(
+        started_at_ms=0,
+        ledger=LedgerCounts(acknowledged=20, judged=20, present=17),
+        checks=tuple(map(CheckRun, ran)),
+        counts=counts,
+    )
+    assert summary.exit_code == exit_code
+    if exit_code == 2:
+        assert summary.sentence.startswith(
+            "Could not check: 3 acknowledged records absent or different, and no check that was run"
+            " names them all"
+        )
+        assert "is sound" not in summary.sentence
 
 
 def test_findings_are_told_with_the_worst_one() -> None:
@@ -160,6 +238,13 @@ def test_every_check_is_described() -> None:
         assert "{" not in told
         assert "?" in in_words(Finding(name, ERROR))
         assert "topic-3" in told or "broker 1" in told
+
+
+def test_what_has_no_offset_is_told_without_one() -> None:
+    """A record that was lost somewhere is not lost "at offset ?"."""
+    lost = Finding("lost-write", ERROR, "topic", 3, 1)
+    assert in_words(lost) == "an acknowledged record of topic-3 is gone on broker 1"
+    assert all("at offset ?" not in in_words(Finding(name, ERROR)) for name in DESCRIBED)
 
 
 @pytest.mark.parametrize(
