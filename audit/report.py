@@ -120,7 +120,7 @@ def _numbers(summary: Summary) -> str:
     if ledger is not None:
         shown.append((f"{ledger.acknowledged:,}", "records acknowledged", ""))
         shown.append((f"{ledger.judged:,}", "of them judged", ""))
-        shown.append((f"{ledger.present:,}", "present exactly once", ""))
+        shown.append((f"{ledger.present:,}", "of them present", ""))
     judged = sum(partition.judged for partition in summary.partitions)
     shown += [
         (f"{judged:,}", "offsets judged", ""),
@@ -276,13 +276,9 @@ def _unjudged(summary: Summary) -> str:
         return "<p>Everything that was asked for was judged.</p>"
     items = []
     for each in summary.unjudged:
-        log = "" if each.topic is None else f"{each.topic}-{each.partition}"
-        broker = "" if each.broker is None else f"broker {each.broker}"
-        where = ", ".join(part for part in (log, broker) if part)
         records = "" if each.records is None else f" ({plural(each.records, 'record')})"
         why = _badge(Severity.ERROR, "verdict held back") if each.holds_back else ""
-        head = f"<b>{printable(where)}</b>: " if where else ""
-        items.append(f"<li>{head}{printable(each.reason)}{records} {why}</li>")
+        items.append(f"<li>{printable(str(each))}{records} {why}</li>")
     return f"<ul>{''.join(items)}</ul>"
 
 

@@ -40,10 +40,8 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
             yield f"... and {plural(rest, 'more finding')}"
         yield ""
     for each in summary.unjudged[:UNJUDGED_MAX]:
-        where = "" if each.topic is None else f" {each.topic}-{each.partition}"
-        where += "" if each.broker is None else f" on broker {each.broker}"
         records = "" if each.records is None else f" ({plural(each.records, 'record')})"
-        yield visible(f"Not judged{where}: {each.reason}{records}")
+        yield visible(f"Not judged: {each}{records}")
     if len(summary.unjudged) > UNJUDGED_MAX:
         yield f"Not judged: {plural(len(summary.unjudged) - UNJUDGED_MAX, 'more place')}"
     yield f"Report: {out / 'report.html'}"

@@ -5,6 +5,7 @@ How it behaves in a browser is in tests/acceptance/test_report_browser.py.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from minibroker.audit.model import FINDINGS, Finding, Severity
 from minibroker.audit.places import Places
 from minibroker.audit.report import ROWS_MAX, page, read_findings, write_findings, write_report
-from minibroker.audit.summary import PartitionPicture, Summary, in_order
+from minibroker.audit.summary import PartitionPicture, Summary, Unjudged, in_order
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
 
 VOID = {"meta", "input", "br", "rect", "path", "circle", "line"}
@@ -112,7 +113,7 @@ def test_the_table_holds_the_worst_and_says_how_many_there_are() -> None:
 @pytest.mark.parametrize(
     ("summary", "words"),
     [
-        (sample_summary(), "Clean: 401,171"),
+        (sample_summary(), "Clean: 401,172"),
         (Summary(started_at_ms=0), "No log was found."),
         (Summary(started_at_ms=0, failure="no space"), "The audit failed: no space."),
     ],
@@ -151,6 +152,18 @@ def test_the_page_says_where_to_look(tmp_path: Path) -> None:
     assert places.of(Finding("duplicate", Severity.ERROR, "orders", 0)) is None
     assert places.of(Finding("crc", Severity.ERROR, "gone", 0, 1)) is None
     assert places.of(Finding("checkpoint", Severity.ERROR, broker=9)) is None
+
+
+def test_a_broker_that_nobody_knows_is_not_numbered() -> None:
+    """What was not judged may be of no broker, -1, and has its place in words like everywhere."""
+    unjudged = (
+        Unjudged("the records are gone", True, "t", 0, -1, 7),
+        Unjudged("it is not at hand", False, broker=3),
+    )
+    held = Page(page(replace(sample_summary(), unjudged=unjudged), []))
+    assert "t-0: the records are gone (7 records) verdict held back" in held.text
+    assert "broker 3: it is not at hand" in held.text
+    assert "broker -1" not in held.text
 
 
 def test_findings_are_read_back_as_they_were_written(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_report_is_told_again(tmp_path: Path) -> None:
         "00000000000000040000.log at 1,048,576: minibroker log dump"
         " cluster/broker-2/orders-0/00000000000000040000.log"
     )
-    assert any(line.startswith("Not judged clicks-1 on broker 3: above") for line in lines)
+    assert any(line.startswith("Not judged: clicks-1 on broker 3: above") for line in lines)
     assert lines[0] in (out / "report.html").read_text(encoding="utf-8")
     assert done.stderr == ""
 
