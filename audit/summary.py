@@ -281,7 +281,7 @@ class Summary:
         return f"Clean, with {plural(warnings, 'warning')}" if warnings else "Clean"
 
     def _promise_kept(self) -> str:
-        """What is known to hold, by the checks that were run, and by what it is known."""
+        """What the checks that were run know to hold; which these are, unless it is all."""
         ran = self._ran()
         is_compared = "divergence" in ran
         parts = []
@@ -289,7 +289,8 @@ class Summary:
         if self.ledger is not None:
             present = plural(self.ledger.present, "acknowledged record")
             verb = "is" if self.ledger.present == 1 else "are"
-            once = " exactly once" if ran >= {"lost-write", "duplicate"} else ""
+            is_once = "duplicate" in ran and all(each.check != "duplicate" for each in self.counts)
+            once = " exactly once" if is_once else ""
             parts.append(f"{present} {verb} on every in-sync replica{once}")
             parts.append(f"{read}, compared below their high watermarks" if is_compared else read)
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from minibroker.audit.catalogue import CHOSEN
 from minibroker.audit.model import Finding, Severity
 from minibroker.audit.summary import (
     BrokerSeen,
@@ -102,6 +103,7 @@ def sample_summary(
 ) -> Summary:
     """What an audit with these findings would come to."""
     states = ("stopped", "killed", "live")
+    lost = sum(finding.check == "lost-write" for finding in findings)
     return Summary(
         started_at_ms=1_794_000_000_000,
         cluster_id="Xw3kq0T9RZ6s1m2vB7uLpA",
@@ -111,12 +113,10 @@ def sample_summary(
         ),
         stages=(Stage("find", 0.2), Stage("session", 6.1), Stage("scan", 3.4), Stage("check", 9.9)),
         sizes=Sizes(36, 41, 96_100_000, 9_120, 1_203_516),
-        ledger=LedgerCounts(401_172, 401_172, 401_171, 380_000),
-        checks=(
-            CheckRun("crc"),
-            CheckRun("divergence"),
-            CheckRun("lost-write"),
-            CheckRun("committed-offset", "no group has committed an offset"),
+        ledger=LedgerCounts(401_172, 401_172, 401_172 - lost, 380_000),
+        checks=tuple(
+            CheckRun(name, "no committed offsets were given" if name == "committed-offset" else "")
+            for name in CHOSEN
         ),
         counts=count_findings(findings),
         worst=worst_of(findings),
