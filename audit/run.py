@@ -190,6 +190,9 @@ class _Run:
         for name in self._options.checks or CHECKS:
             reason = missing_input(name, tables)
             self._known.checks.append(CheckRun(name, reason))
+            if reason and self._options.checks:
+                asked = Unjudged(f"{name} was asked for, and not run: {reason}", holds_back=True)
+                self._known.unjudged.append(asked)
             if not reason:
                 with self._stages.stage(f"check {name}"):
                     found = CHECKS[name](tables).toArrow().to_pylist()

@@ -28,7 +28,8 @@ def test_a_flipped_byte_is_found_and_told(tmp_path: Path) -> None:
     export = make_cluster(root, partition_count=1)
     replica = Replica(root / f"broker-{NODES[1]}", TOPIC, 0)
     planted = FAULTS[0](replica, random.Random(1))
-    wanted = ("--cluster", export, "--check", "crc", "--out", out, "--master", "local[2]")
+    checks = ("--check", "crc", "--check", "unseen")
+    wanted = ("--cluster", export, *checks, "--out", out, "--master", "local[2]")
     done = audit("run", root, *wanted)
     assert done.returncode == 1, done.stderr
     found = [each for each in read_findings(out) if each.check == "crc"]
@@ -38,7 +39,9 @@ def test_a_flipped_byte_is_found_and_told(tmp_path: Path) -> None:
     assert any(f"minibroker log dump {planted.path}" in line for line in lines)
     assert {path.name for path in out.iterdir()} == WRITTEN
     summary = Summary.from_json((out / "summary.json").read_text(encoding="utf-8"))
-    assert [run.name for run in summary.checks] == ["crc"]
+    assert [run.name for run in summary.checks] == ["crc", "unseen"]
+    asked = "unseen was asked for, and not run: no ledger was given"
+    assert [(each.reason, each.holds_back) for each in summary.unjudged] == [(asked, True)]
     told = done.stderr.splitlines()
     assert told[0] == "% starting Spark ..."
     assert all(line.startswith("% ") for line in told)
