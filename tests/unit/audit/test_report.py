@@ -15,7 +15,7 @@ import pytest
 from minibroker.audit.model import FINDINGS, Finding, Severity
 from minibroker.audit.places import Places
 from minibroker.audit.report import ROWS_MAX, page, read_findings, write_findings, write_report
-from minibroker.audit.summary import PartitionPicture, Summary, Unjudged, in_order
+from minibroker.audit.summary import Lane, PartitionPicture, Summary, Unjudged, in_order
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
 
 VOID = {"meta", "input", "br", "rect", "path", "circle", "line"}
@@ -152,6 +152,27 @@ def test_the_page_says_where_to_look(tmp_path: Path) -> None:
     assert places.of(Finding("duplicate", Severity.ERROR, "orders", 0)) is None
     assert places.of(Finding("crc", Severity.ERROR, "gone", 0, 1)) is None
     assert places.of(Finding("checkpoint", Severity.ERROR, broker=9)) is None
+
+
+def test_where_no_check_saw_the_segment_the_names_say_it(tmp_path: Path) -> None:
+    """That with the largest base offset up to the finding's; the directory where none can be."""
+    for name in ("00000000000000000010.log", "00000000000000000020.log", "7.log"):
+        (tmp_path / name).touch()
+    picture = PartitionPicture("t", 0, 0, 30, (Lane(1, str(tmp_path)), Lane(2, "gone")))
+    places = Places(Summary(started_at_ms=0, partitions=(picture,)))
+
+    def file_of(check: str, offset: int | None, broker: int = 1, segment: int | None = None) -> str:
+        place = places.of(Finding(check, Severity.ERROR, "t", 0, broker, None, offset, segment))
+        assert place is not None
+        assert place.position is None
+        return place.path.name
+
+    segments = [file_of("lost-write", offset) for offset in (10, 19, 20, 99)]
+    assert segments == [f"{base:020d}.log" for base in (10, 10, 20, 20)]
+    assert {file_of("unseen", offset) for offset in (9, None)} == {tmp_path.name}
+    assert file_of("lost-write", 10, broker=2) == "gone"
+    assert file_of("epoch-checkpoint", 10) == "leader-epoch-checkpoint"
+    assert file_of("snapshot", 15, segment=15) == "00000000000000000015.snapshot"
 
 
 def test_a_broker_that_nobody_knows_is_not_numbered() -> None:
