@@ -12,11 +12,15 @@ Offsets are judged below `judged_end`, and each rule for it claims no more than 
 * Always: below every checkpointed high watermark, as far as the log that it stands beside goes.
   What lay below it was committed, wherever an in-sync member ends now.
 
+Where that judges none of the records of a log whose high watermark nobody knows, the verdict is
+held back: it would be clean whatever has been lost.
+
 In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
 logs and are waiting for one that has not; if all are unsafe, the ISR. A broker that stops in order
 leaves the ISR first: one that had all that is judged by then counts as in sync, too, or nothing
-would be demanded of a cluster at rest but of the last to stop. Without metadata all replicas that
-are there count as in sync.
+would be demanded of a cluster at rest but of the last to stop. What the members knew to be
+committed says what that is, also where their logs have been damaged since. Without metadata all
+replicas that are there count as in sync.
 
 Logs are cut to the epochs of the leader; where nobody leads or its log is not at hand, to those of
 the in-sync replica whose last epoch is the newest, and of those the longest: it would be elected.
@@ -31,7 +35,7 @@ from typing import NamedTuple
 
 from minibroker.audit.cluster import Assignment
 from minibroker.audit.directories import LIVE, STOPPED
-from minibroker.audit.summary import Unjudged
+from minibroker.audit.summary import Unjudged, plural
 from minibroker.protocol.types import TopicPartition
 
 
@@ -161,6 +165,7 @@ def judge(
     names.update(assignments or ())
     rows: list[ReplicaRow] = []
     unjudged: list[Unjudged] = []
+    above: list[int] = []
     by_name: dict[TopicPartition, list[ReplicaFacts]] = {name: [] for name in sorted(names)}
     for replica in found:
         by_name[TopicPartition(replica.topic, replica.partition)].append(replica)
@@ -168,11 +173,19 @@ def judge(
         partition = _Partition(name, replicas, (assignments or {}).get(name), brokers)
         rows += partition.rows()
         unjudged += partition.unjudged
+        if partition.above:
+            above.append(partition.above)
+    if above:
+        reason = (
+            f"above the high watermarks of {plural(len(above), 'partition')}, whose brokers run"
+        )
+        unjudged.append(Unjudged(reason, holds_back=False, records=sum(above)))
     return rows, unjudged
 
 
 class _Partition:
-    """One partition being judged; `unjudged` grows with what cannot be."""
+    """One partition being judged; `unjudged` grows with what cannot be, and `above` is how many
+    records lie above the high watermark of brokers that run."""
 
     def __init__(
         self,
@@ -187,6 +200,7 @@ class _Partition:
         self._replicas = sorted(there, key=lambda replica: replica.broker)
         self._in_sync = _in_sync(replicas, assignment)
         self.unjudged = self._not_at_hand(brokers)
+        self.above = 0
 
     def rows(self) -> list[ReplicaRow]:
         """Its rows of REPLICAS; none if no replica is at hand."""
@@ -197,6 +211,7 @@ class _Partition:
         judged_end = self._judged_end(kept)
         self._in_sync |= self._stopped_in_sync(kept, judged_end)
         self._note_doubts(judged_end)
+        self.above = self._above(judged_end)
         reference = max(
             self._replicas,
             key=lambda replica: (
@@ -241,7 +256,7 @@ class _Partition:
             if broker not in brokers
         ]
 
-    def _unjudged(self, reason: str, broker: int, holds_back: bool) -> Unjudged:
+    def _unjudged(self, reason: str, broker: int | None, holds_back: bool) -> Unjudged:
         return Unjudged(reason, holds_back, *self._name, broker)
 
     def _claim_to_lead(self, replica: ReplicaFacts) -> tuple[bool, bool, bool, int, int]:
@@ -268,16 +283,23 @@ class _Partition:
         """Brokers that stopped in order with everything: by their log, or by what they knew to be
         committed, which tells it of a log that has been damaged since."""
         unsafe = self._assignment.unsafe if self._assignment else ()
+        committed = max(
+            (each.high_watermark or 0 for each in self._replicas if each.broker in self._in_sync),
+            default=0,
+        )
         return {
             replica.broker
             for replica in self._replicas
             if replica.state == STOPPED
             and replica.broker not in unsafe
-            and max(kept[replica.broker], replica.high_watermark or 0) >= judged_end > 0
+            and max(kept[replica.broker], replica.high_watermark or 0)
+            >= max(judged_end, committed)
+            > 0
         }
 
     def _note_doubts(self, judged_end: int) -> None:
-        """Logs that are gone or whose start cannot be, so that too little would be judged."""
+        """Logs of which too little would be judged: they are gone, their start cannot be, or nobody
+        knows what of them was committed."""
         longest = max(replica.log.log_end for replica in self._replicas)
         for replica in self._replicas:
             holds_back = replica.broker in self._in_sync
@@ -290,6 +312,28 @@ class _Partition:
                     f" {replica.log.log_end:,}"
                 )
                 self.unjudged.append(self._unjudged(reason, replica.broker, holds_back))
+        unknown = [
+            replica.log.log_end - _start(replica)
+            for replica in self._replicas
+            if replica.broker in self._in_sync
+            and replica.high_watermark is None
+            and judged_end <= _start(replica)
+        ]
+        if any(unknown):
+            reason = (
+                "no high watermark of it is known, and so nothing was judged of its"
+                f" {plural(max(unknown), 'record')}"
+            )
+            self.unjudged.append(self._unjudged(reason, None, holds_back=True))
+
+    def _above(self, judged_end: int) -> int:
+        """How many records the running brokers have that are not judged yet."""
+        ends = (
+            replica.log.log_end - max(judged_end, _start(replica))
+            for replica in self._replicas
+            if replica.state == LIVE
+        )
+        return max(0, max(ends, default=0))
 
     def _row(
         self, replica: ReplicaFacts, is_reference: bool, kept: int, judged_end: int
@@ -318,6 +362,13 @@ def _kept_end(replica: ReplicaFacts, leader: ReplicaFacts) -> int:
     """`kept_end` of a log, which is never cut below what its broker knows to be committed (A7)."""
     committed = min(replica.high_watermark or 0, replica.log.log_end)
     return max(committed, kept_end(replica.log, leader.log))
+
+
+def _start(replica: ReplicaFacts) -> int:
+    """Where its records begin; its end, if it has none."""
+    if replica.log.first_offset is None:
+        return replica.log.log_end
+    return min(max(replica.log_start or 0, replica.log.first_offset), replica.log.log_end)
 
 
 def _last_epoch(log: LogFacts) -> int | None:

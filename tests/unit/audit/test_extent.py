@@ -21,6 +21,7 @@ from minibroker.protocol.types import TopicPartition
 
 NAME = TopicPartition("t", 0)
 NOT_GIVEN = "its data directory was not given"
+UNKNOWN = "no high watermark of it is known, and so nothing was judged of its"
 
 
 def log(*ends: tuple[int, int], first: int = 0) -> LogFacts:
@@ -53,7 +54,10 @@ def assignment(
 
 @dataclass(frozen=True)
 class Case:
-    """`kept` by broker; `unjudged` as (broker, reason, whether it holds the verdict back)."""
+    """`kept` by broker; `unjudged` as (broker, reason, whether it holds the verdict back).
+
+    `above`: so many records lie above the high watermark of a running partition.
+    """
 
     found: Sequence[ReplicaFacts]
     judged_end: int
@@ -61,7 +65,8 @@ class Case:
     reference: int = 1
     assigned: Assignment | None = field(default_factory=assignment)
     brokers: Sequence[int] = (1, 2, 3)
-    unjudged: Sequence[tuple[int, str, bool]] = ()
+    unjudged: Sequence[tuple[int | None, str, bool]] = ()
+    above: int = 0
 
 
 WHOLE = log((0, 40), (5, 100))
@@ -174,10 +179,31 @@ CASES = {
             replica(3, log((0, 40), (5, 72)), "killed", high_watermark=0),
         ],
         *(70, {1: 100, 2: 95, 3: 72}),
+        above=30,
     ),
     "brokers that run and have not checkpointed yet": Case(
-        [replica(broker, WHOLE, "live") for broker in (1, 2, 3)],
+        [replica(broker, WHOLE, "live", log_start=20) for broker in (1, 2, 3)],
         *(0, {1: 100, 2: 100, 3: 100}),
+        unjudged=[(None, f"{UNKNOWN} 80 records", True)],
+        above=80,
+    ),
+    "brokers that run and have checkpointed that nothing is committed yet": Case(
+        [replica(broker, WHOLE, "live", high_watermark=0) for broker in (1, 2, 3)],
+        *(0, {1: 100, 2: 100, 3: 100}),
+        above=100,
+    ),
+    "brokers that run with empty logs": Case(
+        [replica(broker, LogFacts.empty(50), "live", log_start=50) for broker in (1, 2, 3)],
+        *(0, {1: 50, 2: 50, 3: 50}),
+    ),
+    "killed: nobody has checkpointed yet, and a member has nothing": Case(
+        [
+            replica(1, WHOLE, "killed"),
+            replica(2, WHOLE, "killed"),
+            replica(3, LogFacts.empty(), "killed"),
+        ],
+        *(0, {1: 100, 2: 100, 3: 0}),
+        unjudged=[(None, f"{UNKNOWN} 100 records", True)],
     ),
     "no metadata: all that are there count": Case(
         [replica(1, OLD_TAIL), replica(2, WHOLE, high_watermark=30), replica(3, log((0, 25)))],
@@ -211,7 +237,10 @@ CASES = {
     "the leader's log is lost, and no high watermark is known": Case(
         [replica(2, WHOLE, "killed"), replica(3, WHOLE, "killed")],
         *(0, {1: 0, 2: 100, 3: 100}, 2),
-        unjudged=[(1, "it is in sync and its log is not there; others end at 100", True)],
+        unjudged=[
+            (1, "it is in sync and its log is not there; others end at 100", True),
+            (None, f"{UNKNOWN} 100 records", True),
+        ],
     ),
     "a lost log of one that is not in sync": Case(
         [replica(1, WHOLE)],
@@ -265,9 +294,25 @@ def test_how_far_a_partition_is_judged(case: Case) -> None:
     assert {row.broker: row.kept_end for row in rows} == case.kept
     assert {row.judged_end for row in rows} <= {case.judged_end}
     assert [row.broker for row in rows if row.is_reference] == [case.reference][: len(rows)]
-    assert unjudged == [
+    assert [each for each in unjudged if each.topic] == [
         Unjudged(reason, holds_back, *NAME, broker) for broker, reason, holds_back in case.unjudged
     ]
+    above = [each for each in unjudged if not each.topic]
+    assert [(each.records, each.holds_back) for each in above] == [(case.above, False)][
+        : case.above
+    ]
+
+
+def test_what_lies_above_the_high_watermarks_of_running_brokers_is_counted() -> None:
+    """One sentence for the whole cluster: it is nothing wrong, and must not be taken for judged."""
+    partitions = [
+        replace(replica(broker, facts, "live", high_watermark=90), partition=partition)
+        for partition, facts in enumerate((WHOLE, WHOLE, log((0, 90))))
+        for broker in (1, 2)
+    ]
+    _, unjudged = judge(partitions, None, {1: "live", 2: "live"})
+    reason = "above the high watermarks of 2 partitions, whose brokers run"
+    assert unjudged == [Unjudged(reason, False, records=20)]
 
 
 STOPPED_LATER: Mapping[str, tuple[ReplicaFacts, bool]] = {
@@ -289,6 +334,15 @@ def test_who_stopped_in_order_counts_as_in_sync(stopped: ReplicaFacts, counts: b
     rows, _ = judge([replica(1, WHOLE), stopped], assigned, {1: "stopped", 2: stopped.state})
     assert [row.in_isr for row in rows] == [True, counts]
     assert {row.judged_end for row in rows} == {100}
+
+
+def test_who_stopped_before_is_not_measured_by_a_log_that_was_damaged_since() -> None:
+    """The last to stop knew 150 to be committed: one that stopped at 100 had left before, also if
+    of the last one's log no more than that is left."""
+    found = [replica(1, WHOLE, high_watermark=150), replica(2, WHOLE, high_watermark=100)]
+    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2))}
+    rows, _ = judge(found, assigned, {1: "stopped", 2: "stopped"})
+    assert [row.in_isr for row in rows] == [True, False]
 
 
 def test_rows_are_those_of_the_table() -> None:
