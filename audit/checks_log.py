@@ -35,7 +35,7 @@ from pyspark.sql.functions import min as smallest_of
 
 from minibroker.audit.directories import LIVE, STOPPED
 from minibroker.audit.facts import REPLICA, next_offset, runs
-from minibroker.audit.findings import as_findings, in_sync, severity
+from minibroker.audit.findings import as_findings, in_sync, severity, severity_in_log
 from minibroker.audit.model import Severity, Tables
 
 _BATCH: Final = (
@@ -305,14 +305,9 @@ def _of_replicas(tables: Tables, rows: DataFrame) -> DataFrame:
 
 def _found(rows: DataFrame, offset: str, detail: Column, last: str = "last_offset") -> DataFrame:
     """Rows with offset, severity and detail of findings; the damage is from `offset` to `last`."""
-    is_above = col(offset) >= col("judged_end")
-    is_below = col(last) < coalesce(col("log_start"), lit(0))
-    is_harmless = is_below | (is_above & (col("state") == LIVE))
     return rows.withColumns(
         {
-            "severity": when(is_harmless, lit(Severity.INFO.value)).otherwise(
-                severity(in_sync() & ~is_above)
-            ),
+            "severity": severity_in_log(in_sync(), offset, last),
             "offset": col(offset),
             "detail": detail,
         }

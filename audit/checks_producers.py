@@ -31,7 +31,7 @@ from pyspark.sql.functions import (
     when,
 )
 
-from minibroker.audit.findings import as_findings, in_sync, severity
+from minibroker.audit.findings import as_findings, in_sync, severity_in_log
 from minibroker.audit.model import Severity, Tables
 
 _LOG: Final = ("broker", "topic", "partition")
@@ -48,7 +48,7 @@ def sequence_gap(tables: Tables) -> DataFrame:
         *("producer_id", "producer_epoch", "base_sequence", "expected"),
     )
     found = _expected(once).where("base_sequence != expected").withColumn("detail", detail)
-    return _found("sequence-gap", found.withColumn("severity", severity(in_sync())))
+    return _found("sequence-gap", found, in_sync())
 
 
 def sequence_duplicate(tables: Tables) -> DataFrame:
@@ -66,7 +66,7 @@ def sequence_duplicate(tables: Tables) -> DataFrame:
     )
     is_promised = in_sync() & (is_same | (col("base_sequence") != 0))
     found = _suspects(tables).where("is_repeated").withColumn("detail", detail)
-    return _found("sequence-duplicate", found.withColumn("severity", severity(is_promised)))
+    return _found("sequence-duplicate", found, is_promised)
 
 
 def snapshot(tables: Tables) -> DataFrame:
@@ -114,8 +114,14 @@ def snapshot(tables: Tables) -> DataFrame:
             format_string(state, "stored.epoch", "stored.sequence", "stored.offset")
         ),
     )
-    found = judged.where("NOT told <=> stored").withColumn("detail", detail)
-    return as_findings("snapshot", found.withColumn("severity", lit(Severity.WARNING.value)))
+    found = judged.where("NOT told <=> stored").withColumns(
+        {
+            "segment": col("offset"),  # the file's name
+            "severity": lit(Severity.WARNING.value),
+            "detail": detail,
+        }
+    )
+    return as_findings("snapshot", found)
 
 
 def _batches(tables: Tables) -> DataFrame:
@@ -143,7 +149,9 @@ def _expected(batches: DataFrame) -> DataFrame:
 @lru_cache(maxsize=1)  # for the checks of one audit
 def _suspects(tables: Tables) -> DataFrame:
     """All batches of the producers that are not sound, with those that came before marked."""
-    facts = tables.replicas.select(*_LOG, "in_isr", "first_offset")
+    facts = tables.replicas.select(
+        *_LOG, "in_isr", "first_offset", "log_start", "judged_end", "state"
+    )
     batches = (
         _batches(tables)
         .select(
@@ -170,8 +178,13 @@ def _suspects(tables: Tables) -> DataFrame:
     )
 
 
-def _found(check: str, found: DataFrame) -> DataFrame:
-    return as_findings(check, found.withColumn("offset", col("base_offset")))
+def _found(check: str, found: DataFrame, is_promised: Column) -> DataFrame:
+    """Findings at the batches of these rows."""
+    columns = {
+        "offset": col("base_offset"),
+        "severity": severity_in_log(is_promised, "base_offset", "last_offset"),
+    }
+    return as_findings(check, found.withColumns(columns))
 
 
 CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {

@@ -20,6 +20,7 @@ from pyspark.sql.functions import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from minibroker.audit.directories import LIVE
 from minibroker.audit.model import FINDINGS, Severity
 
 FINDINGS_MAX: Final = 100
@@ -52,6 +53,18 @@ def severity(is_promised: Column) -> Column:
     """Of a fault: an error where something else was promised, else a warning."""
     warning = lit(Severity.WARNING.value)
     return when(is_promised, lit(Severity.ERROR.value)).otherwise(warning)
+
+
+def severity_in_log(is_promised: Column, first: str, last: str) -> Column:
+    """`severity` of damage to the offsets from `first` to `last`, beside the columns of REPLICAS.
+
+    Below the log start nobody can read it, and nothing is promised above what is judged, least of
+    all on a broker that runs, whose files are read while it writes them.
+    """
+    is_above = col(first) >= col("judged_end")
+    is_below = col(last) < coalesce(col("log_start"), lit(0))
+    is_harmless = is_below | (is_above & (col("state") == LIVE))
+    return when(is_harmless, lit(Severity.INFO.value)).otherwise(severity(is_promised & ~is_above))
 
 
 def in_sync() -> Column:

@@ -38,14 +38,17 @@ FAULTY: Rows = [
     batch(5, 0, 5),
     batch(6, 100, 5),
     batch(6, 105, 3, producer_epoch=1),
+    *(batch(9, at, 10) for at in (0, 10, 90)),
+    *(batch(10, at, 10) for at in (90, 110)),
     *(batch(7, at, 2 * at) for at in range(0, 5 * FINDINGS_MAX + 20, 5)),
 ]
 REPLICAS: Rows = [
     {"broker": 1, "topic": "t", "partition": partition, "in_isr": partition != 5 or None}
     | {"first_offset": 100 if partition in (1, 6) else 0, "log_end": 120, "state": "stopped"}
+    | {"log_start": 10 if partition == 9 else 0, "judged_end": 100 if partition > 8 else 1_000}
     | ({"in_isr": False} if partition == 2 else {})
-    | ({"state": "live"} if partition == 8 else {})
-    for partition in range(9)
+    | ({"state": "live"} if partition in (8, 10) else {})
+    for partition in range(11)
 ]
 
 
@@ -97,6 +100,8 @@ def test_sequences_and_snapshots(spark: SparkSession) -> None:
         (2, 5, "warning", "producer 7 epoch 0: sequence 10 comes where 5 is next"),
         (5, 0, "error", "producer 7 epoch 0: sequence 5 comes where 0 is next"),
         (6, 105, "error", "producer 7 epoch 1: sequence 3 comes where 0 is next"),
+        (9, 0, "info", "producer 7 epoch 0: sequence 10 comes where 0 is next"),
+        (10, 90, "error", "producer 7 epoch 0: sequence 10 comes where 0 is next"),
     ]
     assert flood[0].position == 50
     again = "producer 7 epoch 0: sequence {} again; {} batch with it is at offset {}"
@@ -107,6 +112,9 @@ def test_sequences_and_snapshots(spark: SparkSession) -> None:
         (3, 10, "error", again.format(0, "the same", 0)),
         (3, 15, "error", again.format(5, "the same", 5)),
         (4, 5, "warning", again.format(0, "another", 0)),
+        (9, 10, "error", again.format(10, "another", 0)),
+        (9, 90, "error", again.format(10, "another", 10)),
+        (10, 110, "info", again.format(10, "another", 90)),
     ]
     says = "the snapshot says of producer 7: epoch {}; the batches before it say: {}"
     stored = "epoch 0, sequence {}, offset {}"
@@ -117,3 +125,4 @@ def test_sequences_and_snapshots(spark: SparkSession) -> None:
         (7, 0, says.format("0, sequence 4, offset 4", "nothing")),
     ]
     assert {each.severity for each in found["snapshot"]} == {"warning"}
+    assert all(each.segment == each.offset for each in found["snapshot"])
