@@ -116,6 +116,8 @@ def spark_session(
         chosen["spark.driver.host"] = "127.0.0.1"
         chosen["spark.driver.memory"] = "2g"
         chosen["spark.sql.shuffle.partitions"] = str(local)
+        # To plan anew after each stage takes longer than most of these do.
+        chosen["spark.sql.adaptive.enabled"] = "false"
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in (chosen | dict(settings or {})).items():
         builder = builder.config(name, value)
