@@ -20,6 +20,7 @@ from minibroker.audit.checkpoints import (
     RECOVERY_POINTS,
     Snapshot,
     Unreadable,
+    parse_offset_name,
     read_epoch_starts,
     read_offsets,
     read_snapshots,
@@ -143,7 +144,8 @@ def _read_log(log: LogDirectory, inputs: Inputs) -> None:
 
 def _unreadable(log: LogDirectory, check: str, problem: Unreadable) -> Finding:
     detail = f"{problem.path.name}: {problem.reason}"
-    return Finding(check, Severity.WARNING, *_place(log), detail=detail)
+    segment = parse_offset_name(problem.path.stem)  # of a snapshot, its offset
+    return Finding(check, Severity.WARNING, *_place(log), segment=segment, detail=detail)
 
 
 def _place(log: LogDirectory) -> tuple[str, int, int]:
