@@ -50,6 +50,7 @@ class Cluster:
     exported_at_ms: int
     topic_ids: Mapping[str, str]  # by name
     assignments: Mapping[TopicPartition, Assignment]
+    deleted_ids: frozenset[str]  # of topics of which there may still be logs
 
 
 def read_cluster(text: str | bytes) -> Cluster:
@@ -74,11 +75,13 @@ def cluster_of(exported: object) -> Cluster:
             if name in assignments:
                 raise InvalidExport(f"{name} is there twice")
             assignments[name] = assignment
+    tombstones = enumerate(whole.array("tombstones"))
     return Cluster(
         whole.text("cluster_id"),
         whole.number("exported_at_ms", largest=INT64_MAX),
         {topic.text("name"): topic.text("id") for topic in topics},
         assignments,
+        frozenset(_Object(value, f"tombstone {at}").text("id") for at, value in tombstones),
     )
 
 

@@ -10,7 +10,7 @@ anew, and else a reason why something is not judged. Nothing here raises for wha
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from minibroker.audit.directories import (
     STOPPED,
     BrokerDirectory,
     LogDirectory,
+    UsageError,
     find_brokers,
 )
 from minibroker.audit.model import Finding, Severity
@@ -54,6 +55,14 @@ class Checkpoints:
         """A log that a readable file does not name starts at 0."""
         return None if self.log_starts is None else self.log_starts.get(name, 0)
 
+    def without(self, names: Collection[TopicPartition]) -> "Checkpoints":
+        """The same without what it says of how far these logs go."""
+        high_watermarks, recovery_points = (
+            {name: offset for name, offset in file.items() if name not in names}
+            for file in (self.high_watermarks, self.recovery_points)
+        )
+        return replace(self, high_watermarks=high_watermarks, recovery_points=recovery_points)
+
 
 @dataclass(slots=True)
 class Inputs:
@@ -65,7 +74,7 @@ class Inputs:
 
     brokers: tuple[BrokerDirectory, ...]
     cluster: Cluster | None
-    checkpoints: Mapping[int, Checkpoints]
+    checkpoints: dict[int, Checkpoints]
     epoch_starts: list[Row] = field(default_factory=list)
     producers: list[Row] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -91,15 +100,26 @@ def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None
     }
     cluster = read_cluster()
     brokers = find_brokers(paths)
+    if cluster is not None:
+        _refuse_others(brokers, cluster)
     inputs = Inputs(brokers, cluster, checkpoints, findings=findings)
     for broker in brokers:
         inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
+    _name_unknown_logs(inputs)
+    _drop_foreign_logs(inputs)
     for log in inputs.logs:
         inputs.findings += log.problems
         _read_log(log, inputs)
-    _drop_foreign_logs(inputs)
-    _name_unknown_logs(inputs)
     return inputs
+
+
+def _refuse_others(brokers: Iterable[BrokerDirectory], cluster: Cluster) -> None:
+    for broker in brokers:
+        if broker.cluster_id not in ("", cluster.cluster_id):
+            raise UsageError(
+                f"the metadata are of cluster {cluster.cluster_id}, and {broker.path} is of"
+                f" {broker.cluster_id}"
+            )
 
 
 def _not_read(broker: BrokerDirectory, problem: Unreadable) -> Unjudged:
@@ -158,21 +178,33 @@ def _producer_rows(log: LogDirectory, snapshot: Snapshot) -> Iterator[Row]:
 
 
 def _drop_foreign_logs(inputs: Inputs) -> None:
-    """Leave out logs that are of another topic than the one that has their name today.
+    """Leave out logs that are of another topic than the one that has their name today, and what
+    the checkpoints say of them, which is by name.
 
-    Which one that is the metadata says; without it, most of the logs of that name.
+    Which topic that is the metadata say; without them, most of the logs of that name.
     """
     topic_ids = inputs.cluster.topic_ids if inputs.cluster else _most_common_ids(inputs.logs)
     kept = []
     for broker in inputs.brokers:
-        logs = tuple(
-            log for log in broker.logs if log.topic_id in ("", topic_ids.get(log.topic, None))
-        )
-        for log in broker.logs:
-            if log not in logs:
-                inputs.notes.append(f"{log.path} is of another topic, or of none that is known")
+        foreign = [log for log in broker.logs if log.topic_id not in ("", topic_ids.get(log.topic))]
+        for log in foreign:
+            _tell_foreign(log, inputs)
+        names = {TopicPartition(log.topic, log.partition) for log in foreign}
+        inputs.checkpoints[broker.broker] = inputs.checkpoints[broker.broker].without(names)
+        logs = tuple(log for log in broker.logs if log not in foreign)
         kept.append(replace(broker, logs=logs))
     inputs.brokers = tuple(kept)
+
+
+def _tell_foreign(log: LogDirectory, inputs: Inputs) -> None:
+    if inputs.cluster is None:
+        inputs.notes.append(f"{log.path} is of another topic than most logs of that name")
+    elif log.topic_id in inputs.cluster.deleted_ids:
+        inputs.notes.append(f"{log.path} is of a topic that was deleted")
+    else:
+        reason = f"the metadata do not know its topic ({log.topic_id}), and may be older than it"
+        unjudged = Unjudged(reason, True, log.topic, log.partition, log.broker)
+        inputs.unjudged.append(unjudged)
 
 
 def _most_common_ids(logs: Iterable[LogDirectory]) -> dict[str, str]:

@@ -44,6 +44,7 @@ def test_an_export_is_read() -> None:
     cluster = read_cluster(json.dumps(EXPORT))
     assert (cluster.cluster_id, cluster.exported_at_ms) == ("abc", 1234)
     assert cluster.topic_ids == {"t": "aa", "kept": "bb"}
+    assert cluster.deleted_ids == {"cc"}
     assert cluster.assignments == {
         TopicPartition("t", 0): Assignment("aa", 1, 4, (1, 2), (1, 2, 3)),
         TopicPartition("t", 1): Assignment("aa", -1, 4, (2,), (1, 2, 3), (2,)),
@@ -66,6 +67,7 @@ def test_what_is_no_export_is_refused(text: str | bytes) -> None:
         (["version"], 2, "it is of version 2, known is 1"),
         (["topics"], {}, "'topics' of the export is {}"),
         (["topics", 0], 7, "topic 0 is no object"),
+        (["tombstones", 0, "id"], 7, "'id' of tombstone 0 is 7"),
         (["topics", 0, "name"], None, "'name' of topic 0 is None"),
         (["topics", 0, "partitions", 1], [], "partition 1 of t is no object"),
         (["topics", 0, "partitions", 1, "leader"], True, "'leader' of partition 1 of t has True"),
