@@ -8,7 +8,8 @@ that ends early may be outside it, if another one goes further.
 A client is not always told where its record went (acks=0; a repetition that the broker no longer
 remembers). Equal records are then counted: a partition must hold as many as were acknowledged, and
 no more than were sent. Counting is also how duplicates are found, since programs may well send
-equal records. A ledger without an end is that of a program that may have sent more than it says.
+equal records. A ledger without an end is that of a program that may have sent more than it says,
+and a producer without idempotence may have stored more than it sent.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -10,7 +10,8 @@ by the same checks. Names that are not listed below are passed over.
 * `record_data` is "shown" to a consumer. `records_consumed` tells only offsets: the first and the
   last of a poll are "shown-offset", which say that a record was there, but not which.
 * `startup_complete` and `shutdown_complete` are "began" and "ended": a ledger that does not end is
-  that of a program that crashed, and may have sent more than it wrote down.
+  that of a program that crashed, and may have sent more than it wrote down. One that begins without
+  idempotence is "repeating", too: a record may be stored more often than its program sent it.
 * A line that is no whole object, as a crashed program leaves it, is "torn"; any other that cannot
   be understood is "unreadable". Both are rows, so that who counts the ledger counts them too.
 
@@ -54,6 +55,7 @@ class Event(StrEnum):
     SHOWN = "shown"
     SHOWN_OFFSET = "shown-offset"
     BEGAN = "began"
+    REPEATING = "repeating"
     ENDED = "ended"
     TORN = "torn"
     UNREADABLE = "unreadable"
@@ -209,12 +211,17 @@ def _shown_offsets(told: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def _began(told: dict[str, Any]) -> list[Row]:
+    repeating = [_bare(Event.REPEATING)] if told.get("idempotence") is False else []
+    return [_bare(Event.BEGAN), *repeating]
+
+
 _READERS: Final[dict[object, Callable[[dict[str, Any]], list[Row]]]] = {
     "producer_send_success": _acked,
     "producer_send_error": _failed,
     "record_data": _shown,
     "records_consumed": _shown_offsets,
-    "startup_complete": lambda _: [_bare(Event.BEGAN)],
+    "startup_complete": _began,
     "shutdown_complete": lambda _: [_bare(Event.ENDED)],
 }
 

@@ -78,7 +78,8 @@ class Told:
     else `holders`.
     `replicas`: LOG, in_isr, log_start, log_end (what is kept), `limit` (judged below),
     is_live, `farthest` (log_end of the replica that has most).
-    `incomplete`: the ledgers without an end. `has_unplaced`: records were acknowledged without an
+    `incomplete`: the ledgers of which more may be stored than they tell: those without an end, and
+    of producers that repeat themselves. `has_unplaced`: records were acknowledged without an
     offset. `sound_count`: acknowledged records that are sound. `has_suspects`: some telling is not.
     """
 
@@ -105,6 +106,7 @@ def told(tables: Tables) -> Told:
         .agg(
             open_ends.alias("open_ends"),
             unplaced.alias("unplaced"),
+            count_if(event == Event.REPEATING.value).alias("repeating"),
             collect_set("topic").alias("topics"),
         )
         .collect()
@@ -125,7 +127,7 @@ def told(tables: Tables) -> Told:
         places,
         placed,
         replicas,
-        incomplete=tuple(row.ledger for row in ledgers if row.open_ends > 0),
+        incomplete=tuple(row.ledger for row in ledgers if row.open_ends > 0 or row.repeating),
         has_unplaced=any(row.unplaced for row in ledgers),
         sound_count=sound.acked,
         has_suspects=sound.suspects > 0,

@@ -115,7 +115,7 @@ def produce(
     """Send lines as records, and wait until all are acknowledged."""
     from minibroker.client.blocking import Producer
     from minibroker.client.ledger import Ledger
-    from minibroker.client.options import ACKS
+    from minibroker.client.options import ProducerOptions, read_options
 
     name = one_topic(topic, topic_option)
     config = {
@@ -132,13 +132,14 @@ def produce(
         listeners: list[Callable[[Delivery], None]] = [tally.count]
         # Made before the ledger is: it refuses bad options.
         producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
+        read = read_options(ProducerOptions, None, config)
         patience = {"max.block.ms": PATIENCE_MS}
         found = look_up(name, partition, patience | config, "max.block.ms")
         without_leader(found, partition, "takes nothing: what goes there waits for a leader")
-        _warn_of_few_copies(found, ACKS[config["acks"]])
+        _warn_of_few_copies(found, read.acks)
         stack.enter_context(tally.told(sender))
         if ledger:
-            kept = Ledger(ledger, ACKS[config["acks"]], _now_ms)
+            kept = Ledger(ledger, read, _now_ms)
             listeners.append(stack.enter_context(kept).record)
         stack.enter_context(producer)
         interrupted = _send_all(producer, sender, source)

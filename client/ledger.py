@@ -18,6 +18,7 @@ from typing import IO, Self
 
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
+from minibroker.client.options import ProducerOptions
 
 
 class LedgerFile:
@@ -26,14 +27,15 @@ class LedgerFile:
     `wall_ms` is the wall clock. An `OSError` says that it was the ledger that could not be written.
     """
 
-    def __init__(self, path: Path | str, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, path: Path | str, wall_ms: Callable[[], int], **about: object) -> None:
         self._path = path
+        self._about = about  # what the first line tells of the client
         self._begin = "" if _ends_in_a_line(Path(path)) else "\n"
         self._file: IO[str] = Path(path).open("a", encoding="ascii")  # noqa: SIM115 (__exit__)
         self._wall_ms = wall_ms
 
     def __enter__(self) -> Self:
-        self._write([{"name": "startup_complete"}])
+        self._write([{"name": "startup_complete"} | self._about])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,12 +65,15 @@ class LedgerFile:
 class Ledger(LedgerFile):
     """A producer's: writes as deliveries come in (`record` fits `on_delivery`).
 
-    `acks` is written beside each record: what an acknowledgement was worth.
+    Of its options it tells what an acknowledgement was worth: `acks` beside each record, and, as
+    `idempotence` in its first line, whether a repetition is told from another record.
     """
 
-    def __init__(self, path: Path | str, acks: int, wall_ms: Callable[[], int]) -> None:
-        super().__init__(path, wall_ms)
-        self._acks = acks
+    def __init__(
+        self, path: Path | str, options: ProducerOptions, wall_ms: Callable[[], int]
+    ) -> None:
+        super().__init__(path, wall_ms, idempotence=options.enable_idempotence)
+        self._acks = options.acks
 
     def record(self, delivery: Delivery) -> None:
         """One line for each record of a batch."""

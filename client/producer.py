@@ -221,7 +221,7 @@ class Producer(Intake):
     async def _run(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             if self._ledger is not None:
-                ledger = Ledger(self._ledger, self.options.acks, self._seams.wall_ms)
+                ledger = Ledger(self._ledger, self.options, self._seams.wall_ms)
                 self._outcomes.record = stack.enter_context(ledger).record
             cluster = await stack.enter_async_context(open_cluster(self.options, self._seams))
             self._cluster = cluster

@@ -18,8 +18,9 @@ from minibroker.audit.model import Finding, Tables
 from minibroker.audit.summary import LedgerCounts
 from tests.audit.rows import found_by, tables
 
-CASES = range(12)
-CLEAN, LOST, OTHER, BEHIND, ONE, TWICE, TOLD_TWICE, LIVE, GONE, NOWHERE, UNPLACED, UNKNOWN = CASES
+CASES = range(13)
+CLEAN, LOST, OTHER, BEHIND, ONE, TWICE, TOLD_TWICE, LIVE, GONE, NOWHERE, *REST = CASES
+UNPLACED, UNKNOWN, REPEATED = REST
 
 # (partition, broker) -> what a replica says other than the others
 FACTS: dict[tuple[int, int], dict[str, object]] = {
@@ -40,6 +41,7 @@ STORED: dict[tuple[int, int, int], str | None] = {
     **{(TWICE, broker, 6): "1" for broker in (1, 2, 3)},
     **{(TWICE, broker, 7): "2" for broker in (1, 2)},
     **{(TWICE, broker, offset): "3" for broker in (1, 2) for offset in (8, 9)},
+    **{(REPEATED, broker, 6): "1" for broker in (1, 2, 3)},
     **{(CLEAN, broker, offset): "same" for broker in (1, 2, 3) for offset in (5, 6, 7)},
 }
 
@@ -66,9 +68,9 @@ class Told:
         line = {"name": name, "topic": "t", "partition": partition, "key": None}
         self.lines += [line | {"value": str(at), "offset": at} | others for at in offsets]
 
-    def write(self, path: Path) -> Path:
+    def write(self, path: Path, **about: object) -> Path:
         """As a program writes them that ends in good order."""
-        lines = [{"name": "startup_complete"}, *self.lines, {"name": "shutdown_complete"}]
+        lines = [{"name": "startup_complete"} | about, *self.lines, {"name": "shutdown_complete"}]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return path
 
@@ -111,6 +113,13 @@ def told_faulty() -> Told:
     return told
 
 
+def told_by_a_producer_that_repeats_itself() -> Told:
+    """What was sent once."""
+    told = Told()
+    told.acked(REPEATED, 1)
+    return told
+
+
 EVERY, BY_1, BY_0 = (f"acknowledged with acks={acks} (L): " for acks in ("all", 1, 0))
 LACKING = "1 records without an offset are not there, by the count of equal ones"
 TWO = "2 equal records at offsets 1, 6, of which 1 were sent (L)"
@@ -139,6 +148,7 @@ EXPECTED: dict[str, list[tuple[object, ...]]] = {
         (TWICE, 2, 6, "error", TWO),
         (TWICE, 2, 8, "error", THREE),
         (TWICE, 3, 6, "warning", TWO),
+        *((REPEATED, broker, 6, "warning", TWO) for broker in (1, 2, 3)),
     ],
     "inconsistent-offsets": [(TOLD_TWICE, None, 1, "error", BOTH)],
     "aborted-read": [
@@ -174,9 +184,9 @@ def audited(spark: SparkSession, *ledgers: Path) -> Tables:
     return replace(made, ledger=ledger_table(spark, chunks))
 
 
-def told_of(finding: Finding, ledger: Path) -> tuple[object, ...]:
+def told_of(finding: Finding) -> tuple[object, ...]:
     """What a finding says, but for names of files and lines."""
-    detail = re.sub(r" line \d+", "", finding.detail.replace(str(ledger), "L"))
+    detail = re.sub(r"/\S+ line \d+", "L", finding.detail)
     return finding.partition, finding.broker, finding.offset, finding.severity.value, detail
 
 
@@ -186,14 +196,15 @@ def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
     with faulty.open("a") as file:
         file.write("Segmentation fault\n")
         file.write('{"name": "produ')
-    judged = audited(spark, clean, faulty)
+    repeated = told_by_a_producer_that_repeats_itself()
+    repeated_ledger = repeated.write(tmp_path / "repeated", idempotence=False)
+    judged = audited(spark, clean, faulty, repeated_ledger)
     found = {
-        name: [told_of(each, faulty) for each in found_by(check(judged))]
-        for name, check in CHECKS.items()
+        name: [told_of(each) for each in found_by(check(judged))] for name, check in CHECKS.items()
     }
     assert found == EXPECTED
     counts, unjudged = ledger_counts(judged)
-    assert counts == LedgerCounts(acknowledged=54, judged=50, present=41, shown=9)
+    assert counts == LedgerCounts(acknowledged=55, judged=51, present=42, shown=9)
     assert [(each.partition, each.holds_back, each.records) for each in unjudged] == [
         (None, False, 1),
         (None, True, 1),

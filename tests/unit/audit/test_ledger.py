@@ -11,8 +11,10 @@ from minibroker.audit.model import LEDGER
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
 from minibroker.client.ledger import ConsumerLedger, Ledger
+from minibroker.client.options import ProducerOptions
 from minibroker.protocol.records.record import encode_batch
 
+BARE = ProducerOptions(acks=1, enable_idempotence=False)
 ACKED = {"name": "producer_send_success", "topic": "t", "partition": 0, "key": None, "value": "v"}
 SHOWN = {"name": "record_data", "topic": "t", "partition": 1, "key": "k", "value": None}
 
@@ -42,7 +44,7 @@ def test_what_our_clients_write_is_read(tmp_path: Path) -> None:
     """Every record with its bytes, its place and what its acknowledgement was worth."""
     data = encode_batch([(5, b"k", b"\xff\x00", ()), (5, None, "ü\U0001f600".encode(), ())])
     path = tmp_path / "ledger"
-    with Ledger(path, 1, lambda: 77) as ledger:
+    with Ledger(path, BARE, lambda: 77) as ledger:
         ledger.record(Delivery("t", 3, 10, 2, None, data))
         ledger.record(Delivery("t", 3, -1, 2, None, data))
         ledger.record(Delivery("t", 3, -1, 2, TimeoutError("late"), data))
@@ -51,17 +53,17 @@ def test_what_our_clients_write_is_read(tmp_path: Path) -> None:
         shown.record([ConsumerRecord("t", 3, at, 5, b"\x80", None, ()) for at in (10, 11)])
     rows = read(path)
     assert [row["event"] for row in rows] == [
-        *("began", "acked", "acked", "acked", "acked", "failed", "failed", "ended"),
+        *("began", "repeating", "acked", "acked", "acked", "acked", "failed", "failed", "ended"),
         *("began", "shown", "shown", "shown-offset", "shown-offset", "ended"),
     ]
     assert [row["offset"] for row in rows if row["event"] == "acked"] == [10, 11, None, None]
-    assert rows[1] == {
+    assert rows[2] == {
         "ledger": str(path), "line": 2, "event": "acked", "acks": 1, "topic": "t", "partition": 3,
         "offset": 10, "key": b"k", "value": b"\xff\x00", "timestamp": 77,
     }  # fmt: skip
-    assert (rows[2]["key"], rows[2]["value"]) == (None, "ü\U0001f600".encode())
-    assert (rows[9]["key"], rows[9]["value"]) == (b"\x80", None)
-    assert [row["offset"] for row in rows[9:13]] == [10, 11, 10, 11]
+    assert (rows[3]["key"], rows[3]["value"]) == (None, "ü\U0001f600".encode())
+    assert (rows[10]["key"], rows[10]["value"]) == (b"\x80", None)
+    assert [row["offset"] for row in rows[10:14]] == [10, 11, 10, 11]
 
 
 def test_kafkas_ledgers_are_read() -> None:

@@ -7,6 +7,7 @@ from minibroker.client.blocking import Consumer, Producer
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
 from minibroker.client.ledger import ConsumerLedger, Ledger
+from minibroker.client.options import ProducerOptions
 from minibroker.protocol.records.record import encode_batch
 
 
@@ -14,12 +15,13 @@ def test_each_record_has_a_line_that_gives_its_bytes_back(tmp_path: Path) -> Non
     """As Kafka's verifiable producer writes it, also for bytes that are no text."""
     data = encode_batch([(5, b"k", b"\xff\x00", ()), (5, None, None, ())])
     path = tmp_path / "ledger"
-    with Ledger(path, -1, lambda: 77) as ledger:
+    with Ledger(path, ProducerOptions(), lambda: 77) as ledger:
         ledger.record(Delivery("t", 3, 10, 2, None, data))
         ledger.record(Delivery("t", 3, -1, 2, TimeoutError("late"), data))
         lines = [json.loads(line) for line in path.read_text().splitlines()]
     names = ["startup_complete", *["producer_send_success"] * 2, *["producer_send_error"] * 2]
     assert [line["name"] for line in lines] == names
+    assert lines[0]["idempotence"] is True
     assert [line.get("offset") for line in lines[1:3]] == [10, 11]
     assert lines[1]["value"].encode("utf-8", "surrogateescape") == b"\xff\x00"
     assert lines[2]["key"] is None
@@ -71,7 +73,7 @@ def test_what_a_crash_has_cut_stays_on_its_line(tmp_path: Path) -> None:
     path = tmp_path / "ledger"
     for before in ("", "whole\n", "cut"):
         path.write_text(before)
-        with Ledger(path, -1, lambda: 77):
+        with Ledger(path, ProducerOptions(), lambda: 77):
             pass
         lines = path.read_text().splitlines()
         names = [json.loads(line)["name"] for line in lines[-2:]]
