@@ -44,7 +44,7 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "offset {offset} of {log} was told with two values",
     ),
     "duplicate": Described(
-        "one acknowledged record stands at two offsets",
+        "a log holds more equal records than were sent",
         "an acknowledged record of {log} is there twice, again{at}",
     ),
     "aborted-read": Described(
