@@ -16,14 +16,14 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, count
+from pyspark.sql.functions import coalesce, col, count, lit
 from pyspark.sql.functions import sum as sum_of
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.checks import CHECKS, missing_input
 from minibroker.audit.checks_ledger import ledger_counts
 from minibroker.audit.cluster import Cluster, cluster_of
-from minibroker.audit.directories import Replica
+from minibroker.audit.directories import Replica, find_brokers
 from minibroker.audit.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
 from minibroker.audit.facts import log_facts
 from minibroker.audit.inputs import Inputs, read_inputs
@@ -52,6 +52,14 @@ from minibroker.audit.summary import (
     count_findings,
     in_order,
     worst_of,
+)
+from minibroker.audit.unread import (
+    PROBLEM,
+    Unread,
+    drop_removed,
+    find_unread,
+    removed_since,
+    unjudged_files,
 )
 from minibroker.protocol.types import TopicPartition
 
@@ -107,6 +115,7 @@ class _Run:
         self._options = options
         self._stages = Stages(spark.sparkContext, listener)
         self._known = _Known()
+        self._unread: list[Unread] = []
         self._began_ms = time.time_ns() // 1_000_000
 
     def run(self) -> Summary:
@@ -122,6 +131,8 @@ class _Run:
             sizes = _sizes(inputs, batches)
         tables = self._tables(inputs, batches, rows)
         counts = self._check(tables)
+        if inputs.is_live:
+            self._drop_removed(inputs)
         with self._stages.stage("writing the report"):
             return self._write(inputs, facts, rows, sizes, counts)
 
@@ -141,16 +152,22 @@ class _Run:
         return None if export is None else cluster_of(export())
 
     def _scan(self, inputs: Inputs) -> DataFrame:
-        # As an address: on a cluster a bare path may be one of its own file system.
-        path = (self._options.out.resolve() / BATCHES_FILE).as_uri()
-        read_table(self._spark, inputs.brokers).write.mode("overwrite").parquet(path)
-        return self._spark.read.parquet(path)
+        path = self._options.out.resolve() / BATCHES_FILE
+        address = path.as_uri()  # on a cluster a bare path may be one of its own file system
+        read_table(self._spark, inputs.brokers).write.mode("overwrite").parquet(address)
+        self._unread = find_unread(path)
+        batches = self._spark.read.parquet(address)
+        if self._unread:
+            is_unread = col("torn") & coalesce(col("problem").rlike(PROBLEM), lit(False))
+            batches = batches.where(~is_unread)
+        return batches
 
     def _judge(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> list[ReplicaRow]:
         assignments = inputs.cluster.assignments if inputs.cluster else None
         states = {broker.broker: broker.state for broker in inputs.brokers}
         rows, unjudged = judge([*_replica_facts(inputs, facts)], assignments, states)
         self._known.unjudged += unjudged
+        self._known.unjudged += unjudged_files(self._unread, inputs.brokers, rows)
         left = sorted(
             {
                 row.broker
@@ -203,6 +220,12 @@ class _Run:
             counts, unjudged = ledger_counts(tables)
         self._known.unjudged += unjudged
         return counts
+
+    def _drop_removed(self, inputs: Inputs) -> None:
+        """The records too were read by now."""
+        removed = removed_since(inputs.brokers, find_brokers(self._options.paths))
+        self._known.findings, unjudged = drop_removed(self._known.findings, removed)
+        self._known.unjudged += unjudged
 
     def _write(
         self,

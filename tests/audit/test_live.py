@@ -60,5 +60,7 @@ async def test_a_running_cluster_is_judged_below_its_high_watermarks(
     assert {broker.state for broker in summary.brokers} == {LIVE}
     assert all(partition.judged > 0 for partition in summary.partitions)
     assert summary.verdict is Verdict.COULD_NOT_CHECK, summary.sentence
+    [above] = [each for each in summary.unjudged if not each.holds_back]
+    assert above.reason.startswith("above the high watermarks of")
     assert summary.ledger is not None
     assert 0 < summary.ledger.judged == summary.ledger.present < summary.ledger.acknowledged

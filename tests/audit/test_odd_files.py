@@ -150,4 +150,5 @@ def test_nothing_that_lies_there_stops_the_audit(spark: SparkSession, tmp_path: 
     brokers = {finding.broker for finding in findings if finding.partition is None}
     assert brokers == {2, 3}, "checkpoints that are no files, or no text"
     assert "broker-4" in reasons
+    assert f"{LAST}.log cannot be read" in reasons, "no torn tail, as a crash leaves one"
     assert (tmp_path / "audit" / "report.html").exists()
