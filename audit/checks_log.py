@@ -13,6 +13,7 @@ files are read while it writes them, no more than worth knowing.
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -35,6 +36,7 @@ from pyspark.sql.functions import min as smallest_of
 
 from minibroker.audit.directories import LIVE, STOPPED
 from minibroker.audit.facts import REPLICA, next_offset, runs
+from minibroker.audit.few import few
 from minibroker.audit.findings import as_findings, in_sync, severity, severity_in_log
 from minibroker.audit.model import Severity, Tables
 
@@ -44,6 +46,7 @@ _BATCH: Final = (
 )
 
 
+@lru_cache(maxsize=1)  # for the checks of one audit
 def seams(batches: DataFrame) -> DataFrame:
     """The rows of BATCHES where a log does not simply go on, with what is before them.
 
@@ -80,7 +83,7 @@ def seams(batches: DataFrame) -> DataFrame:
         | (col("base_offset") != next_offset("previous.last_offset"))
         | (col("leader_epoch") != col("previous.leader_epoch"))
     )
-    return found if found.storageLevel.useMemory else found.persist()
+    return few(found)
 
 
 def crc(tables: Tables) -> DataFrame:
@@ -89,7 +92,9 @@ def crc(tables: Tables) -> DataFrame:
         "the batch of offsets %d to %d has CRC %08x, stored with it is %08x",
         *("base_offset", "last_offset", "crc_computed", "crc_stored"),
     )
-    damaged = _of_replicas(tables, tables.batches).where(
+    suspected = runs(tables.batches).where("has_bad_crc").select(*REPLICA, "segment").distinct()
+    batches = tables.batches.join(broadcast(suspected), [*REPLICA, "segment"], "left_semi")
+    damaged = _of_replicas(tables, batches).where(
         ~col("torn") & (col("crc_stored") != col("crc_computed"))
     )
     inner = _torn(tables).where(~col("is_tail"))

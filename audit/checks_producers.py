@@ -31,6 +31,7 @@ from pyspark.sql.functions import (
     when,
 )
 
+from minibroker.audit.few import few
 from minibroker.audit.findings import as_findings, in_sync, severity_in_log
 from minibroker.audit.model import Severity, Tables
 
@@ -159,23 +160,20 @@ def _suspects(tables: Tables) -> DataFrame:
         )
         .join(broadcast(facts), [*_LOG], "left")
     )
-    unsound = _expected(batches).where("base_sequence != expected").select(*_PRODUCER).distinct()
+    unsound = few(
+        _expected(batches).where("base_sequence != expected").select(*_PRODUCER).distinct()
+    )
     order = Window.partitionBy(*_PRODUCER, "producer_epoch", "base_sequence").orderBy(*_IN_ORDER)
     earlier_offset = lag("base_offset").over(order)
-    return (
-        batches.join(broadcast(unsound), [*_PRODUCER], "left_semi")
-        .withColumns(
-            {
-                "earlier_offset": earlier_offset,
-                "earlier_identity": lag("identity").over(order),
-                # Further apart, all the others may have come in between.
-                "is_repeated": coalesce(
-                    col("base_offset") - earlier_offset < _SEQUENCES, lit(False)
-                ),
-            }
-        )
-        .persist()
+    marked = batches.join(broadcast(unsound), [*_PRODUCER], "left_semi").withColumns(
+        {
+            "earlier_offset": earlier_offset,
+            "earlier_identity": lag("identity").over(order),
+            # Further apart, all the others may have come in between.
+            "is_repeated": coalesce(col("base_offset") - earlier_offset < _SEQUENCES, lit(False)),
+        }
     )
+    return few(marked)
 
 
 def _found(check: str, found: DataFrame, is_promised: Column) -> DataFrame:

@@ -36,6 +36,7 @@ from pyspark.sql.functions import sum as sum_of
 from minibroker.audit.checks_log import seams
 from minibroker.audit.directories import LIVE
 from minibroker.audit.facts import REPLICA, next_offset
+from minibroker.audit.few import few
 from minibroker.audit.findings import as_findings, in_sync, severity
 from minibroker.audit.model import Tables
 
@@ -177,7 +178,7 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
         .where(~col("is_whole") | (col("bucket") == col("first_whole")))
         .select(*_PAIR, "bucket", "differing")
     )
-    return found if found.storageLevel.useMemory else found.persist()
+    return few(found)
 
 
 def _in_buckets(batches: DataFrame, places: DataFrame) -> DataFrame:

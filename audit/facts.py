@@ -9,7 +9,7 @@ Millions of batches are made into `runs` first, which are few, and whatever can 
 is: how far a log goes, which epochs it has, and, by the checks, where a log has a seam at all.
 """
 
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import groupby
 from operator import xor
 from typing import Final
@@ -33,6 +33,7 @@ from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.directories import Replica
 from minibroker.audit.extent import EpochEnd, LogFacts, ascending
+from minibroker.audit.few import few
 from minibroker.protocol.constants import INT64_MAX
 
 REPLICA: Final = ("broker", "topic", "partition")  # the columns that name a log
@@ -43,6 +44,7 @@ def next_offset(last_offset: str) -> Column:
     return when(col(last_offset) < INT64_MAX, col(last_offset) + 1).otherwise(col(last_offset))
 
 
+@lru_cache(maxsize=1)  # for the checks of one audit
 def runs(batches: DataFrame) -> DataFrame:
     """The batches of one leader epoch in one segment as one row, and the torn bytes of one.
 
@@ -52,7 +54,7 @@ def runs(batches: DataFrame) -> DataFrame:
     the place where it begins and one of the place where it ends, and all but the outermost cancel
     out. `seams` is the same of the offsets alone, as they are.
 
-    One pass over the batches, kept for whoever asks again.
+    One pass over the batches, made once for all who ask.
     """
     end = col("position") + col("size")
     found = (
@@ -73,7 +75,7 @@ def runs(batches: DataFrame) -> DataFrame:
         .withColumn("is_chain", ~col("torn") & (col("links") == _link()))
         .withColumn("size", col("end") - col("position"))
     )
-    return found if found.storageLevel.useMemory else found.persist()
+    return few(found)
 
 
 def _link() -> Column:
