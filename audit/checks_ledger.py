@@ -17,7 +17,6 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql.functions import (
-    array_distinct,
     array_max,
     array_sort,
     bool_and,
@@ -28,7 +27,6 @@ from pyspark.sql.functions import (
     concat,
     concat_ws,
     count,
-    explode,
     format_string,
     lit,
     min_by,
@@ -41,6 +39,7 @@ from pyspark.sql.functions import min as min_
 from pyspark.sql.functions import slice as slice_
 from pyspark.sql.functions import sum as sum_
 
+from minibroker.audit.few import few
 from minibroker.audit.findings import as_findings, in_sync, severity
 from minibroker.audit.ledger import ACKS_ALL, Event
 from minibroker.audit.model import Tables
@@ -112,8 +111,10 @@ def aborted_read(tables: Tables) -> DataFrame:
 
 def inconsistent_offsets(tables: Tables) -> DataFrame:
     """Offsets that clients were told with two values."""
-    tellings = told(tables).tellings.where(
-        col("offset").isNotNull() & col("event").isin(Event.ACKED, Event.SHOWN)
+    known = told(tables)
+    suspected = known.unsound.select(*PLACE).distinct()
+    tellings = known.tellings.join(suspected, [*PLACE], "left_semi").where(
+        col("event").isin(Event.ACKED.value, Event.SHOWN.value)
     )
     places = tellings.groupBy(*PLACE).agg(
         min_("content").alias("low"),
@@ -153,14 +154,13 @@ def duplicate(tables: Tables) -> DataFrame:
     tellings = sent.groupBy(*record).agg(
         count("*").alias("sent"), bool_and(_is_acks_all() & is_complete).alias("is_promised")
     )
-    # So many places hold the record on some replica: no replica has more.
-    contents = known.places.select(*PARTITION, explode(array_distinct("holders.content")))
-    copies_max = contents.toDF(*record).groupBy(*record).agg(count("*").alias("copies_max"))
+    stored = kept(known).groupBy(*LOG, "content").agg(count("*").alias("copies"))
+    repeated = few(stored.where("copies > 1"))
+    copies_max = repeated.groupBy(*record).agg(max_("copies").alias("copies_max"))
     # Kafka's tool does not say of a failed record which partition it was for.
     anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
     suspected = (
-        copies_max.where("copies_max > 1")
-        .join(tellings, record)
+        copies_max.join(tellings, record)
         .where("copies_max > sent")
         .join(anywhere.agg(count("*").alias("more")), ["topic", "content"], "left")
         .withColumn("sent", col("sent") + coalesce("more", lit(0)))
@@ -192,8 +192,9 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     what was not judged.
     """
     known = told(tables)
-    events = {row.event: row["count"] for row in known.tellings.groupBy("event").count().collect()}
-    judged = present = known.sound_count
+    acked, unplaced = known.count_lines(Event.ACKED)
+    unsound = known.unsound.where(col("event") == Event.ACKED.value).count()
+    judged = present = acked - unplaced - unsound
     unjudged = list(_lines_not_read(known))
     for row in _judged_singly(known).collect():
         if row.reason is None:
@@ -206,8 +207,8 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
         present += row.unplaced - row.unjudged - row.missing
         if row.unjudged:
             unjudged.append(_unjudged(row, _REASON_UNCOUNTED, row.unjudged))
-    shown = events.get(Event.SHOWN, 0)
-    return LedgerCounts(events.get(Event.ACKED, 0), judged, present, shown), tuple(unjudged)
+    shown, _ = known.count_lines(Event.SHOWN)
+    return LedgerCounts(acked, judged, present, shown), tuple(unjudged)
 
 
 _REASONS: Final = {
@@ -260,16 +261,14 @@ def _judged_by_counting(known: Told) -> DataFrame:
 
 
 def _lines_not_read(known: Told) -> Iterator[Unjudged]:
-    bad = known.tellings.where(col("event").isin(Event.TORN.value, Event.UNREADABLE.value))
-    counts = bad.groupBy("ledger", "event").agg(
-        count("*").alias("count"), min_("line").alias("line")
-    )
-    for row in counts.orderBy("ledger", "event").collect():
+    for row in known.lines:
         if row.event == Event.TORN:
             what = "cut off, as by a program that was killed"
-        else:
+        elif row.event == Event.UNREADABLE:
             what = "not what a ledger holds"
-        text = f"{row.ledger}: {row['count']:,} lines are {what}, the first is line {row.line:,}"
+        else:
+            continue
+        text = f"{row.ledger}: {row['count']:,} lines are {what}, the first is line {row.first:,}"
         yield Unjudged(text, row.event == Event.UNREADABLE, records=row["count"])
 
 

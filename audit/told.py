@@ -2,45 +2,43 @@
 
 Every record of the ledgers' topics is decoded once, and only a hash of its key and value is kept:
 two of 64 bits that are equal stand for equal records. What all replicas hold in a place (topic,
-partition, offset) is brought together and joined with what was told of it. Where every replica
-holds just that, nothing more is asked; in a sound cluster that settles all. Only the rest is
-judged replica by replica (`suspects`).
+partition, offset) is brought together and joined with what was told of it: how many records there
+are, of which brokers (as one hash), and the least and the greatest content. Where every replica
+holds just what was told, nothing more is asked; in a sound cluster that settles all. Only the rest
+is looked at record by record and judged replica by replica (`suspects`).
 
 A place is judged from the log's start on; of a log that grows, below its high watermark. Where a
 broker was stopped or killed, a place behind the end that the log keeps (its tail may be cut to
 follow the leader's epochs) is one where the record is missing.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql.functions import (
-    array,
-    array_distinct,
+    array_contains,
+    bit_xor,
     broadcast,
     coalesce,
     col,
-    collect_list,
     collect_set,
     count,
     count_if,
-    exists,
     greatest,
-    inline,
     least,
     lit,
-    size,
     struct,
     when,
     xxhash64,
 )
-from pyspark.sql.functions import filter as filter_
 from pyspark.sql.functions import max as max_
 from pyspark.sql.functions import min as min_
 
+from minibroker.audit.few import few
 from minibroker.audit.ledger import Event
 from minibroker.audit.model import Tables
 
@@ -49,6 +47,7 @@ PARTITION: Final = ("topic", "partition")
 PLACE: Final = (*PARTITION, "offset")
 _TELLING: Final = ("ledger", "line", "event", "acks", *PLACE, "content")
 _NO_END: Final = 2**63 - 1
+_OPENS: Final = {Event.BEGAN: 1, Event.ENDED: -1}
 
 
 class State(StrEnum):
@@ -70,27 +69,43 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """DataFrames, of which Spark keeps the first three, and what the driver knows of them.
+    """DataFrames, which Spark keeps, and what the driver knows of them.
 
     `tellings`: a row for each of LEDGER, with `content` instead of key and value.
-    `places`: PLACE, `holders`: the (broker, content) there.
-    `placed`: the tellings that name a place; `is_sound` if every replica holds just that, and
-    else `holders`.
+    `records`: LOG, offset, content.
+    `unsound`: the tellings that name a place where not every replica holds just what they tell. Of
+    two that contradict each other at least one is among them.
     `replicas`: LOG, in_isr, log_start, log_end (what is kept), `limit` (judged below),
     is_live, `farthest` (log_end of the replica that has most).
-    `incomplete`: the ledgers of which more may be stored than they tell: those without an end, and
-    of producers that repeat themselves. `has_unplaced`: records were acknowledged without an
-    offset. `sound_count`: acknowledged records that are sound. `has_suspects`: some telling is not.
+    `lines`: of each ledger, event and topic the `count`, the `first` line, and how many are
+    `unplaced`, without an offset.
     """
 
     tellings: DataFrame
-    places: DataFrame
-    placed: DataFrame
+    records: DataFrame
+    unsound: DataFrame
     replicas: DataFrame
-    incomplete: tuple[str, ...]
-    has_unplaced: bool
-    sound_count: int
-    has_suspects: bool
+    lines: tuple[Row, ...]
+
+    @property
+    def incomplete(self) -> set[str]:
+        """The ledgers of which more may be stored than they tell: those without an end, and of
+        producers that repeat themselves."""
+        open_ends = Counter[str]()
+        for row in self.lines:
+            open_ends[row.ledger] += row["count"] * _OPENS.get(row.event, 0)
+        repeating = {row.ledger for row in self.lines if row.event == Event.REPEATING}
+        return repeating | {ledger for ledger, count in open_ends.items() if count > 0}
+
+    @property
+    def has_unplaced(self) -> bool:
+        """Whether records were acknowledged without an offset."""
+        return self.count_lines(Event.ACKED)[1] > 0
+
+    def count_lines(self, event: Event) -> tuple[int, int]:
+        """How often the ledgers tell of this, and how often without an offset."""
+        rows = [row for row in self.lines if row.event == event]
+        return sum(row["count"] for row in rows), sum(row.unplaced for row in rows)
 
 
 @lru_cache(maxsize=1)  # for the checks of one audit
@@ -98,56 +113,48 @@ def told(tables: Tables) -> Told:
     """What the checks need of an audit's tables; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
     tellings = tables.ledger.withColumn("content", _content()).select(*_TELLING).persist()
-    event = col("event")
-    open_ends = count_if(event == Event.BEGAN.value) - count_if(event == Event.ENDED.value)
-    unplaced = count_if((event == Event.ACKED.value) & col("offset").isNull())
-    ledgers = (
-        tellings.groupBy("ledger")
+    lines = (
+        tellings.groupBy("ledger", "event", "topic")
         .agg(
-            open_ends.alias("open_ends"),
-            unplaced.alias("unplaced"),
-            count_if(event == Event.REPEATING.value).alias("repeating"),
-            collect_set("topic").alias("topics"),
+            count("*").alias("count"),
+            min_("line").alias("first"),
+            count_if(col("offset").isNull()).alias("unplaced"),
         )
+        .orderBy("ledger", "event", "topic")
         .collect()
     )
-    topics = {topic for row in ledgers for topic in row.topics}
+    topics = {row.topic for row in lines if row.topic is not None}
     records = tables.records.where(col("topic").isin(*topics))
-    holder = struct("broker", _content().alias("content"))
-    places = records.groupBy(*PLACE).agg(collect_list(holder).alias("holders")).persist()
-    replicas = _replicas(tables)
-    placed = _placed(tellings, places, replicas).persist()
-    is_sound = col("is_sound")
-    sound = placed.agg(
-        count_if((event == Event.ACKED.value) & is_sound).alias("acked"),
-        count_if(~is_sound).alias("suspects"),
-    ).collect()[0]
-    return Told(
-        tellings,
-        places,
-        placed,
-        replicas,
-        incomplete=tuple(row.ledger for row in ledgers if row.open_ends > 0 or row.repeating),
-        has_unplaced=any(row.unplaced for row in ledgers),
-        sound_count=sound.acked,
-        has_suspects=sound.suspects > 0,
-    )
+    records = records.select(*LOG, "offset", _content().alias("content")).persist()
+    replicas = few(_replicas(tables))
+    unsound = few(_unsound(tellings, records, replicas))
+    return Told(tellings, records, unsound, replicas, tuple(lines))
 
 
+@lru_cache(maxsize=1)  # for the checks of one audit
 def suspects(known: Told) -> DataFrame:
     """Tellings that are not sound, one row for each replica, with its columns and its `state`.
 
     `broker` is null where a partition has no replica.
     """
-    rows = known.placed.where("NOT is_sound").join(broadcast(known.replicas), [*PARTITION], "left")
-    held = filter_("holders", lambda holder: holder.broker == col("broker"))
-    return rows.withColumn("held", held).withColumn("state", _state()).drop("held", "holders")
+    places = known.unsound.select(*PLACE).distinct()
+    held = (
+        known.records.join(places, [*PLACE], "left_semi")
+        .groupBy(*LOG, "offset")
+        .agg(collect_set("content").alias("held"))
+    )
+    rows = (
+        known.unsound.join(broadcast(known.replicas), [*PARTITION], "left")
+        .join(held, [*LOG, "offset"], "left")
+        .withColumn("state", _state())
+    )
+    return few(rows.drop("held"))
 
 
 def kept(known: Told) -> DataFrame:
     """The records that are judged: LOG, offset and content, with the columns of their replica."""
-    holders = known.places.select(*PLACE, inline("holders"))
-    return holders.join(broadcast(known.replicas), [*LOG]).where(col("offset") < col("limit"))
+    replicas = broadcast(known.replicas)
+    return known.records.join(replicas, [*LOG]).where(col("offset") < col("limit"))
 
 
 def uncounted(known: Told) -> DataFrame:
@@ -205,39 +212,47 @@ def _replicas(tables: Tables) -> DataFrame:
     )
 
 
-def _placed(tellings: DataFrame, places: DataFrame, replicas: DataFrame) -> DataFrame:
+def _unsound(tellings: DataFrame, records: DataFrame, replicas: DataFrame) -> DataFrame:
+    brokers = bit_xor(xxhash64("broker"))
+    places = records.groupBy(*PLACE).agg(
+        count("*").alias("held_count"),
+        brokers.alias("held_by"),
+        min_("content").alias("low"),
+        max_("content").alias("high"),
+    )
     partitions = replicas.groupBy(*PARTITION).agg(
         count("*").alias("replica_count"),
+        brokers.alias("brokers"),
         max_("log_start").alias("start"),
         min_("limit").alias("end"),
     )
-    rows = (
-        tellings.where("offset IS NOT NULL")
-        .join(places, [*PLACE], "left")
-        .join(broadcast(partitions), [*PARTITION], "left")
-    )
     is_bare = col("event") == Event.SHOWN_OFFSET.value
+    is_told = (col("low") == col("content")) & (col("high") == col("content"))
     is_sound = (
-        (size(array_distinct("holders.broker")) == col("replica_count"))
-        & (is_bare | (array_distinct("holders.content") == array("content")))
+        (col("held_count") == col("replica_count"))
+        & (col("held_by") == col("brokers"))
+        & (is_bare | is_told)
         & (col("offset") >= col("start"))
         & (col("offset") < col("end"))
     )
-    marked = rows.withColumn("is_sound", coalesce(is_sound, lit(False)))
-    return marked.select(
-        *_TELLING, "is_sound", when(~col("is_sound"), col("holders")).alias("holders")
+    return (
+        tellings.where("offset IS NOT NULL")
+        .join(places, [*PLACE], "left")
+        .join(broadcast(partitions), [*PARTITION], "left")
+        .where(~coalesce(is_sound, lit(False)))
+        .select(*_TELLING)
     )
 
 
 def _state() -> Column:
     is_bare = col("event") == Event.SHOWN_OFFSET.value
-    is_same = exists("held", lambda holder: holder.content == col("content"))
+    is_same = array_contains("held", col("content"))
     return (
         when(col("broker").isNull(), State.MISSING.value)
         .when(col("offset") < col("log_start"), State.GONE.value)
         .when(col("offset") >= col("judged_end"), State.AHEAD.value)
         .when(col("offset") >= col("log_end"), State.BEHIND.value)
-        .when(coalesce(size("held"), lit(0)) <= 0, State.ABSENT.value)
+        .when(col("held").isNull(), State.ABSENT.value)
         .when(is_bare | is_same, State.HELD.value)
         .otherwise(State.OTHER.value)
     )
