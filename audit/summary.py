@@ -258,8 +258,8 @@ class Summary:
     def _unnamed(self) -> str:
         """Acknowledged records that are not there as promised, unless findings name them."""
         lost = self.ledger.judged - self.ledger.present if self.ledger else 0
-        told = any(each.check in _NAME_LOSSES for each in self.counts)
-        if not lost or (told and self._ran() >= _NAME_LOSSES):
+        is_named = any(each.check in _NAME_LOSSES for each in self.counts)
+        if not lost or (is_named and self._ran() >= _NAME_LOSSES):
             return ""
         return f"{plural(lost, 'acknowledged record')} absent or different"
 
@@ -272,9 +272,8 @@ class Summary:
         records = self.ledger.acknowledged - self.ledger.judged if self.ledger else 0
         what = f"{plural(records, 'acknowledged record')} not judged; " if records else ""
         more = f" (and {plural(len(reasons) - 1, 'more reason')})" if len(reasons) > 1 else ""
-        sound = "" if self._unnamed() else "; what could be judged is sound"
-        lesser = f"; {self._found()}" if self._found() else sound
-        return f"{what}{reasons[0]}{more}{lesser}"
+        found = self._found() or ("" if self._unnamed() else "what could be judged is sound")
+        return "; ".join(filter(None, (f"{what}{reasons[0]}{more}", found)))
 
     def _clean_beside(self) -> str:
         warnings = self.count(Severity.WARNING)
@@ -284,23 +283,22 @@ class Summary:
         """What the checks that were run know to hold; which these are, unless it is all."""
         ran = self._ran()
         is_compared = "divergence" in ran
-        parts = []
-        read = f"{plural(self.sizes.logs, 'log')}, {in_bytes(self.sizes.bytes)}"
+        kept = f"{plural(self.sizes.logs, 'log')}, {in_bytes(self.sizes.bytes)}"
         if self.ledger is not None:
             present = plural(self.ledger.present, "acknowledged record")
             verb = "is" if self.ledger.present == 1 else "are"
             is_once = "duplicate" in ran and all(each.check != "duplicate" for each in self.counts)
             once = " exactly once" if is_once else ""
-            parts.append(f"{present} {verb} on every in-sync replica{once}")
-            parts.append(f"{read}, compared below their high watermarks" if is_compared else read)
+            kept = f"{present} {verb} on every in-sync replica{once}; {kept}"
+            kept += ", compared below their high watermarks" if is_compared else ""
         else:
-            judged = sum(partition.judged for partition in self.partitions)
+            judged = plural(sum(partition.judged for partition in self.partitions), "record")
             same = ", the same on every in-sync replica" if is_compared else ""
-            parts.append(f"{plural(judged, 'record')} below the high watermarks{same}")
-            parts += [read, "no ledger of acknowledged records was given"]
+            kept = f"{judged} below the high watermarks{same}; {kept}"
+            kept += "; no ledger of acknowledged records was given"
         if {check.name for check in self.checks} != set(CHOSEN):
-            parts.append(f"run was only {', '.join(sorted(ran)) or 'no check'}")
-        return "; ".join(parts)
+            kept += f"; run was only {', '.join(sorted(ran)) or 'no check'}"
+        return kept
 
     def to_json(self) -> str:
         """The text of `summary.json`."""
