@@ -155,7 +155,7 @@ def duplicate(tables: Tables) -> DataFrame:
         count("*").alias("sent"), bool_and(_is_acks_all() & is_complete).alias("is_promised")
     )
     stored = kept(known).groupBy(*LOG, "content").agg(count("*").alias("copies"))
-    repeated = few(stored.where("copies > 1"))
+    repeated = stored.where("copies > 1")
     copies_max = repeated.groupBy(*record).agg(max_("copies").alias("copies_max"))
     # Kafka's tool does not say of a failed record which partition it was for.
     anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
@@ -167,6 +167,7 @@ def duplicate(tables: Tables) -> DataFrame:
         .where("copies_max > sent")
         .drop("copies_max", "more")
     )
+    suspected = few(suspected)
     acked = sent.where(col("event") == Event.ACKED.value).select(*PLACE, "content").distinct()
     first = sent.groupBy(*record).agg(min_(struct("ledger", "line")).alias("first"))
     found = (
