@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("broker", "cli", "client", "protocol", "testing")
+PARTS = ("audit", "broker", "cli", "client", "protocol", "testing")
 
 
 def build_wheel(directory: Path) -> Path:
@@ -128,3 +128,12 @@ def test_no_plain_name_is_taken(environment: Path, part: str) -> None:
     taken = run(environment, "python", "-c", f"import {part}")
     assert taken.returncode == 1
     assert "ModuleNotFoundError" in taken.stderr
+
+
+def test_the_audit_says_which_extra_it_needs(environment: Path, tmp_path: Path) -> None:
+    """Without Spark everything else works, and the audit is one line that says what to install."""
+    done = run(environment, "minibroker", "audit", "run", str(tmp_path))
+    assert done.returncode == 2
+    assert "pip install 'minibroker[audit]'" in done.stderr
+    [page] = environment.glob("lib/python*/site-packages/minibroker/audit/report.html")
+    assert page.stat().st_size > 0
