@@ -18,7 +18,11 @@ STORE = "metadata.db"
 
 
 def audit(
-    spark: "SparkSession", root: Path, out: Path, ledgers: Sequence[Path] = ()
+    spark: "SparkSession",
+    root: Path,
+    out: Path,
+    ledgers: Sequence[Path] = (),
+    checks: Sequence[str] = (),
 ) -> tuple[Summary, list[Finding]]:
     """What an audit of a cluster's directory says; the metadata are those that lie in it, of the
     store or exported before. `out` is made, and keeps the report."""
@@ -30,7 +34,7 @@ def audit(
         return json.loads(exported.read_text()) if exported.exists() else export_store(root / STORE)
 
     out.mkdir()
-    summary = run_audit(spark, AuditOptions([root], out, ledgers, export))
+    summary = run_audit(spark, AuditOptions([root], out, ledgers, export, checks))
     return summary, read_findings(out)
 
 

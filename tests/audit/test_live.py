@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 TOPIC = "growing"
 PARTITIONS = 2
 SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": "200"}
+CHECKS = ("gap", "epoch-checkpoint", "divergence", "missing-committed", "lost-write", "unseen")
 CHECKPOINT = "broker-*/replication-offset-checkpoint"
 
 
@@ -53,7 +54,7 @@ async def test_a_running_cluster_is_judged_below_its_high_watermarks(
             nursery.start_soon(produce, cluster.addresses, ledger)
             await trio.to_thread.run_sync(wait_for_checkpoints, tmp_path)
             summary, findings = await trio.to_thread.run_sync(
-                audit, spark, tmp_path, tmp_path / "audit", [ledger]
+                audit, spark, tmp_path, tmp_path / "audit", [ledger], CHECKS
             )
             nursery.cancel_scope.cancel()
     assert findings == []
