@@ -318,4 +318,5 @@ def test_a_broker_that_cannot_start_is_told(new: Cluster) -> None:
     new(f"up -n 2 --base-port {free_base_port(2)} -d", code=1)
     error = new.stderr.splitlines()[-1]
     assert re.match(r"% ERROR: broker 2 ended with exit code 1 .*boot-id.*broker-2\.log\)", error)
-    assert new.states[0] == "stopped"
+    # Broker 1 may have been ended before it had written anything.
+    assert new.states[0] in ("stopped", "never ran")
