@@ -39,14 +39,13 @@ from pyspark.sql.functions import min as min_
 from pyspark.sql.functions import slice as slice_
 from pyspark.sql.functions import sum as sum_
 
+from minibroker.audit.facts import PARTITION, REPLICA
 from minibroker.audit.few import few
 from minibroker.audit.findings import as_findings, in_sync, severity
 from minibroker.audit.ledger import ACKS_ALL, Event
 from minibroker.audit.model import Tables
 from minibroker.audit.summary import LedgerCounts, Unjudged
 from minibroker.audit.told import (
-    LOG,
-    PARTITION,
     PLACE,
     State,
     Told,
@@ -73,7 +72,7 @@ def lost_write(tables: Tables) -> DataFrame:
             "detail": concat(_acknowledged(), lit(": "), _what_is_there()),
         }
     )
-    columns = [*LOG, "offset", "severity", "detail"]
+    columns = [*REPLICA, "offset", "severity", "detail"]
     found = placed.select(columns)
     if known.has_unplaced:
         found = found.unionByName(_lacking(known).select(columns))
@@ -105,7 +104,7 @@ def aborted_read(tables: Tables) -> DataFrame:
     behind = _behind(_states(known, shown, [State.BEHIND])).withColumns(
         {"severity": severity(col("is_promised")), "detail": concat(seen, _what_is_behind())}
     )
-    columns = [*LOG, "offset", "severity", "detail"]
+    columns = [*REPLICA, "offset", "severity", "detail"]
     return as_findings("aborted-read", wrong.select(columns).unionByName(behind.select(columns)))
 
 
@@ -154,7 +153,7 @@ def duplicate(tables: Tables) -> DataFrame:
     tellings = sent.groupBy(*record).agg(
         count("*").alias("sent"), bool_and(_is_acks_all() & is_complete).alias("is_promised")
     )
-    stored = kept(known).groupBy(*LOG, "content").agg(count("*").alias("copies"))
+    stored = kept(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
     repeated = stored.where("copies > 1")
     copies_max = repeated.groupBy(*record).agg(max_("copies").alias("copies_max"))
     # Kafka's tool does not say of a failed record which partition it was for.
@@ -174,7 +173,7 @@ def duplicate(tables: Tables) -> DataFrame:
         kept(known)
         .join(suspected, record)
         .join(acked.withColumn("is_told", lit(True)), [*PLACE, "content"], "left")
-        .groupBy(*LOG, "in_isr", "content", "sent", "is_promised")
+        .groupBy(*REPLICA, "in_isr", "content", "sent", "is_promised")
         .agg(
             array_sort(collect_list("offset")).alias("offsets"),
             min_(when(col("is_told").isNull(), col("offset"))).alias("untold"),
@@ -283,12 +282,14 @@ def _states(known: Told, events: Sequence[Event], states: Sequence[State]) -> Da
 def _by_place(tellings: DataFrame, *more: str) -> DataFrame:
     """One row for a place on a replica, however often it was told."""
     first = min_(struct("ledger", "line")).alias("first")
-    return tellings.groupBy(*LOG, "in_isr", "offset", "state", *more).agg(first)
+    return tellings.groupBy(*REPLICA, "in_isr", "offset", "state", *more).agg(first)
 
 
 def _lacking(known: Told) -> DataFrame:
     """One row for a replica that lacks records which were acknowledged without an offset."""
-    counted = uncounted(known).where("missing > 0 AND is_judged").groupBy(*LOG, "in_isr", "acks")
+    counted = (
+        uncounted(known).where("missing > 0 AND is_judged").groupBy(*REPLICA, "in_isr", "acks")
+    )
     detail = format_string(
         "%s: %,d records without an offset are not there, by the count of equal ones",
         _acknowledged(),
@@ -309,10 +310,10 @@ def _behind(tellings: DataFrame, *more: str) -> DataFrame:
     `is_promised` if it must have them: it is in the ISR, or, if nobody knows, no other goes on.
     """
     is_promised = coalesce("in_isr", col("offset") >= col("farthest")).alias("is_promised")
-    places = tellings.groupBy(*LOG, "log_end", "offset", is_promised, *more).agg(
+    places = tellings.groupBy(*REPLICA, "log_end", "offset", is_promised, *more).agg(
         min_(struct("ledger", "line")).alias("first")
     )
-    return places.groupBy(*LOG, "log_end", "is_promised", *more).agg(
+    return places.groupBy(*REPLICA, "log_end", "is_promised", *more).agg(
         min_("offset").alias("offset"),
         min_by("first", "offset").alias("first"),
         count("*").alias("count"),

@@ -35,15 +35,14 @@ from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.checks_log import seams
 from minibroker.audit.directories import LIVE
-from minibroker.audit.facts import REPLICA, next_offset
+from minibroker.audit.facts import PARTITION, REPLICA, next_offset
 from minibroker.audit.few import few
 from minibroker.audit.findings import as_findings, in_sync, severity
 from minibroker.audit.model import Tables
 
 BUCKET_BITS: Final = 12
 BUCKET_OFFSETS: Final = 1 << BUCKET_BITS
-_PARTITION: Final = ("topic", "partition")
-_PAIR: Final = (*_PARTITION, "compared")
+_PAIR: Final = (*PARTITION, "compared")
 _BATCH: Final = ("base_offset", "last_offset", "identity", "leader_epoch", "segment", "position")
 
 
@@ -113,16 +112,16 @@ def _sides(replicas: DataFrame) -> DataFrame:
         }
     )
     references = logs.where("is_reference").select(
-        *_PARTITION,
+        *PARTITION,
         col("broker").alias("other_broker"),
         col("start").alias("other_start"),
         col("end").alias("other_end"),
     )
     pairs = (
         logs.where(~col("is_reference"))
-        .join(references, [*_PARTITION])
+        .join(references, [*PARTITION])
         .select(
-            *_PARTITION,
+            *PARTITION,
             col("broker").alias("compared"),
             "other_broker",
             "severity",
@@ -212,7 +211,7 @@ def missing_committed(tables: Tables) -> DataFrame:
     They end there now, or will once they have cut what the leader's epochs do not know; that is
     said only where no in-sync log is too short itself, for it would be the consequence.
     """
-    partition = Window.partitionBy(*_PARTITION)
+    partition = Window.partitionBy(*PARTITION)
     known = struct(least(coalesce("high_watermark", lit(0)), "log_end").alias("offset"), "broker")
     ends = tables.replicas.withColumns(
         {
@@ -262,7 +261,7 @@ def committed_offset(tables: Tables) -> DataFrame:
         )
     bounds = (
         tables.replicas.where(in_sync())
-        .groupBy(*_PARTITION)
+        .groupBy(*PARTITION)
         .agg(
             smallest_of(coalesce("log_start", "first_offset", lit(0))).alias("start"),
             largest_of("log_end").alias("end"),
@@ -273,7 +272,7 @@ def committed_offset(tables: Tables) -> DataFrame:
     )
     is_above = col("offset") > col("end")
     found = (
-        tables.committed.join(broadcast(bounds), [*_PARTITION])
+        tables.committed.join(broadcast(bounds), [*PARTITION])
         .where(is_above | (col("offset") < col("start")))
         .withColumns({"broker": lit(None), "severity": severity(is_above), "detail": detail})
     )

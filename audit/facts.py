@@ -36,7 +36,9 @@ from minibroker.audit.extent import EpochEnd, LogFacts, ascending
 from minibroker.audit.few import few
 from minibroker.protocol.constants import INT64_MAX
 
-REPLICA: Final = ("broker", "topic", "partition")  # the columns that name a log
+# The columns that name a log, and a partition.
+REPLICA: Final = ("broker", "topic", "partition")
+PARTITION: Final = ("topic", "partition")
 
 
 def next_offset(last_offset: str) -> Column:

@@ -66,8 +66,7 @@ class Checkpoints:
 
 @dataclass(slots=True)
 class Inputs:
-    """All that is small. `findings`, `notes` and `unjudged` are what reading it
-    brought to light.
+    """All that is small. `findings`, `notes` and `unjudged` are what reading it brought to light.
 
     `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS.
     """

@@ -3,7 +3,7 @@
     register(spark)
     spark.read.format("minibroker-log").load("/var/lib/broker-1").where("partition = 0")
 
-The driver lists the directories and packs segments into tasks, since a task costs about 55 ms
+The driver lists the directories and packs segments into tasks, since each task costs something
 whatever it reads; the tasks read, with the functions of `segments.py` and `indexes.py`, and hand
 Arrow batches to Spark. Columns are those of model.py; docs/audit.md has the options.
 

@@ -38,15 +38,15 @@ from pyspark.sql.functions import (
 from pyspark.sql.functions import max as max_
 from pyspark.sql.functions import min as min_
 
+from minibroker.audit.directories import LIVE
+from minibroker.audit.facts import PARTITION, REPLICA
 from minibroker.audit.few import few
 from minibroker.audit.ledger import Event
 from minibroker.audit.model import Tables
+from minibroker.protocol.constants import INT64_MAX
 
-LOG: Final = ("broker", "topic", "partition")
-PARTITION: Final = ("topic", "partition")
 PLACE: Final = (*PARTITION, "offset")
 _TELLING: Final = ("ledger", "line", "event", "acks", *PLACE, "content")
-_NO_END: Final = 2**63 - 1
 _OPENS: Final = {Event.BEGAN: 1, Event.ENDED: -1}
 
 
@@ -72,10 +72,10 @@ class Told:
     """DataFrames, which Spark keeps, and what the driver knows of them.
 
     `tellings`: a row for each of LEDGER, with `content` instead of key and value.
-    `records`: LOG, offset, content.
+    `records`: REPLICA, offset, content.
     `unsound`: the tellings that name a place where not every replica holds just what they tell. Of
     two that contradict each other at least one is among them.
-    `replicas`: LOG, in_isr, log_start, log_end (what is kept), `limit` (judged below),
+    `replicas`: REPLICA, in_isr, log_start, log_end (what is kept), `limit` (judged below),
     is_live, `farthest` (log_end of the replica that has most).
     `lines`: of each ledger, event and topic the `count`, the `first` line, and how many are
     `unplaced`, without an offset.
@@ -125,7 +125,7 @@ def told(tables: Tables) -> Told:
     )
     topics = {row.topic for row in lines if row.topic is not None}
     records = tables.records.where(col("topic").isin(*topics))
-    records = records.select(*LOG, "offset", _content().alias("content")).persist()
+    records = records.select(*REPLICA, "offset", _content().alias("content")).persist()
     replicas = few(_replicas(tables))
     unsound = few(_unsound(tellings, records, replicas))
     return Told(tellings, records, unsound, replicas, tuple(lines))
@@ -140,21 +140,21 @@ def suspects(known: Told) -> DataFrame:
     places = known.unsound.select(*PLACE).distinct()
     held = (
         known.records.join(places, [*PLACE], "left_semi")
-        .groupBy(*LOG, "offset")
+        .groupBy(*REPLICA, "offset")
         .agg(collect_set("content").alias("held"))
     )
     rows = (
         known.unsound.join(broadcast(known.replicas), [*PARTITION], "left")
-        .join(held, [*LOG, "offset"], "left")
+        .join(held, [*REPLICA, "offset"], "left")
         .withColumn("state", _state())
     )
     return few(rows.drop("held"))
 
 
 def kept(known: Told) -> DataFrame:
-    """The records that are judged: LOG, offset and content, with the columns of their replica."""
+    """The records that are judged: offset and content, with the columns of their replica."""
     replicas = broadcast(known.replicas)
-    return known.records.join(replicas, [*LOG]).where(col("offset") < col("limit"))
+    return known.records.join(replicas, [*REPLICA]).where(col("offset") < col("limit"))
 
 
 def uncounted(known: Told) -> DataFrame:
@@ -175,14 +175,14 @@ def uncounted(known: Told) -> DataFrame:
             min_(struct("ledger", "line")).alias("first"),
         )
     )
-    stored = kept(known).groupBy(*LOG, "content").agg(count("*").alias("copies"))
+    stored = kept(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
     acked_count = acked.groupBy(*record).agg(count("*").alias("acked"))
     lacking = col("acked") - coalesce("copies", lit(0))
     is_judged = (col("missing") == 0) | ((col("log_start") == 0) & ~col("is_live"))
     return (
         unplaced.join(acked_count, record)
         .join(broadcast(known.replicas), [*PARTITION], "left")
-        .join(stored, [*LOG, "content"], "left")
+        .join(stored, [*REPLICA, "content"], "left")
         .withColumn("missing", greatest(lit(0), least(col("unplaced"), lacking)))
         .withColumn("is_judged", coalesce(is_judged, lit(False)))
     )
@@ -193,15 +193,15 @@ def _content() -> Column:
 
 
 def _replicas(tables: Tables) -> DataFrame:
-    segments = tables.batches.groupBy(*LOG).agg(min_("segment").alias("first_segment"))
+    segments = tables.batches.groupBy(*REPLICA).agg(min_("segment").alias("first_segment"))
     log_end = coalesce("kept_end", "log_end", lit(0))
     # Segments are deleted before a checkpoint says so; a log may also have lost all its batches.
     log_start = greatest(coalesce("log_start", lit(0)), coalesce("first_segment", log_end))
     partition = Window.partitionBy(*PARTITION)
-    is_live = max_(col("state") == "live").over(partition)
-    judged_end = when(is_live, coalesce("judged_end", lit(0))).otherwise(lit(_NO_END))
-    return tables.replicas.join(segments, [*LOG], "left").select(
-        *LOG,
+    is_live = max_(col("state") == LIVE).over(partition)
+    judged_end = when(is_live, coalesce("judged_end", lit(0))).otherwise(lit(INT64_MAX))
+    return tables.replicas.join(segments, [*REPLICA], "left").select(
+        *REPLICA,
         "in_isr",
         log_start.alias("log_start"),
         log_end.alias("log_end"),
