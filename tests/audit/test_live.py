@@ -19,6 +19,7 @@ TOPIC = "growing"
 PARTITIONS = 2
 SETTINGS = {"replica.high.watermark.checkpoint.interval.ms": "200"}
 CHECKS = ("gap", "epoch-checkpoint", "divergence", "missing-committed", "lost-write", "unseen")
+CHECKPOINTED_S_MAX = 60.0
 CHECKPOINT = "broker-*/replication-offset-checkpoint"
 
 
@@ -36,7 +37,9 @@ async def produce(address: str, ledger: Path) -> None:
 def wait_for_checkpoints(root: Path) -> None:
     """Until each broker has written of each partition that something is committed."""
     known: list[str] = []
+    give_up = time.monotonic() + CHECKPOINTED_S_MAX
     while len(known) < 3 * PARTITIONS:
+        assert time.monotonic() < give_up, f"after {CHECKPOINTED_S_MAX} s only {known} are known"
         time.sleep(0.05)
         lines = "".join(path.read_text() for path in root.glob(CHECKPOINT)).splitlines()
         known = [line for line in lines if line.startswith(f"{TOPIC} ") and not line.endswith(" 0")]
