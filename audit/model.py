@@ -127,8 +127,8 @@ PRODUCERS: Final = pa.schema(
 )
 
 # One row a record that a client was told about. `event` is "acked", "failed" (may be there or not)
-# or "shown" (to a consumer); others tell of the ledger itself (`Event` in ledger.py). `offset` is
-# null where the client was not told it.
+# or "shown" (to a consumer); others tell of the ledger itself (`Event` in files/ledger.py).
+# `offset` is null where the client was not told it.
 LEDGER: Final = pa.schema(
     [
         pa.field("ledger", pa.string()),

@@ -20,14 +20,22 @@ from pyspark.sql.functions import coalesce, col, count, lit
 from pyspark.sql.functions import sum as sum_of
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.audit.checks import CHECKS, missing_input
-from minibroker.audit.checks_ledger import ledger_counts
-from minibroker.audit.cluster import Cluster, cluster_of
-from minibroker.audit.directories import Replica, find_brokers
-from minibroker.audit.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
-from minibroker.audit.facts import log_facts
-from minibroker.audit.inputs import Inputs, read_inputs
-from minibroker.audit.ledger import ledger_chunks, ledger_table
+from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
+from minibroker.audit.checks.facts import log_facts
+from minibroker.audit.checks.ledgers import ledger_counts
+from minibroker.audit.checks.registry import CHECKS, missing_input
+from minibroker.audit.files.cluster import Cluster, cluster_of
+from minibroker.audit.files.directories import Replica, find_brokers
+from minibroker.audit.files.inputs import Inputs, read_inputs
+from minibroker.audit.files.ledger import ledger_chunks, ledger_table
+from minibroker.audit.files.unread import (
+    PROBLEM,
+    Unread,
+    drop_removed,
+    find_unread,
+    removed_since,
+    unjudged_files,
+)
 from minibroker.audit.model import (
     EPOCH_STARTS,
     PRODUCERS,
@@ -37,7 +45,7 @@ from minibroker.audit.model import (
     Tables,
 )
 from minibroker.audit.progress import Listener, Stages
-from minibroker.audit.report import write_findings, write_report
+from minibroker.audit.report.page import write_findings, write_report
 from minibroker.audit.source import read_table, register
 from minibroker.audit.summary import (
     BrokerSeen,
@@ -52,14 +60,6 @@ from minibroker.audit.summary import (
     count_findings,
     in_order,
     worst_of,
-)
-from minibroker.audit.unread import (
-    PROBLEM,
-    Unread,
-    drop_removed,
-    find_unread,
-    removed_since,
-    unjudged_files,
 )
 from minibroker.protocol.types import TopicPartition
 

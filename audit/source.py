@@ -4,8 +4,8 @@
     spark.read.format("minibroker-log").load("/var/lib/broker-1").where("partition = 0")
 
 The driver lists the directories and packs segments into tasks, since each task costs something
-whatever it reads; the tasks read, with the functions of `segments.py` and `indexes.py`, and hand
-Arrow batches to Spark. Columns are those of model.py; docs/audit.md has the options.
+whatever it reads; the tasks read, with the functions of `files.segments` and `files.indexes`, and
+hand Arrow batches to Spark. Columns are those of model.py; docs/audit.md has the options.
 
 * **Sizes are those of the listing.** A live broker appends meanwhile; what came later is not read.
   Who must know what is read, or wants several tables of the same moment, lists once and calls
@@ -43,17 +43,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from minibroker.audit.directories import (
+from minibroker.audit.files.directories import (
     BrokerDirectory,
     Replica,
     SegmentFile,
     UsageError,
     find_brokers,
 )
-from minibroker.audit.indexes import check_indexes
+from minibroker.audit.files.indexes import check_indexes
+from minibroker.audit.files.records import OFFSET_END, read_records
+from minibroker.audit.files.segments import scan_segment
 from minibroker.audit.model import BATCHES, INDEX_ENTRIES, RECORDS
-from minibroker.audit.records import OFFSET_END, read_records
-from minibroker.audit.segments import scan_segment
 from minibroker.audit.session import temporary_directory
 
 FORMAT: Final = "minibroker-log"

@@ -21,8 +21,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from minibroker.audit.catalogue import CHOSEN
-from minibroker.audit.cluster import InvalidExport
-from minibroker.audit.directories import UsageError
+from minibroker.audit.files.cluster import InvalidExport
+from minibroker.audit.files.directories import UsageError
 from minibroker.audit.model import Severity
 from minibroker.audit.run import AuditOptions, run_audit
 

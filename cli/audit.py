@@ -116,7 +116,7 @@ def run(
     _check_names(checks or [])
     export = metadata_reader(paths, cluster)
     with ending(debug), interruptible():
-        from minibroker.audit.directories import find_brokers
+        from minibroker.audit.files.directories import find_brokers
         from minibroker.audit.model import Severity
         from minibroker.audit.run import AuditOptions, run_audit
         from minibroker.audit.session import spark_session
@@ -155,7 +155,7 @@ def report(
     _need_extra(PLAIN)
     from pyarrow import ArrowInvalid
 
-    from minibroker.audit.report import read_findings, write_report
+    from minibroker.audit.report.page import read_findings, write_report
     from minibroker.audit.summary import Summary
 
     try:
@@ -260,7 +260,7 @@ def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], objec
 
 def _tell(summary: "Summary", out: Path, output: OutputFormat) -> None:
     """Print it, and end with its exit code even if nobody reads to the end."""
-    from minibroker.audit.report import read_findings
+    from minibroker.audit.report.page import read_findings
     from minibroker.audit.summary import in_order
     from minibroker.cli.audit_text import lines
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from minibroker.audit.model import Finding
-from minibroker.audit.places import Places
+from minibroker.audit.report.places import Places
 from minibroker.audit.summary import Summary, in_bytes, plural, visible
 from minibroker.cli.terminal import note
 

@@ -26,7 +26,7 @@ def audit(
 ) -> tuple[Summary, list[Finding]]:
     """What an audit of a cluster's directory says; the metadata are those that lie in it, of the
     store or exported before. `out` is made, and keeps the report."""
-    from minibroker.audit.report import read_findings
+    from minibroker.audit.report.page import read_findings
     from minibroker.audit.run import AuditOptions, run_audit
 
     def export() -> object:

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from minibroker.audit.model import Finding
-from minibroker.audit.report import write_report
+from minibroker.audit.report.page import write_report
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome", "microsoft-edge")

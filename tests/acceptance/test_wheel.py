@@ -135,5 +135,5 @@ def test_the_audit_says_which_extra_it_needs(environment: Path, tmp_path: Path) 
     done = run(environment, "minibroker", "audit", "run", str(tmp_path))
     assert done.returncode == 2
     assert "pip install 'minibroker[audit]'" in done.stderr
-    [page] = environment.glob("lib/python*/site-packages/minibroker/audit/report.html")
+    [page] = environment.glob("lib/python*/site-packages/minibroker/audit/report/page.html")
     assert page.stat().st_size > 0

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from minibroker.audit.report import read_findings
+from minibroker.audit.report.page import read_findings
 from minibroker.audit.summary import Summary
 from minibroker.cli.audit import WRITTEN
 from tests.damage import FAULTS, Replica

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from minibroker.audit.directories import LIVE
+from minibroker.audit.files.directories import LIVE
 from minibroker.audit.summary import Verdict
 from minibroker.client import Admin, NewTopic, Producer
 from tests.audited import audit

@@ -13,7 +13,7 @@ from tests.made_cluster import make_cluster
 READ_ALL = """
 import sys
 from pathlib import Path
-from minibroker.audit.directories import find_brokers
+from minibroker.audit.files.directories import find_brokers
 from minibroker.audit.session import spark_session
 from minibroker.audit.source import read_table, register
 spark = spark_session(sys.argv[1], settings={"spark.executor.memory": "600m"})

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from minibroker.audit.directories import find_brokers
+from minibroker.audit.files.directories import find_brokers
 from minibroker.audit.source import FORMAT, TABLES, read_table, register
 from minibroker.protocol.records.batch import iterate_headers
 from tests.made_cluster import NOW_MS, RECORDS, TOPIC, make_cluster

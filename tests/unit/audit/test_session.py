@@ -98,8 +98,8 @@ def test_the_package_is_all_that_a_worker_needs(tmp_path: Path) -> None:
     # -S: no `.pth` file is read, so an editable install is not found.
     code = (
         f"import sys; sys.path[:0] = [{str(package)!r}, {str(wheels)!r}]\n"
-        "import minibroker.audit.source, minibroker.audit.network, minibroker.audit.segments\n"
-        "print(minibroker.audit.segments.__file__)"
+        "import minibroker.audit.source, minibroker.audit.network, minibroker.audit.files.indexes\n"
+        "print(minibroker.audit.files.indexes.__file__)"
     )
     told = subprocess.run(
         [sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path

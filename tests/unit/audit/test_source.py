@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.audit.directories import Replica, SegmentFile
+from minibroker.audit.files.directories import Replica, SegmentFile
 from minibroker.audit.source import (
     TABLES,
     OptionError,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.audit.cluster import InvalidExport
+from minibroker.audit.files.cluster import InvalidExport
 from minibroker.audit.submit import exported
 
 

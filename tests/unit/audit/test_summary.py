@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from minibroker.audit.catalogue import CHOSEN, DESCRIBED, in_words
-from minibroker.audit.checks import CHECKS
+from minibroker.audit.checks.registry import CHECKS
 from minibroker.audit.model import Finding, Severity
 from minibroker.audit.summary import (
     CheckRun,

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from minibroker.audit.catalogue import CHOSEN, DESCRIBED
-from minibroker.audit.cluster import InvalidExport
-from minibroker.audit.directories import UsageError
+from minibroker.audit.files.cluster import InvalidExport
+from minibroker.audit.files.directories import UsageError
 from minibroker.audit.model import Finding, Severity
-from minibroker.audit.report import write_findings
+from minibroker.audit.report.page import write_findings
 from minibroker.audit.summary import Summary
 from minibroker.cli.audit import WRITTEN, ending, make_room, metadata_reader
 from minibroker.cli.audit_text import FINDINGS_MAX

@@ -1,0 +1,383 @@
+"""How far the logs of a partition are judged: up to where each replica must hold the same.
+
+Offsets are judged below `judged_end`, and each rule for it claims no more than the brokers promise.
+
+* Brokers that are down: below the smallest end that the in-sync members would have once they had
+  cut their logs to the leader's epochs. A member may hold a tail of an old epoch that it has not
+  cut yet, and a checkpointed high watermark is up to 5 s old, or 0, after `kill -9`: it alone would
+  judge nothing.
+* Brokers that run: below the largest high watermark that was checkpointed before anything else was
+  read. The metadata must be read after it and before the logs: whoever is in sync by then has
+  all that was committed before.
+* Always: below every checkpointed high watermark, as far as the log that it stands beside goes.
+  What lay below it was committed, wherever an in-sync member ends now.
+
+Where that judges none of the records of a log whose high watermark nobody knows, the verdict is
+held back: it would be clean whatever has been lost.
+
+In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
+logs and are waiting for one that has not; if all are unsafe, the ISR. A broker that stops in order
+leaves the ISR first: one that had all that is judged by then counts as in sync, too, or nothing
+would be demanded of a cluster at rest but of the last to stop. What the members knew to be
+committed says what that is, also where their logs have been damaged since. Without metadata all
+replicas that are there count as in sync.
+
+Logs are cut to the epochs of the leader; where nobody leads or its log is not at hand, to those of
+the in-sync replica whose last epoch is the newest, and of those the longest: it would be elected.
+Compared are the others with the reference: that same log, unless another in-sync one reaches
+further or has no damage of its own. So what a finding names is, where that can be told, the log
+that is wrong.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from minibroker.audit.files.cluster import Assignment
+from minibroker.audit.files.directories import LIVE, STOPPED
+from minibroker.audit.summary import Unjudged, plural
+from minibroker.protocol.types import TopicPartition
+
+
+class EpochEnd(NamedTuple):
+    """Up to which offset a log has batches of a leader epoch, and how many records they hold."""
+
+    epoch: int
+    end: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the batches of one log say. `first_offset` is None if there are none.
+
+    `epoch_ends` ascend in epoch and in end; see `ascending`. `is_whole`: no batch fails its CRC,
+    each begins where another ends, and all epochs can be true.
+    """
+
+    first_offset: int | None
+    log_end: int
+    epoch_ends: tuple[EpochEnd, ...] = ()
+    is_whole: bool = True
+
+    @classmethod
+    def empty(cls, base_offset: int = 0) -> "LogFacts":
+        """A log without batches, whose last segment begins there."""
+        return cls(None, base_offset)
+
+    def end_of(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to this one that is here, and its end; the asked one and the log's
+        first offset if all are newer (A9)."""
+        upto = [found for found in self.epoch_ends if found.epoch <= epoch]
+        if not upto:
+            return epoch, self.log_end if self.first_offset is None else self.first_offset
+        is_newest = len(upto) == len(self.epoch_ends)
+        return upto[-1].epoch, self.log_end if is_newest else upto[-1].end
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """One log that is there, and what its broker has checkpointed: None if it says nothing.
+
+    `state` is that of its broker: "stopped", "killed" or "live". `is_lost`: the broker's directory
+    is at hand, and has no directory of this log; it counts as an empty one.
+    """
+
+    broker: int
+    topic: str
+    partition: int
+    state: str
+    log: LogFacts
+    log_start: int | None = None
+    high_watermark: int | None = None
+    recovery_point: int | None = None
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """One row of REPLICAS, its fields in the order of the columns."""
+
+    broker: int
+    topic: str
+    partition: int
+    is_leader: bool | None
+    in_isr: bool | None
+    is_reference: bool
+    is_compacted: bool
+    log_start: int | None
+    first_offset: int | None
+    log_end: int
+    last_epoch: int | None
+    high_watermark: int | None
+    recovery_point: int | None
+    kept_end: int
+    judged_end: int
+    state: str
+
+
+def ascending(found: Iterable[EpochEnd]) -> tuple[EpochEnd, ...]:
+    """Of the epochs in a log those that can all be true, with as many records as possible.
+
+    The epoch in a batch's header is not covered by its CRC. One flipped bit there must not make the
+    audit believe that a log has parted from the leader's, and so has no say beyond that offset.
+    """
+    chains: list[tuple[int, tuple[EpochEnd, ...]]] = [(0, ())]
+    for one in sorted(end for end in found if end.epoch >= 0):
+        records, chain = max(
+            ((size, chain) for size, chain in chains if not chain or chain[-1].end < one.end),
+            key=lambda known: known[0],
+        )
+        chains.append((records + one.records, (*chain, one)))
+    return max(chains, key=lambda known: known[0])[1]
+
+
+def kept_end(own: LogFacts, leader: LogFacts) -> int:
+    """Where a log will end when it has been cut to the leader's epochs (A11).
+
+    The leader is taken to be in a later epoch than either log has, as one that is elected is.
+    """
+    end = own.log_end
+    if not own.epoch_ends:
+        return end
+    mine = own.epoch_ends[-1].epoch
+    while True:
+        asked = mine
+        theirs, their_end = leader.end_of(asked)
+        mine, my_end = own.end_of(theirs)
+        end = min(end, my_end)
+        if mine == theirs:
+            return min(end, their_end)
+
+
+def judge(
+    found: Sequence[ReplicaFacts],
+    assignments: Mapping[TopicPartition, Assignment] | None,
+    brokers: Mapping[int, str],
+) -> tuple[list[ReplicaRow], list[Unjudged]]:
+    """The rows of REPLICAS, and what could not be judged.
+
+    `brokers` are those whose directories are at hand, with their states: an assigned replica that
+    is not among `found` is a lost log there, and unknown elsewhere. A partition that the metadata
+    does not name is judged as if there were none.
+    """
+    names = {TopicPartition(replica.topic, replica.partition) for replica in found}
+    names.update(assignments or ())
+    rows: list[ReplicaRow] = []
+    unjudged: list[Unjudged] = []
+    above: list[int] = []
+    by_name: dict[TopicPartition, list[ReplicaFacts]] = {name: [] for name in sorted(names)}
+    for replica in found:
+        by_name[TopicPartition(replica.topic, replica.partition)].append(replica)
+    for name, replicas in by_name.items():
+        partition = _Partition(name, replicas, (assignments or {}).get(name), brokers)
+        rows += partition.rows()
+        unjudged += partition.unjudged
+        if partition.above:
+            above.append(partition.above)
+    if above:
+        reason = (
+            f"above the high watermarks of {plural(len(above), 'partition')}, whose brokers run"
+        )
+        unjudged.append(Unjudged(reason, holds_back=False, records=sum(above)))
+    return rows, unjudged
+
+
+class _Partition:
+    """One partition being judged; `unjudged` grows with what cannot be, and `above` is how many
+    records lie above the high watermark of brokers that run."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        replicas: Sequence[ReplicaFacts],
+        assignment: Assignment | None,
+        brokers: Mapping[int, str],
+    ) -> None:
+        self._name = name
+        self._assignment = assignment
+        there = [*map(self._believed, replicas), *self._lost(replicas, brokers)]
+        self._replicas = sorted(there, key=lambda replica: replica.broker)
+        self._in_sync = _in_sync(replicas, assignment)
+        self.unjudged = self._not_at_hand(brokers)
+        self.above = 0
+
+    def rows(self) -> list[ReplicaRow]:
+        """Its rows of REPLICAS; none if no replica is at hand."""
+        if not self._replicas:
+            return []
+        leader = max(self._replicas, key=self._claim_to_lead)
+        kept = {replica.broker: _kept_end(replica, leader) for replica in self._replicas}
+        judged_end = self._judged_end(kept)
+        self._in_sync |= self._stopped_in_sync(kept, judged_end)
+        self._note_doubts(judged_end)
+        self.above = self._above(judged_end)
+        reference = max(
+            self._replicas,
+            key=lambda replica: (
+                replica.broker in self._in_sync,
+                replica.log.log_end >= judged_end,
+                replica.log.is_whole,
+                self._claim_to_lead(replica),
+            ),
+        )
+        return [
+            self._row(replica, replica is reference, kept[replica.broker], judged_end)
+            for replica in self._replicas
+        ]
+
+    def _believed(self, replica: ReplicaFacts) -> ReplicaFacts:
+        """The same without epochs that nobody ever led in."""
+        log = replica.log
+        newest = _last_epoch(log)
+        if self._assignment is None or newest is None or newest <= self._assignment.leader_epoch:
+            return replica
+        upto = (end for end in log.epoch_ends if end.epoch <= self._assignment.leader_epoch)
+        return replace(replica, log=replace(log, epoch_ends=tuple(upto), is_whole=False))
+
+    def _lost(
+        self, replicas: Sequence[ReplicaFacts], brokers: Mapping[int, str]
+    ) -> list[ReplicaFacts]:
+        """The assigned replicas whose broker's directory is at hand, and has no log of them."""
+        there = {replica.broker for replica in replicas}
+        assigned = self._assignment.replicas if self._assignment else ()
+        return [
+            ReplicaFacts(broker, *self._name, brokers[broker], LogFacts.empty(), is_lost=True)
+            for broker in assigned
+            if broker in brokers and broker not in there
+        ]
+
+    def _not_at_hand(self, brokers: Mapping[int, str]) -> list[Unjudged]:
+        if self._assignment is None:
+            return []
+        return [
+            self._unjudged("its data directory was not given", broker, broker in self._in_sync)
+            for broker in self._assignment.replicas
+            if broker not in brokers
+        ]
+
+    def _unjudged(self, reason: str, broker: int | None, holds_back: bool) -> Unjudged:
+        return Unjudged(reason, holds_back, *self._name, broker)
+
+    def _claim_to_lead(self, replica: ReplicaFacts) -> tuple[bool, bool, bool, int, int]:
+        """The largest is the leader, or would be elected."""
+        epoch = _last_epoch(replica.log)
+        return (
+            not replica.is_lost,
+            self._assignment is not None and replica.broker == self._assignment.leader,
+            replica.broker in self._in_sync,
+            -1 if epoch is None else epoch,
+            replica.log.log_end,
+        )
+
+    def _judged_end(self, kept: Mapping[int, int]) -> int:
+        committed = max(
+            min(replica.high_watermark or 0, replica.log.log_end) for replica in self._replicas
+        )
+        if any(replica.state == LIVE for replica in self._replicas):
+            return committed
+        ends = [end for broker, end in kept.items() if broker in self._in_sync]
+        return max(committed, min(ends, default=0))
+
+    def _stopped_in_sync(self, kept: Mapping[int, int], judged_end: int) -> set[int]:
+        """Brokers that stopped in order with everything: by their log, or by what they knew to be
+        committed, which tells it of a log that has been damaged since."""
+        unsafe = self._assignment.unsafe if self._assignment else ()
+        committed = max(
+            (each.high_watermark or 0 for each in self._replicas if each.broker in self._in_sync),
+            default=0,
+        )
+        return {
+            replica.broker
+            for replica in self._replicas
+            if replica.state == STOPPED
+            and replica.broker not in unsafe
+            and max(kept[replica.broker], replica.high_watermark or 0)
+            >= max(judged_end, committed)
+            > 0
+        }
+
+    def _note_doubts(self, judged_end: int) -> None:
+        """Logs of which too little would be judged: they are gone, their start cannot be, or nobody
+        knows what of them was committed."""
+        longest = max(replica.log.log_end for replica in self._replicas)
+        for replica in self._replicas:
+            holds_back = replica.broker in self._in_sync
+            if replica.is_lost and holds_back and judged_end < longest:
+                reason = f"it is in sync and its log is not there; others end at {longest:,}"
+                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back))
+            if (replica.log_start or 0) > replica.log.log_end:
+                reason = (
+                    f"its log start, {replica.log_start:,}, lies above its log end,"
+                    f" {replica.log.log_end:,}"
+                )
+                self.unjudged.append(self._unjudged(reason, replica.broker, holds_back))
+        unknown = [
+            replica.log.log_end - _start(replica)
+            for replica in self._replicas
+            if replica.broker in self._in_sync
+            and replica.high_watermark is None
+            and judged_end <= _start(replica)
+        ]
+        if any(unknown):
+            reason = (
+                "no high watermark of it is known, and so nothing was judged of its"
+                f" {plural(max(unknown), 'record')}"
+            )
+            self.unjudged.append(self._unjudged(reason, None, holds_back=True))
+
+    def _above(self, judged_end: int) -> int:
+        """How many records the running brokers have that are not judged yet."""
+        ends = (
+            replica.log.log_end - max(judged_end, _start(replica))
+            for replica in self._replicas
+            if replica.state == LIVE
+        )
+        return max(0, max(ends, default=0))
+
+    def _row(
+        self, replica: ReplicaFacts, is_reference: bool, kept: int, judged_end: int
+    ) -> ReplicaRow:
+        assignment = self._assignment
+        return ReplicaRow(
+            replica.broker,
+            *self._name,
+            None if assignment is None else replica.broker == assignment.leader,
+            None if assignment is None else replica.broker in self._in_sync,
+            is_reference,
+            assignment is not None and assignment.is_compacted,
+            replica.log_start,
+            replica.log.first_offset,
+            replica.log.log_end,
+            _last_epoch(replica.log),
+            replica.high_watermark,
+            replica.recovery_point,
+            kept,
+            judged_end,
+            replica.state,
+        )
+
+
+def _kept_end(replica: ReplicaFacts, leader: ReplicaFacts) -> int:
+    """`kept_end` of a log, which is never cut below what its broker knows to be committed (A7)."""
+    committed = min(replica.high_watermark or 0, replica.log.log_end)
+    return max(committed, kept_end(replica.log, leader.log))
+
+
+def _start(replica: ReplicaFacts) -> int:
+    """Where its records begin; its end, if it has none."""
+    if replica.log.first_offset is None:
+        return replica.log.log_end
+    return min(max(replica.log_start or 0, replica.log.first_offset), replica.log.log_end)
+
+
+def _last_epoch(log: LogFacts) -> int | None:
+    return log.epoch_ends[-1].epoch if log.epoch_ends else None
+
+
+def _in_sync(replicas: Sequence[ReplicaFacts], assignment: Assignment | None) -> frozenset[int]:
+    """The brokers in sync; all that are there, if nobody says."""
+    if assignment is None:
+        return frozenset(replica.broker for replica in replicas)
+    isr = frozenset(assignment.isr)
+    return isr.difference(assignment.unsafe) or isr

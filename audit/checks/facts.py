@@ -1,0 +1,124 @@
+"""What the batches say of each log, as far as the driver has to know it.
+
+The header's offset and epoch lie outside the CRC, so one flipped bit can make a batch claim any
+offset. So a log ends where its last batch by position ends, not where the largest offset lies, and
+an epoch, too; only if the last batch claims less than others do, and they no more than all batches
+end to end come to, those are believed.
+
+Millions of batches are made into `runs` first, which are few, and whatever can be told from those
+is: how far a log goes, which epochs it has, and, by the checks, where a log has a seam at all.
+"""
+
+from functools import lru_cache, reduce
+from itertools import groupby
+from operator import xor
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql.functions import (
+    bit_xor,
+    bool_or,
+    col,
+    greatest,
+    lit,
+    max_by,
+    min_by,
+    struct,
+    when,
+    xxhash64,
+)
+from pyspark.sql.functions import max as largest_of
+from pyspark.sql.functions import min as smallest_of
+from pyspark.sql.functions import sum as sum_of
+
+from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending
+from minibroker.audit.checks.few import few
+from minibroker.audit.files.directories import Replica
+from minibroker.protocol.constants import INT64_MAX
+
+# The columns that name a log, and a partition.
+REPLICA: Final = ("broker", "topic", "partition")
+PARTITION: Final = ("topic", "partition")
+
+
+def next_offset(last_offset: str) -> Column:
+    """The offset after this one; a damaged header may claim the largest that there is."""
+    return when(col(last_offset) < INT64_MAX, col(last_offset) + 1).otherwise(col(last_offset))
+
+
+@lru_cache(maxsize=1)  # for the checks of one audit
+def runs(batches: DataFrame) -> DataFrame:
+    """The batches of one leader epoch in one segment as one row, and the torn bytes of one.
+
+    It has the position and base offset of its first batch, the last offset of its last one, both
+    by position, and the bytes from first to last. `is_chain`: each batch begins, in bytes and in
+    offsets, where another ends. To know that nothing has to be sorted: each batch adds a hash of
+    the place where it begins and one of the place where it ends, and all but the outermost cancel
+    out. `seams` is the same of the offsets alone, as they are.
+
+    One pass over the batches, made once for all who ask.
+    """
+    end = col("position") + col("size")
+    found = (
+        batches.withColumns({"end": end, "next_offset": next_offset("last_offset")})
+        .groupBy(*REPLICA, "segment", "leader_epoch", "torn")
+        .agg(
+            smallest_of("position").alias("position"),
+            largest_of("end").alias("end"),
+            min_by("base_offset", "position").alias("base_offset"),
+            max_by("last_offset", "position").alias("last_offset"),
+            max_by("next_offset", "position").alias("next_offset"),
+            largest_of("next_offset").alias("largest"),
+            sum_of(col("next_offset") - greatest("base_offset", lit(0))).alias("length"),
+            bit_xor(col("base_offset").bitwiseXOR(col("next_offset"))).alias("seams"),
+            bit_xor(_link()).alias("links"),
+            bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
+        )
+        .withColumn("is_chain", ~col("torn") & (col("links") == _link()))
+        .withColumn("size", col("end") - col("position"))
+    )
+    return few(found)
+
+
+def _link() -> Column:
+    """From the place where a batch, or a run of them, begins to the one where it ends."""
+    return xxhash64("position", "base_offset").bitwiseXOR(xxhash64("end", "next_offset"))
+
+
+def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
+    """Of each log with at least one batch, where it begins and ends."""
+    epochs = (
+        runs(batches)
+        .where(~col("torn"))
+        .groupBy(*REPLICA, "leader_epoch")
+        .agg(
+            smallest_of(struct("segment", "position", "base_offset")).alias("first"),
+            largest_of(struct("segment", "end", "next_offset")).alias("last"),
+            largest_of("largest").alias("largest"),
+            sum_of("length").alias("length"),
+            bit_xor("seams").alias("seams"),
+            bool_or("has_bad_crc").alias("has_bad_crc"),
+        )
+        .orderBy(*REPLICA)
+        .collect()
+    )
+    by_log = groupby(epochs, key=lambda row: Replica(*row[: len(REPLICA)]))
+    return {name: _facts(list(rows)) for name, rows in by_log}
+
+
+def _facts(epochs: list[Row]) -> LogFacts:
+    first_offset = min(row["first"] for row in epochs)["base_offset"]
+    log_end = max(row["last"] for row in epochs)["next_offset"]
+    largest = max(row["largest"] for row in epochs)
+    if largest <= first_offset + sum(row["length"] for row in epochs):
+        log_end = largest
+    seams = reduce(xor, (row["seams"] for row in epochs))
+    epoch_ends = ascending(
+        EpochEnd(row["leader_epoch"], row["last"]["next_offset"], row["length"]) for row in epochs
+    )
+    is_whole = (
+        seams == first_offset ^ log_end
+        and len(epoch_ends) == len(epochs)
+        and not any(row["has_bad_crc"] for row in epochs)
+    )
+    return LogFacts(first_offset, log_end, epoch_ends, is_whole)

@@ -1,0 +1,373 @@
+"""Checks of what clients were told against what the replicas hold, and how much of it was judged.
+
+What an acknowledgement was worth depends on the `acks` that were asked for: with all, every
+replica in the ISR has the record, and its absence is an error. With 1 or 0 a failover may lose it:
+a warning, as is all that a replica outside the ISR lacks. Where nobody knows the ISR, a replica
+that ends early may be outside it, if another one goes further.
+
+A client is not always told where its record went (acks=0; a repetition that the broker no longer
+remembers). Equal records are then counted: a partition must hold as many as were acknowledged, and
+no more than were sent. Counting is also how duplicates are found, since programs may well send
+equal records. A ledger without an end is that of a program that may have sent more than it says,
+and a producer without idempotence may have stored more than it sent.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql.functions import (
+    array_max,
+    array_sort,
+    bool_and,
+    bool_or,
+    coalesce,
+    col,
+    collect_list,
+    concat,
+    concat_ws,
+    count,
+    format_string,
+    lit,
+    min_by,
+    size,
+    struct,
+    when,
+)
+from pyspark.sql.functions import max as max_
+from pyspark.sql.functions import min as min_
+from pyspark.sql.functions import slice as slice_
+from pyspark.sql.functions import sum as sum_
+
+from minibroker.audit.checks.facts import PARTITION, REPLICA
+from minibroker.audit.checks.few import few
+from minibroker.audit.checks.findings import as_findings, in_sync, severity
+from minibroker.audit.checks.told import (
+    PLACE,
+    State,
+    Told,
+    kept,
+    suspects,
+    told,
+    uncounted,
+)
+from minibroker.audit.files.ledger import ACKS_ALL, Event
+from minibroker.audit.model import Tables
+from minibroker.audit.summary import LedgerCounts, Unjudged
+
+_OFFSETS_TOLD_MAX: Final = 10
+_WRONG: Final = (State.ABSENT, State.OTHER)
+
+
+def lost_write(tables: Tables) -> DataFrame:
+    """Acknowledged records in whose place a replica holds nothing, or another record.
+
+    Those without a place are one finding a replica.
+    """
+    known = told(tables)
+    acked = _states(known, [Event.ACKED], _WRONG)
+    placed = _by_place(acked, "acks").withColumns(
+        {
+            "severity": severity(in_sync() & _is_acks_all()),
+            "detail": concat(_acknowledged(), lit(": "), _what_is_there()),
+        }
+    )
+    columns = [*REPLICA, "offset", "severity", "detail"]
+    found = placed.select(columns)
+    if known.has_unplaced:
+        found = found.unionByName(_lacking(known).select(columns))
+    return as_findings("lost-write", found)
+
+
+def unseen(tables: Tables) -> DataFrame:
+    """Acknowledged records behind the end of a replica: one finding for each and its `acks`."""
+    found = _behind(_states(told(tables), [Event.ACKED], [State.BEHIND]), "acks")
+    return as_findings(
+        "unseen",
+        found.withColumns(
+            {
+                "severity": severity(col("is_promised") & _is_acks_all()),
+                "detail": concat(_acknowledged(), lit(": "), _what_is_behind()),
+            }
+        ),
+    )
+
+
+def aborted_read(tables: Tables) -> DataFrame:
+    """Records that a consumer was shown, and that a replica does not hold in their place."""
+    known = told(tables)
+    shown = [Event.SHOWN, Event.SHOWN_OFFSET]
+    seen = concat(lit("shown to a consumer ("), _first(), lit("): "))
+    wrong = _by_place(_states(known, shown, _WRONG)).withColumns(
+        {"severity": severity(in_sync()), "detail": concat(seen, _what_is_there())}
+    )
+    behind = _behind(_states(known, shown, [State.BEHIND])).withColumns(
+        {"severity": severity(col("is_promised")), "detail": concat(seen, _what_is_behind())}
+    )
+    columns = [*REPLICA, "offset", "severity", "detail"]
+    return as_findings("aborted-read", wrong.select(columns).unionByName(behind.select(columns)))
+
+
+def inconsistent_offsets(tables: Tables) -> DataFrame:
+    """Offsets that clients were told with two values."""
+    known = told(tables)
+    suspected = known.unsound.select(*PLACE).distinct()
+    tellings = known.tellings.join(suspected, [*PLACE], "left_semi").where(
+        col("event").isin(Event.ACKED.value, Event.SHOWN.value)
+    )
+    places = tellings.groupBy(*PLACE).agg(
+        min_("content").alias("low"),
+        max_("content").alias("high"),
+        # A reader is shown what is committed, whatever was asked for.
+        bool_and((col("event") == Event.SHOWN.value) | _is_acks_all()).alias("is_promised"),
+    )
+    lines = tellings.join(places.where("low != high"), [*PLACE])
+    first = min_(struct("ledger", "line", "event"))
+    each = lines.groupBy(*PLACE, "is_promised", "content").agg(first.alias("first"))
+    told_as = format_string("%s in %s line %d", "first.event", "first.ledger", "first.line")
+    found = each.groupBy(*PLACE, "is_promised").agg(
+        array_sort(collect_list(told_as)).alias("lines"), count("*").alias("count")
+    )
+    detail = concat(
+        format_string("told as %d different records: ", "count"),
+        concat_ws("; ", slice_("lines", 1, _OFFSETS_TOLD_MAX)),
+    )
+    return as_findings(
+        "inconsistent-offsets",
+        found.withColumns(
+            {
+                "broker": lit(None).cast("int"),
+                "severity": severity(col("is_promised")),
+                "detail": detail,
+            }
+        ),
+    )
+
+
+def duplicate(tables: Tables) -> DataFrame:
+    """Records of which a replica holds more equal ones than the ledgers say were sent."""
+    known = told(tables)
+    record = [*PARTITION, "content"]
+    is_complete = ~col("ledger").isin(*known.incomplete)
+    sent = known.tellings.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
+    tellings = sent.groupBy(*record).agg(
+        count("*").alias("sent"), bool_and(_is_acks_all() & is_complete).alias("is_promised")
+    )
+    stored = kept(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
+    repeated = stored.where("copies > 1")
+    copies_max = repeated.groupBy(*record).agg(max_("copies").alias("copies_max"))
+    # Kafka's tool does not say of a failed record which partition it was for.
+    anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
+    suspected = (
+        copies_max.join(tellings, record)
+        .where("copies_max > sent")
+        .join(anywhere.agg(count("*").alias("more")), ["topic", "content"], "left")
+        .withColumn("sent", col("sent") + coalesce("more", lit(0)))
+        .where("copies_max > sent")
+        .drop("copies_max", "more")
+    )
+    suspected = few(suspected)
+    acked = sent.where(col("event") == Event.ACKED.value).select(*PLACE, "content").distinct()
+    first = sent.groupBy(*record).agg(min_(struct("ledger", "line")).alias("first"))
+    found = (
+        kept(known)
+        .join(suspected, record)
+        .join(acked.withColumn("is_told", lit(True)), [*PLACE, "content"], "left")
+        .groupBy(*REPLICA, "in_isr", "content", "sent", "is_promised")
+        .agg(
+            array_sort(collect_list("offset")).alias("offsets"),
+            min_(when(col("is_told").isNull(), col("offset"))).alias("untold"),
+        )
+        .withColumn("copies", size("offsets"))
+        .where("copies > sent")
+        .join(first, record)
+    )
+    return as_findings("duplicate", _duplicates_told(found))
+
+
+def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
+    """How many acknowledged records were judged and are there, and what was not judged, and why.
+
+    A record is there if every replica in the ISR has it. What cannot be read of a ledger is among
+    what was not judged.
+    """
+    known = told(tables)
+    acked, unplaced = known.count_lines(Event.ACKED)
+    unsound = known.unsound.where(col("event") == Event.ACKED.value).count()
+    judged = present = acked - unplaced - unsound
+    unjudged = list(_lines_not_read(known))
+    for row in _judged_singly(known).collect():
+        if row.reason is None:
+            judged += row["count"]
+            present += row["count"] if row.is_held else 0
+        else:
+            unjudged.append(_unjudged(row, _REASONS[row.reason], row["count"]))
+    for row in _judged_by_counting(known).collect() if known.has_unplaced else ():
+        judged += row.unplaced - row.unjudged
+        present += row.unplaced - row.unjudged - row.missing
+        if row.unjudged:
+            unjudged.append(_unjudged(row, _REASON_UNCOUNTED, row.unjudged))
+    shown, _ = known.count_lines(Event.SHOWN)
+    return LedgerCounts(acked, judged, present, shown), tuple(unjudged)
+
+
+_REASONS: Final = {
+    State.GONE: "acknowledged records lie below the log start of a replica",
+    State.AHEAD: "acknowledged records lie above the high watermark of a log that grows",
+    State.MISSING: "acknowledged records are of a partition without a replica at hand",
+}
+_REASON_UNCOUNTED: Final = (
+    "acknowledged without an offset, and fewer equal records are there than were acknowledged; "
+    "the others may be deleted, or not yet committed"
+)
+
+
+def _unjudged(row: Row, reason: str, records: int) -> Unjudged:
+    return Unjudged(reason, True, row.topic, row.partition, None, records)
+
+
+def _judged_singly(known: Told) -> DataFrame:
+    """How many acknowledged records with an offset, of those not sound on all replicas."""
+    is_unjudged = ~col("state").isin(*(state.value for state in State if state.is_judged))
+    reason = max_(when(in_sync() & is_unjudged, col("state")))
+    nobody = when(~bool_or(in_sync()), State.MISSING.value)
+    records = (
+        suspects(known)
+        .where(col("event") == Event.ACKED.value)
+        .groupBy("ledger", "line", *PARTITION)
+        .agg(
+            coalesce(reason, nobody).alias("reason"),
+            bool_and(~in_sync() | (col("state") == State.HELD.value)).alias("is_held"),
+        )
+    )
+    return records.groupBy(*PARTITION, "reason", "is_held").count().orderBy(*PARTITION, "reason")
+
+
+def _judged_by_counting(known: Told) -> DataFrame:
+    """How many acknowledged records without an offset, by partition."""
+    is_missing = in_sync() & (col("missing") > 0)
+    records = (
+        uncounted(known)
+        .groupBy(*PARTITION, "content", "unplaced")
+        .agg(
+            max_(when(is_missing & col("is_judged"), col("missing")).otherwise(0)).alias("missing"),
+            max_(when(is_missing & ~col("is_judged"), col("missing")).otherwise(0)).alias(
+                "unjudged"
+            ),
+        )
+    )
+    counts = {name: sum_(name).alias(name) for name in ("unplaced", "missing", "unjudged")}
+    return records.groupBy(*PARTITION).agg(*counts.values()).orderBy(*PARTITION)
+
+
+def _lines_not_read(known: Told) -> Iterator[Unjudged]:
+    for row in known.lines:
+        if row.event == Event.TORN:
+            what = "cut off, as by a program that was killed"
+        elif row.event == Event.UNREADABLE:
+            what = "not what a ledger holds"
+        else:
+            continue
+        text = f"{row.ledger}: {row['count']:,} lines are {what}, the first is line {row.first:,}"
+        yield Unjudged(text, row.event == Event.UNREADABLE, records=row["count"])
+
+
+# -- rows of one kind of fault, and the words for them
+
+
+def _states(known: Told, events: Sequence[Event], states: Sequence[State]) -> DataFrame:
+    return suspects(known).where(col("event").isin(*events) & col("state").isin(*states))
+
+
+def _by_place(tellings: DataFrame, *more: str) -> DataFrame:
+    """One row for a place on a replica, however often it was told."""
+    first = min_(struct("ledger", "line")).alias("first")
+    return tellings.groupBy(*REPLICA, "in_isr", "offset", "state", *more).agg(first)
+
+
+def _lacking(known: Told) -> DataFrame:
+    """One row for a replica that lacks records which were acknowledged without an offset."""
+    counted = (
+        uncounted(known).where("missing > 0 AND is_judged").groupBy(*REPLICA, "in_isr", "acks")
+    )
+    detail = format_string(
+        "%s: %,d records without an offset are not there, by the count of equal ones",
+        _acknowledged(),
+        "count",
+    )
+    return counted.agg(sum_("missing").alias("count"), min_("first").alias("first")).withColumns(
+        {
+            "offset": lit(None).cast("bigint"),
+            "severity": severity(in_sync() & _is_acks_all()),
+            "detail": detail,
+        }
+    )
+
+
+def _behind(tellings: DataFrame, *more: str) -> DataFrame:
+    """One row for a replica that ends before places that were told.
+
+    `is_promised` if it must have them: it is in the ISR, or, if nobody knows, no other goes on.
+    """
+    is_promised = coalesce("in_isr", col("offset") >= col("farthest")).alias("is_promised")
+    places = tellings.groupBy(*REPLICA, "log_end", "offset", is_promised, *more).agg(
+        min_(struct("ledger", "line")).alias("first")
+    )
+    return places.groupBy(*REPLICA, "log_end", "is_promised", *more).agg(
+        min_("offset").alias("offset"),
+        min_by("first", "offset").alias("first"),
+        count("*").alias("count"),
+    )
+
+
+def _is_acks_all() -> Column:
+    return col("acks") == ACKS_ALL
+
+
+def _first() -> Column:
+    return format_string("%s line %d", "first.ledger", "first.line")
+
+
+def _acknowledged() -> Column:
+    acks = when(_is_acks_all(), "all").otherwise(col("acks").cast("string"))
+    return concat(lit("acknowledged with acks="), acks, lit(" ("), _first(), lit(")"))
+
+
+def _what_is_there() -> Column:
+    is_absent = col("state") == State.ABSENT.value
+    return when(is_absent, "no record is there").otherwise("another record is there")
+
+
+def _what_is_behind() -> Column:
+    several = format_string("%,d records from here on lie", "count")
+    which = when(col("count") == 1, "it lies").otherwise(several)
+    return concat(which, format_string(" behind the log end %,d", "log_end"))
+
+
+def _duplicates_told(places: DataFrame) -> DataFrame:
+    """A row a record that is there too often, at the first place that nobody was told."""
+    offsets = concat_ws(", ", slice_("offsets", 1, _OFFSETS_TOLD_MAX))
+    detail = concat(
+        format_string("%,d equal records at offsets ", "copies"),
+        offsets,
+        when(col("copies") > _OFFSETS_TOLD_MAX, ", ...").otherwise(""),
+        format_string(", of which %,d were sent (", "sent"),
+        _first(),
+        lit(")"),
+    )
+    return places.withColumns(
+        {
+            "offset": coalesce("untold", array_max("offsets")),
+            "severity": severity(in_sync() & col("is_promised")),
+            "detail": detail,
+        }
+    )
+
+
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
+    "lost-write": lost_write,
+    "unseen": unseen,
+    "duplicate": duplicate,
+    "inconsistent-offsets": inconsistent_offsets,
+    "aborted-read": aborted_read,
+}

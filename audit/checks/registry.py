@@ -1,0 +1,27 @@
+"""All checks by name, and what each must be given."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from minibroker.audit.checks import ledgers, log, producers, replicas
+from minibroker.audit.model import Tables
+
+Check = Callable[[Tables], DataFrame]
+
+CHECKS: Final[Mapping[str, Check]] = {
+    **log.CHECKS,
+    **replicas.CHECKS,
+    **producers.CHECKS,
+    **ledgers.CHECKS,
+}
+
+
+def missing_input(name: str, tables: Tables) -> str:
+    """Why a check has nothing to look at; "" if it has."""
+    if name in ledgers.CHECKS and tables.ledger is None:
+        return "no ledger was given"
+    if name == "committed-offset" and tables.committed is None:
+        return "no committed offsets were given"
+    return ""

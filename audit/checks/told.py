@@ -1,0 +1,258 @@
+"""What clients were told, beside what the replicas hold: what the checks of ledgers share.
+
+Every record of the ledgers' topics is decoded once, and only a hash of its key and value is kept:
+two of 64 bits that are equal stand for equal records. What all replicas hold in a place (topic,
+partition, offset) is brought together and joined with what was told of it: how many records there
+are, of which brokers (as one hash), and the least and the greatest content. Where every replica
+holds just what was told, nothing more is asked; in a sound cluster that settles all. Only the rest
+is looked at record by record and judged replica by replica (`suspects`).
+
+A place is judged from the log's start on; of a log that grows, below its high watermark. Where a
+broker was stopped or killed, a place behind the end that the log keeps (its tail may be cut to
+follow the leader's epochs) is one where the record is missing.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql.functions import (
+    array_contains,
+    bit_xor,
+    broadcast,
+    coalesce,
+    col,
+    collect_set,
+    count,
+    count_if,
+    greatest,
+    least,
+    lit,
+    struct,
+    when,
+    xxhash64,
+)
+from pyspark.sql.functions import max as max_
+from pyspark.sql.functions import min as min_
+
+from minibroker.audit.checks.facts import PARTITION, REPLICA
+from minibroker.audit.checks.few import few
+from minibroker.audit.files.directories import LIVE
+from minibroker.audit.files.ledger import Event
+from minibroker.audit.model import Tables
+from minibroker.protocol.constants import INT64_MAX
+
+PLACE: Final = (*PARTITION, "offset")
+_TELLING: Final = ("ledger", "line", "event", "acks", *PLACE, "content")
+_OPENS: Final = {Event.BEGAN: 1, Event.ENDED: -1}
+
+
+class State(StrEnum):
+    """How a replica stands to a place that a client was told."""
+
+    HELD = "held"
+    ABSENT = "absent"
+    OTHER = "other"  # another record is there
+    BEHIND = "behind"  # behind the end of the replica
+    GONE = "gone"  # below its log start
+    AHEAD = "ahead"  # above the high watermark of a log that grows
+    MISSING = "missing"  # there is no replica
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it says if the record is there."""
+        return self in (State.HELD, State.ABSENT, State.OTHER, State.BEHIND)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """DataFrames, which Spark keeps, and what the driver knows of them.
+
+    `tellings`: a row for each of LEDGER, with `content` instead of key and value.
+    `records`: REPLICA, offset, content.
+    `unsound`: the tellings that name a place where not every replica holds just what they tell. Of
+    two that contradict each other at least one is among them.
+    `replicas`: REPLICA, in_isr, log_start, log_end (what is kept), `limit` (judged below),
+    is_live, `farthest` (log_end of the replica that has most).
+    `lines`: of each ledger, event and topic the `count`, the `first` line, and how many are
+    `unplaced`, without an offset.
+    """
+
+    tellings: DataFrame
+    records: DataFrame
+    unsound: DataFrame
+    replicas: DataFrame
+    lines: tuple[Row, ...]
+
+    @property
+    def incomplete(self) -> set[str]:
+        """The ledgers of which more may be stored than they tell: those without an end, and of
+        producers that repeat themselves."""
+        open_ends = Counter[str]()
+        for row in self.lines:
+            open_ends[row.ledger] += row["count"] * _OPENS.get(row.event, 0)
+        repeating = {row.ledger for row in self.lines if row.event == Event.REPEATING}
+        return repeating | {ledger for ledger, count in open_ends.items() if count > 0}
+
+    @property
+    def has_unplaced(self) -> bool:
+        """Whether records were acknowledged without an offset."""
+        return self.count_lines(Event.ACKED)[1] > 0
+
+    def count_lines(self, event: Event) -> tuple[int, int]:
+        """How often the ledgers tell of this, and how often without an offset."""
+        rows = [row for row in self.lines if row.event == event]
+        return sum(row["count"] for row in rows), sum(row.unplaced for row in rows)
+
+
+@lru_cache(maxsize=1)  # for the checks of one audit
+def told(tables: Tables) -> Told:
+    """What the checks need of an audit's tables; `tables.ledger` must not be None."""
+    assert tables.ledger is not None, "without a ledger its checks are not run"
+    tellings = tables.ledger.withColumn("content", _content()).select(*_TELLING).persist()
+    lines = (
+        tellings.groupBy("ledger", "event", "topic")
+        .agg(
+            count("*").alias("count"),
+            min_("line").alias("first"),
+            count_if(col("offset").isNull()).alias("unplaced"),
+        )
+        .orderBy("ledger", "event", "topic")
+        .collect()
+    )
+    topics = {row.topic for row in lines if row.topic is not None}
+    records = tables.records.where(col("topic").isin(*topics))
+    records = records.select(*REPLICA, "offset", _content().alias("content")).persist()
+    replicas = few(_replicas(tables))
+    unsound = few(_unsound(tellings, records, replicas))
+    return Told(tellings, records, unsound, replicas, tuple(lines))
+
+
+@lru_cache(maxsize=1)  # for the checks of one audit
+def suspects(known: Told) -> DataFrame:
+    """Tellings that are not sound, one row for each replica, with its columns and its `state`.
+
+    `broker` is null where a partition has no replica.
+    """
+    places = known.unsound.select(*PLACE).distinct()
+    held = (
+        known.records.join(places, [*PLACE], "left_semi")
+        .groupBy(*REPLICA, "offset")
+        .agg(collect_set("content").alias("held"))
+    )
+    rows = (
+        known.unsound.join(broadcast(known.replicas), [*PARTITION], "left")
+        .join(held, [*REPLICA, "offset"], "left")
+        .withColumn("state", _state())
+    )
+    return few(rows.drop("held"))
+
+
+def kept(known: Told) -> DataFrame:
+    """The records that are judged: offset and content, with the columns of their replica."""
+    replicas = broadcast(known.replicas)
+    return known.records.join(replicas, [*REPLICA]).where(col("offset") < col("limit"))
+
+
+def uncounted(known: Told) -> DataFrame:
+    """Records that were acknowledged without an offset, with what each replica lacks of them.
+
+    A row for each record and replica, with its columns; `unplaced` equal ones were acknowledged
+    so, and `missing` of them are not there. Where they may have been there, or may yet come, that
+    is not `is_judged`.
+    """
+    record = [*PARTITION, "content"]
+    acked = known.tellings.where(col("event") == Event.ACKED.value)
+    unplaced = (
+        acked.where("offset IS NULL")
+        .groupBy(*record)
+        .agg(
+            count("*").alias("unplaced"),
+            min_("acks").alias("acks"),
+            min_(struct("ledger", "line")).alias("first"),
+        )
+    )
+    stored = kept(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
+    acked_count = acked.groupBy(*record).agg(count("*").alias("acked"))
+    lacking = col("acked") - coalesce("copies", lit(0))
+    is_judged = (col("missing") == 0) | ((col("log_start") == 0) & ~col("is_live"))
+    return (
+        unplaced.join(acked_count, record)
+        .join(broadcast(known.replicas), [*PARTITION], "left")
+        .join(stored, [*REPLICA, "content"], "left")
+        .withColumn("missing", greatest(lit(0), least(col("unplaced"), lacking)))
+        .withColumn("is_judged", coalesce(is_judged, lit(False)))
+    )
+
+
+def _content() -> Column:
+    return xxhash64(col("key").isNull(), "key", col("value").isNull(), "value")
+
+
+def _replicas(tables: Tables) -> DataFrame:
+    segments = tables.batches.groupBy(*REPLICA).agg(min_("segment").alias("first_segment"))
+    log_end = coalesce("kept_end", "log_end", lit(0))
+    # Segments are deleted before a checkpoint says so; a log may also have lost all its batches.
+    log_start = greatest(coalesce("log_start", lit(0)), coalesce("first_segment", log_end))
+    partition = Window.partitionBy(*PARTITION)
+    is_live = max_(col("state") == LIVE).over(partition)
+    judged_end = when(is_live, coalesce("judged_end", lit(0))).otherwise(lit(INT64_MAX))
+    return tables.replicas.join(segments, [*REPLICA], "left").select(
+        *REPLICA,
+        "in_isr",
+        log_start.alias("log_start"),
+        log_end.alias("log_end"),
+        judged_end.alias("judged_end"),
+        least(log_end, judged_end).alias("limit"),
+        is_live.alias("is_live"),
+        max_(log_end).over(partition).alias("farthest"),
+    )
+
+
+def _unsound(tellings: DataFrame, records: DataFrame, replicas: DataFrame) -> DataFrame:
+    brokers = bit_xor(xxhash64("broker"))
+    places = records.groupBy(*PLACE).agg(
+        count("*").alias("held_count"),
+        brokers.alias("held_by"),
+        min_("content").alias("low"),
+        max_("content").alias("high"),
+    )
+    partitions = replicas.groupBy(*PARTITION).agg(
+        count("*").alias("replica_count"),
+        brokers.alias("brokers"),
+        max_("log_start").alias("start"),
+        min_("limit").alias("end"),
+    )
+    is_bare = col("event") == Event.SHOWN_OFFSET.value
+    is_told = (col("low") == col("content")) & (col("high") == col("content"))
+    is_sound = (
+        (col("held_count") == col("replica_count"))
+        & (col("held_by") == col("brokers"))
+        & (is_bare | is_told)
+        & (col("offset") >= col("start"))
+        & (col("offset") < col("end"))
+    )
+    return (
+        tellings.where("offset IS NOT NULL")
+        .join(places, [*PLACE], "left")
+        .join(broadcast(partitions), [*PARTITION], "left")
+        .where(~coalesce(is_sound, lit(False)))
+        .select(*_TELLING)
+    )
+
+
+def _state() -> Column:
+    is_bare = col("event") == Event.SHOWN_OFFSET.value
+    is_same = array_contains("held", col("content"))
+    return (
+        when(col("broker").isNull(), State.MISSING.value)
+        .when(col("offset") < col("log_start"), State.GONE.value)
+        .when(col("offset") >= col("judged_end"), State.AHEAD.value)
+        .when(col("offset") >= col("log_end"), State.BEHIND.value)
+        .when(col("held").isNull(), State.ABSENT.value)
+        .when(is_bare | is_same, State.HELD.value)
+        .otherwise(State.OTHER.value)
+    )

@@ -1,0 +1,292 @@
+"""Which data directories are there, whose they are, and which logs and segments lie in them.
+
+A path given by a person is a data directory, or a directory of data directories (a cluster's root:
+`broker-1`, `broker-2`, ...). What is found is a picture of one moment: the size of a segment is
+that of the listing, and whoever reads later reads no further, also if a live broker appends on.
+
+How a broker was left decides what its files must be like:
+
+* `live`: another process holds its `.lock`. To ask, the lock is taken shared for a moment.
+* `stopped`: `clean-shutdown` is there, so all is written, the last segment's indexes too.
+* `killed`: neither. The last segment may end in a torn batch and its index files may be stale.
+
+What cannot be listed or read is collected in `problems`, never raised: the audit goes on with the
+rest, and its verdict says that not all was checked. Only what no audit can mean is a `UsageError`.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, TypedDict
+
+from minibroker.audit.files.checkpoints import (
+    EPOCH_STARTS,
+    META,
+    PARTITION_METADATA,
+    Unreadable,
+    explain,
+    parse_offset_name,
+    read_meta,
+    read_topic_id,
+)
+from minibroker.audit.model import Finding, Severity
+
+STOPPED: Final = "stopped"
+KILLED: Final = "killed"
+LIVE: Final = "live"
+UNKNOWN_BROKER: Final = -1
+
+_LOG_NAME = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_NODE_MAX = (1 << 31) - 1
+_LOCK = ".lock"
+_CLEAN_SHUTDOWN = "clean-shutdown"
+_LOG_FILES = frozenset({PARTITION_METADATA, EPOCH_STARTS})
+_INDEXES = frozenset({"index", "timeindex"})
+_SUFFIXES = _INDEXES | {"log", "snapshot"}
+_ON_THEIR_WAY = (".tmp", ".deleted", ".cleaned")
+_NAMED_MAX = 5  # foreign files, in a finding
+
+
+class UsageError(Exception):
+    """Paths of which no audit can be made; the text says why."""
+
+
+class _Columns(TypedDict):
+    broker: int
+    topic: str
+    partition: int
+
+
+class Replica(NamedTuple):
+    """Which log it is."""
+
+    broker: int
+    topic: str
+    partition: int
+
+    @property
+    def columns(self) -> "_Columns":
+        """The same as keywords, for a Finding."""
+        return {"broker": self.broker, "topic": self.topic, "partition": self.partition}
+
+
+class SegmentFile(NamedTuple):
+    """A `.log` file as it was listed; `size` is in bytes.
+
+    `is_indexed`: its index files must be complete, for it is sealed or its broker stopped cleanly.
+    """
+
+    path: Path
+    base_offset: int
+    size: int
+    is_indexed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectory:
+    """One log. `topic_id` is hex, or "" if it cannot be told; `segments` ascend."""
+
+    broker: int
+    topic: str
+    partition: int
+    path: Path
+    topic_id: str
+    segments: tuple[SegmentFile, ...]
+    problems: tuple[Finding, ...]
+
+    @property
+    def replica(self) -> Replica:
+        """Its name in every table."""
+        return Replica(self.broker, self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDirectory:
+    """One data directory. `ignored` are the names in it that are no logs.
+
+    `broker` is UNKNOWN_BROKER if that cannot be told, and then there are no logs and a problem.
+    """
+
+    path: Path
+    broker: int
+    cluster_id: str
+    state: str
+    logs: tuple[LogDirectory, ...]
+    ignored: tuple[str, ...]
+    problems: tuple[Unreadable, ...]
+
+
+def find_brokers(paths: Sequence[Path]) -> tuple[BrokerDirectory, ...]:
+    """All data directories at or right below these paths, by broker. Raises UsageError."""
+    roots: dict[Path, None] = {}
+    for path in paths:
+        roots.update(dict.fromkeys(_find_roots(path)))
+    brokers = sorted(map(_read_broker, roots), key=lambda found: (found.broker, found.path))
+    _refuse_mixtures(brokers)
+    return tuple(brokers)
+
+
+def _find_roots(path: Path) -> Iterator[Path]:
+    """The data directories that a path means."""
+    try:
+        if not path.is_dir():
+            raise UsageError(f"{path} is not there, or no directory")
+        if _is_data_directory(path):
+            yield path.resolve()
+            return
+        below = sorted(child for child in path.iterdir() if child.is_dir())
+    except OSError:
+        yield path.resolve()  # reading it says what is wrong
+        return
+    roots = [child for child in below if _may_be_data_directory(child)]
+    if not roots:
+        raise UsageError(
+            f"{path} is no data directory of a broker, and holds none: {META} is in neither it"
+            " nor a directory right below"
+        )
+    yield from (root.resolve() for root in roots)
+
+
+def _is_data_directory(path: Path) -> bool:
+    """Whether a broker used it, also if somebody took its `meta.properties` away."""
+    return not {META, _LOCK, _CLEAN_SHUTDOWN}.isdisjoint(os.listdir(path))
+
+
+def _may_be_data_directory(path: Path) -> bool:
+    try:
+        return _is_data_directory(path)
+    except OSError:
+        return path.name != "lost+found"  # every file system has one
+
+
+def _refuse_mixtures(brokers: Sequence[BrokerDirectory]) -> None:
+    seen: dict[int, BrokerDirectory] = {}
+    known = [found for found in brokers if found.broker != UNKNOWN_BROKER]
+    for found in known:
+        other = seen.setdefault(found.broker, found)
+        if other is not found:
+            raise UsageError(
+                f"{other.path} and {found.path} are both of broker {found.broker}"
+                f" (clusters {other.cluster_id} and {found.cluster_id}): audit one of them"
+            )
+        if found.cluster_id != known[0].cluster_id:
+            raise UsageError(
+                f"{known[0].path} is of cluster {known[0].cluster_id} and {found.path} of"
+                f" {found.cluster_id}: audit one cluster at a time"
+            )
+
+
+def _read_broker(root: Path) -> BrokerDirectory:
+    meta = read_meta(root)
+    if isinstance(meta, Unreadable):
+        return BrokerDirectory(root, UNKNOWN_BROKER, "", KILLED, (), (), (meta,))
+    state, names = KILLED, list[str]()
+    logs: list[LogDirectory] = []
+    ignored: list[str] = []
+    problems: list[Unreadable] = []
+    try:
+        names = sorted(os.listdir(root))
+        state = _read_state(root)
+    except OSError as error:
+        problems.append(Unreadable(root, explain(error)))
+    for name in names:
+        path, replica = root / name, _parse_log_name(meta.broker, name)
+        log = None if replica is None or os.path.isfile(path) else _read_log(replica, path, state)
+        if isinstance(log, LogDirectory):
+            logs.append(log)
+        elif isinstance(log, Unreadable):
+            problems.append(log)
+        elif os.path.isdir(path) or replica is not None:
+            ignored.append(name.encode(errors="backslashreplace").decode())
+    return BrokerDirectory(
+        *(root, meta.broker, meta.cluster_id, state),
+        *(tuple(logs), tuple(ignored), tuple(problems)),
+    )
+
+
+def _read_state(root: Path) -> str:
+    """How the broker was left; nobody is kept from the lock for longer than the question takes."""
+    try:
+        descriptor = os.open(root / _LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        pass
+    else:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return LIVE
+        finally:
+            os.close(descriptor)
+    return STOPPED if (root / _CLEAN_SHUTDOWN).exists() else KILLED
+
+
+def _parse_log_name(broker: int, name: str) -> Replica | None:
+    found = _LOG_NAME.fullmatch(name)
+    if found is None or int(found[2]) > _NODE_MAX:
+        return None
+    return Replica(broker, found[1], int(found[2]))
+
+
+def _read_log(replica: Replica, path: Path, state: str) -> LogDirectory | Unreadable | None:
+    """The log in a directory that has a log's name; None if nothing in it is of a log."""
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        return Unreadable(path, explain(error))
+    bases = [
+        base_offset
+        for name in names
+        if name.endswith(".log")
+        and (base_offset := parse_offset_name(name.removesuffix(".log"))) is not None
+    ]
+    if not bases and _LOG_FILES.isdisjoint(names):
+        return None
+    segments = tuple(
+        _list_segment(path, base_offset, base_offset < bases[-1] or state == STOPPED)
+        for base_offset in bases
+    )
+    problems = [*_find_odd_names(replica, names, bases)]
+    topic_id = read_topic_id(path)
+    if isinstance(topic_id, Unreadable):
+        detail = f"{topic_id.path.name}: {topic_id.reason}"
+        problems.append(Finding("checkpoint", Severity.WARNING, **replica.columns, detail=detail))
+        topic_id = ""
+    return LogDirectory(*replica, path, topic_id, segments, tuple(problems))
+
+
+def _list_segment(directory: Path, base_offset: int, is_indexed: bool) -> SegmentFile:
+    path = directory / f"{base_offset:020}.log"
+    try:
+        size = path.stat().st_size
+    except OSError:
+        size = 0  # reading it says what is wrong
+    return SegmentFile(path, base_offset, size, is_indexed)
+
+
+def _find_odd_names(
+    replica: Replica, names: Iterable[str], bases: Sequence[int]
+) -> Iterator[Finding]:
+    """Files that are no part of the log, and bytes that the broker itself found damaged."""
+    foreign = []
+    for name in names:
+        stem, _, suffix = name.partition(".")
+        offset = parse_offset_name(stem)
+        if offset is not None and suffix.startswith("damaged"):
+            detail = f"{name}: the broker found damage here and put aside what it could not read"
+            yield Finding("crc", Severity.INFO, **replica.columns, offset=offset, detail=detail)
+        elif offset is not None and suffix in _INDEXES and offset not in bases:
+            detail = f"{name}: an index without its segment"
+            yield Finding("index", Severity.INFO, **replica.columns, segment=offset, detail=detail)
+        elif not (
+            name in _LOG_FILES
+            or name.endswith(_ON_THEIR_WAY)
+            or (offset is not None and suffix in _SUFFIXES)
+        ):
+            foreign.append(name)
+    if foreign:
+        named = ", ".join(map(repr, foreign[:_NAMED_MAX]))
+        detail = f"{len(foreign)} files are no part of a log: {named}"
+        yield Finding("segment-name", Severity.INFO, **replica.columns, detail=detail)

@@ -1,0 +1,160 @@
+"""The index files of one segment, each entry held against the batches of the segment.
+
+An entry of `.index` names the last offset of a batch and the position where that batch begins. An
+entry (t, o) of `.timeindex` says that up to offset o no record is newer than t: t is the largest
+timestamp of the batch that ends with o, and of all before it. In both, entries grow strictly.
+
+A time index is complete only if its last entry is the newest batch, for a reader who asks by time
+passes over the whole segment by it. An offset index may be as sparse as it likes. So an offset
+index that lost its last entries is right, and a time index that did is not.
+
+Both are written when a segment is sealed or its broker stops cleanly; before that their files may
+be missing or stale, and nobody relies on them. Only then are they judged (`is_indexed`).
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from minibroker.audit.files.checkpoints import explain
+from minibroker.audit.files.directories import Replica, SegmentFile
+from minibroker.audit.files.segments import Located, locate_batches, open_file
+from minibroker.audit.model import INDEX_ENTRIES
+from minibroker.protocol.constants import NO_TIMESTAMP
+
+INDEX: Final = "index"
+TIME_INDEX: Final = "timeindex"
+
+_ENTRY: Final = {
+    INDEX: np.dtype([("offset", ">u4"), ("position", ">u4")]),
+    TIME_INDEX: np.dtype([("timestamp", ">i8"), ("offset", ">u4")]),
+}
+_Numbers = NDArray[np.int64]
+
+
+def check_indexes(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
+    """The rows of INDEX_ENTRIES for one segment; none if it is not `is_indexed`.
+
+    A segment that cannot be read says so in BATCHES; nothing of its indexes can be said then.
+    """
+    rows: list[pa.RecordBatch] = []
+    if segment.is_indexed:
+        try:
+            batches = locate_batches(segment)
+        except OSError:
+            pass
+        else:
+            rows = [*_check(replica, segment, INDEX, batches)]
+            rows += _check(replica, segment, TIME_INDEX, batches)
+    return pa.concat_batches(rows or [_row(replica, segment, INDEX).slice(1)])
+
+
+def _check(
+    replica: Replica, segment: SegmentFile, kind: str, batches: Located
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one file."""
+    entry = _ENTRY[kind]
+    whole = len(batches.position) * entry.itemsize  # a batch has at most one entry
+    try:
+        data = _read(segment.path.with_suffix(f".{kind}"), whole + 1)
+    except FileNotFoundError:
+        yield _row(replica, segment, kind, problem="missing")
+        return
+    except OSError as error:
+        yield _row(replica, segment, kind, problem=explain(error))
+        return
+    whole = min(whole, len(data) - len(data) % entry.itemsize)
+    fields = np.frombuffer(data[:whole], entry)
+    offsets = segment.base_offset + fields["offset"].astype(np.int64)
+    columns: dict[str, object] = {"offset": offsets, "entry": np.arange(len(fields), dtype="i4")}
+    if kind == INDEX:
+        columns["position"] = positions = fields["position"].astype(np.int64)
+        problems = _judge_positions(offsets, positions, batches)
+    else:
+        columns["timestamp"] = timestamps = fields["timestamp"].astype(np.int64)
+        problems = _judge_timestamps(offsets, timestamps, batches)
+    yield _rows(replica, segment, kind, len(fields), {**columns, "problem": problems})
+    if len(data) > whole:
+        yield _row(
+            replica, segment, kind, problem=f"bytes behind the last of {len(fields)} entries"
+        )
+    elif kind == TIME_INDEX and not any(problems):
+        newest = batches.max_timestamp.max(initial=NO_TIMESTAMP)
+        if newest > (timestamps[-1] if len(timestamps) else NO_TIMESTAMP):
+            problem = f"it ends before the newest batch, which is of {newest}"
+            yield _row(replica, segment, kind, problem=problem)
+
+
+def _read(path: Path, size_max: int) -> bytes:
+    """The first bytes of a file."""
+    with open_file(path) as descriptor:
+        return os.pread(descriptor, size_max, 0)
+
+
+def _judge_positions(offsets: _Numbers, positions: _Numbers, batches: Located) -> list[str | None]:
+    """What is wrong with each entry of an offset index; None for a right one."""
+    problems: list[str | None] = [None] * len(offsets)
+    at, is_there = _look_up(batches.position, positions)
+    for entry in np.flatnonzero(~is_there):
+        problems[entry] = f"no batch begins at {positions[entry]}"
+    ends = batches.last_offset[at]
+    for entry in np.flatnonzero(is_there & (ends != offsets)):
+        problems[entry] = f"the batch there ends with offset {ends[entry]}"
+    _judge_order(problems, positions)
+    return problems
+
+
+def _judge_timestamps(
+    offsets: _Numbers, timestamps: _Numbers, batches: Located
+) -> list[str | None]:
+    """What is wrong with each entry of a time index; None for a right one."""
+    problems: list[str | None] = [None] * len(offsets)
+    order = np.argsort(batches.last_offset, kind="stable")
+    found, is_there = _look_up(batches.last_offset[order], offsets)
+    for entry in np.flatnonzero(~is_there):
+        problems[entry] = f"no batch ends with offset {offsets[entry]}"
+    at = order[found]
+    newest = batches.max_timestamp[at]
+    for entry in np.flatnonzero(is_there & (newest != timestamps)):
+        problems[entry] = f"the newest record of that batch is of {newest[entry]}"
+    newest_before = np.maximum.accumulate(batches.max_timestamp)[at]
+    for entry in np.flatnonzero(is_there & (newest == timestamps) & (newest_before > newest)):
+        problems[entry] = f"a record before that is newer, of {newest_before[entry]}"
+    _judge_order(problems, timestamps)
+    return problems
+
+
+def _look_up(sorted_values: _Numbers, wanted: _Numbers) -> tuple[_Numbers, NDArray[np.bool_]]:
+    """Where each wanted value is, and whether it is there; any place for one that is not."""
+    at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
+    return at, sorted_values[at] == wanted
+
+
+def _judge_order(problems: list[str | None], values: _Numbers) -> None:
+    """Entries that are right must grow."""
+    right = np.array([entry for entry, problem in enumerate(problems) if problem is None], int)
+    for entry in right[1:][np.diff(values[right]) <= 0]:
+        problems[entry] = "not above the entry before it"
+
+
+def _row(replica: Replica, segment: SegmentFile, kind: str, **columns: object) -> pa.RecordBatch:
+    """What is to be said of a file as a whole."""
+    return _rows(replica, segment, kind, 1, {k: [v] for k, v in columns.items()})
+
+
+def _rows(
+    replica: Replica, segment: SegmentFile, kind: str, count: int, columns: dict[str, Any]
+) -> pa.RecordBatch:
+    fixed = {**replica.columns, "segment": segment.base_offset, "kind": kind}
+    arrays = [
+        pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.repeat(pa.scalar(fixed.get(field.name), field.type), count)
+        for field in INDEX_ENTRIES
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=INDEX_ENTRIES)

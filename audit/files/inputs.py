@@ -1,0 +1,233 @@
+"""What the driver reads by itself before Spark is asked: the small files of each broker.
+
+A run over a live cluster is an ordered walk, and the order is what makes it right: first the high
+watermarks, then who is in sync (the metadata), then the sizes of the segments. Each replica that
+is in sync by the second holds all that lies below the first, and still does when the third is read.
+On stopped brokers nothing changes, and the same order does no harm.
+
+What cannot be read becomes a finding of the check `checkpoint` if the broker makes such a file
+anew, and else a reason why something is not judged. Nothing here raises for what lies on a disk.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from minibroker.audit.files.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    Snapshot,
+    Unreadable,
+    parse_offset_name,
+    read_epoch_starts,
+    read_offsets,
+    read_snapshots,
+)
+from minibroker.audit.files.cluster import Cluster
+from minibroker.audit.files.directories import (
+    LIVE,
+    STOPPED,
+    BrokerDirectory,
+    LogDirectory,
+    UsageError,
+    find_brokers,
+)
+from minibroker.audit.model import Finding, Severity
+from minibroker.audit.summary import Unjudged
+from minibroker.protocol.types import TopicPartition
+
+Offsets = Mapping[TopicPartition, int]
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """The three files of offsets in a data directory, empty where one cannot be read; but it makes
+    a difference whether the log starts are unknown, which is None, or are all 0."""
+
+    high_watermarks: Offsets
+    recovery_points: Offsets
+    log_starts: Offsets | None
+
+    def log_start(self, name: TopicPartition) -> int | None:
+        """A log that a readable file does not name starts at 0."""
+        return None if self.log_starts is None else self.log_starts.get(name, 0)
+
+    def without(self, names: Collection[TopicPartition]) -> "Checkpoints":
+        """The same without what it says of how far these logs go."""
+        high_watermarks, recovery_points = (
+            {name: offset for name, offset in file.items() if name not in names}
+            for file in (self.high_watermarks, self.recovery_points)
+        )
+        return replace(self, high_watermarks=high_watermarks, recovery_points=recovery_points)
+
+
+@dataclass(slots=True)
+class Inputs:
+    """All that is small. `findings`, `notes` and `unjudged` are what reading it brought to light.
+
+    `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS.
+    """
+
+    brokers: tuple[BrokerDirectory, ...]
+    cluster: Cluster | None
+    checkpoints: dict[int, Checkpoints]
+    epoch_starts: list[Row] = field(default_factory=list)
+    producers: list[Row] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    unjudged: list[Unjudged] = field(default_factory=list)
+
+    @property
+    def logs(self) -> Iterator[LogDirectory]:
+        """All logs, by broker."""
+        return (log for broker in self.brokers for log in broker.logs)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether any broker runs."""
+        return any(broker.state == LIVE for broker in self.brokers)
+
+
+def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None]) -> Inputs:
+    """Walk over everything small, in the order that the header explains. Raises UsageError."""
+    findings: list[Finding] = []
+    checkpoints = {
+        broker.broker: _read_checkpoints(broker, findings) for broker in find_brokers(paths)
+    }
+    cluster = read_cluster()
+    brokers = find_brokers(paths)
+    if cluster is not None:
+        _refuse_others(brokers, cluster)
+    inputs = Inputs(brokers, cluster, checkpoints, findings=findings)
+    for broker in brokers:
+        inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
+    _name_unknown_logs(inputs)
+    _drop_foreign_logs(inputs)
+    for log in inputs.logs:
+        inputs.findings += log.problems
+        _read_log(log, inputs)
+    return inputs
+
+
+def _refuse_others(brokers: Iterable[BrokerDirectory], cluster: Cluster) -> None:
+    for broker in brokers:
+        if broker.cluster_id not in ("", cluster.cluster_id):
+            raise UsageError(
+                f"the metadata are of cluster {cluster.cluster_id}, and {broker.path} is of"
+                f" {broker.cluster_id}"
+            )
+
+
+def _not_read(broker: BrokerDirectory, problem: Unreadable) -> Unjudged:
+    reason = f"{problem.path} cannot be read: {problem.reason}"
+    return Unjudged(reason, holds_back=True, broker=broker.broker)
+
+
+def _read_checkpoints(broker: BrokerDirectory, findings: list[Finding]) -> Checkpoints:
+    return Checkpoints(
+        _read_offsets(broker, HIGH_WATERMARKS, findings) or {},
+        _read_offsets(broker, RECOVERY_POINTS, findings) or {},
+        _read_offsets(broker, LOG_STARTS, findings),
+    )
+
+
+def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -> Offsets | None:
+    read = read_offsets(broker.path / name)
+    if not isinstance(read, Unreadable):
+        return read
+    # A broker writes them by a timer, and all of them when it stops in order.
+    if not read.is_missing or broker.state == STOPPED:
+        detail = f"{name}: {read.reason}"
+        found = Finding("checkpoint", Severity.WARNING, broker=broker.broker, detail=detail)
+        findings.append(found)
+    return None
+
+
+def _read_log(log: LogDirectory, inputs: Inputs) -> None:
+    """The epoch checkpoint and the snapshots of one log."""
+    starts = read_epoch_starts(log.path)
+    if isinstance(starts, Unreadable):
+        if not starts.is_missing:
+            inputs.findings.append(_unreadable(log, "epoch-checkpoint", starts))
+    else:
+        inputs.epoch_starts += ((*log.replica, epoch, start) for epoch, start in starts)
+    for snapshot in read_snapshots(log.path):
+        if isinstance(snapshot, Unreadable):
+            inputs.findings.append(_unreadable(log, "snapshot", snapshot))
+        else:
+            inputs.producers += _producer_rows(log, snapshot)
+
+
+def _unreadable(log: LogDirectory, check: str, problem: Unreadable) -> Finding:
+    detail = f"{problem.path.name}: {problem.reason}"
+    segment = parse_offset_name(problem.path.stem)  # of a snapshot, its offset
+    return Finding(check, Severity.WARNING, *_place(log), segment=segment, detail=detail)
+
+
+def _place(log: LogDirectory) -> tuple[str, int, int]:
+    return log.topic, log.partition, log.broker
+
+
+def _producer_rows(log: LogDirectory, snapshot: Snapshot) -> Iterator[Row]:
+    for producer in snapshot.producers:
+        yield (*log.replica, snapshot.offset, *producer)
+
+
+def _drop_foreign_logs(inputs: Inputs) -> None:
+    """Leave out logs that are of another topic than the one that has their name today, and what
+    the checkpoints say of them, which is by name.
+
+    Which topic that is the metadata say; without them, most of the logs of that name.
+    """
+    topic_ids = inputs.cluster.topic_ids if inputs.cluster else _most_common_ids(inputs.logs)
+    kept = []
+    for broker in inputs.brokers:
+        foreign = [log for log in broker.logs if log.topic_id not in ("", topic_ids.get(log.topic))]
+        for log in foreign:
+            _tell_foreign(log, inputs)
+        names = {TopicPartition(log.topic, log.partition) for log in foreign}
+        inputs.checkpoints[broker.broker] = inputs.checkpoints[broker.broker].without(names)
+        logs = tuple(log for log in broker.logs if log not in foreign)
+        kept.append(replace(broker, logs=logs))
+    inputs.brokers = tuple(kept)
+
+
+def _tell_foreign(log: LogDirectory, inputs: Inputs) -> None:
+    if inputs.cluster is None:
+        inputs.notes.append(f"{log.path} is of another topic than most logs of that name")
+    elif log.topic_id in inputs.cluster.deleted_ids:
+        inputs.notes.append(f"{log.path} is of a topic that was deleted")
+    else:
+        reason = f"the metadata do not know its topic ({log.topic_id}), and may be older than it"
+        unjudged = Unjudged(reason, True, log.topic, log.partition, log.broker)
+        inputs.unjudged.append(unjudged)
+
+
+def _most_common_ids(logs: Iterable[LogDirectory]) -> dict[str, str]:
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for log in logs:
+        if log.topic_id:
+            counts[log.topic][log.topic_id] += 1
+    return {topic: found.most_common(1)[0][0] for topic, found in counts.items()}
+
+
+def _name_unknown_logs(inputs: Inputs) -> None:
+    """Say what checkpoints name and is not there."""
+    for broker in inputs.brokers:
+        if broker.state != STOPPED:
+            continue
+        there = {TopicPartition(log.topic, log.partition) for log in broker.logs}
+        for name in sorted(inputs.checkpoints[broker.broker].high_watermarks.keys() - there):
+            inputs.findings.append(
+                Finding(
+                    "checkpoint",
+                    Severity.WARNING,
+                    name.topic,
+                    name.partition,
+                    broker.broker,
+                    detail=f"{HIGH_WATERMARKS} names this log, and it is not there",
+                )
+            )

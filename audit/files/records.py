@@ -1,0 +1,128 @@
+"""The records of a segment, decoded: a row for each record of each batch whose CRC is right.
+
+What is decoded is bounded: about `ROWS_MAX` rows or `BYTES_MAX` bytes go into one table, and a
+batch is in memory as a whole only while it is read. Left out are batches that are damaged, those
+whose records cannot be read although the CRC is right (a broker stores what a producer sent and
+does not look into it), and control batches, which hold no records of users.
+"""
+
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minibroker.audit.files.directories import Replica, SegmentFile
+from minibroker.audit.files.segments import open_file, scan_segment
+from minibroker.audit.model import RECORDS
+from minibroker.protocol.records.batch import CONTROL, InvalidBatch, read_header
+from minibroker.protocol.records.columns import Columns, Headers, decode_columns
+from minibroker.protocol.records.compression import NONE
+
+ROWS_MAX: Final = 65536
+BYTES_MAX: Final = 16 << 20
+OFFSET_END: Final = 1 << 63
+
+
+def read_records(
+    replica: Replica, segment: SegmentFile, start: int = 0, end: int = OFFSET_END
+) -> Iterator[pa.RecordBatch]:
+    """The rows of RECORDS for one file, of the offsets from `start` to below `end`.
+
+    A file that cannot be read, or goes while it is read, has no more rows: `scan_segment` says so.
+    """
+    rows = _Rows(replica)
+    try:
+        with open_file(segment.path) as descriptor:
+            for position, size in _find_batches(replica, segment, start, end):
+                rows.add(os.pread(descriptor, size, position), start, end)
+                if rows.count >= ROWS_MAX or rows.bytes >= BYTES_MAX:
+                    yield rows.take()
+    except OSError:
+        pass
+    if rows.count:
+        yield rows.take()
+
+
+def _find_batches(
+    replica: Replica, segment: SegmentFile, start: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """Position and size of the batches that have to be decoded."""
+    names = ["position", "size", "attributes", "base_offset", "last_offset"]
+    for table in scan_segment(replica, segment):
+        is_right = pc.equal(table["crc_stored"], table["crc_computed"])  # null where torn
+        batches = table.select(names).filter(is_right).columns
+        for position, size, attributes, base_offset, last_offset in zip(
+            *(column.to_pylist() for column in batches), strict=True
+        ):
+            if base_offset < end and last_offset >= start and not attributes & CONTROL:
+                yield position, size
+
+
+class _Rows:
+    """Records on their way into a table. `bytes` is about what they take."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._begin()
+
+    def _begin(self) -> None:
+        self.bytes = 0
+        self._columns: list[list[Any]] = [[] for _ in Columns._fields]
+
+    @property
+    def count(self) -> int:
+        """How many records wait to be taken."""
+        return len(self._columns[0])
+
+    def add(self, batch: bytes, start: int, end: int) -> None:
+        """Decode a batch and collect its records of these offsets; nothing if it is unreadable."""
+        try:
+            header = read_header(batch)
+            columns = decode_columns(batch, header)
+        except (InvalidBatch, struct.error):  # the latter: it was cut since it was scanned
+            return
+        times = columns.timestamps or [0]
+        if min(times) < -OFFSET_END or max(header.last_offset, max(times)) >= OFFSET_END:
+            return  # nor what 64 bits do not hold
+        self.bytes += header.size if header.compression == NONE else _count_bytes(columns)
+        first, behind = (bisect_left(columns.offsets, offset) for offset in (start, end))
+        wanted: Sequence[Sequence[Any]] = columns
+        for collected, column in zip(self._columns, wanted, strict=True):
+            collected.extend(column[first:behind])
+
+    def take(self) -> pa.RecordBatch:
+        """The table of what was collected, and begin anew."""
+        columns, count = self._columns, self.count
+        self._begin()
+        fixed = [
+            pa.repeat(pa.scalar(value, kind), count)
+            for value, kind in zip(self._replica, RECORDS.types, strict=False)
+        ]
+        read = [
+            pa.array(column, kind)
+            for column, kind in zip(columns[:4], RECORDS.types[3:], strict=False)
+        ]
+        return pa.RecordBatch.from_arrays([*fixed, *read, _to_headers(columns[-1])], schema=RECORDS)
+
+
+def _count_bytes(columns: Columns) -> int:
+    return sum(len(field) for column in (columns.keys, columns.values) for field in column if field)
+
+
+def _to_headers(rows: Sequence[Headers]) -> pa.Array:
+    """The column of headers: nearly always there are none."""
+    flat = [header for headers in rows for header in headers]
+    names, contents = zip(*flat, strict=True) if flat else ((), ())
+    kind = RECORDS.field("headers").type
+    pairs = [
+        pa.array(column, field.type)
+        for column, field in zip((names, contents), kind.value_type, strict=True)
+    ]
+    ends = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+    structs = pa.StructArray.from_arrays(pairs, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(ends, structs, type=kind)

@@ -1,0 +1,217 @@
+"""Reading topics over the network: what a Spark task does, and the batch source.
+
+A task reads one range of offsets of one partition, [start, end), with a consumer of its own, and
+yields a poll's records as one Arrow batch. It ends when the consumer's position reaches the end,
+which may be behind the last record: compaction leaves offsets without one. Whatever ends the
+iterator, a query that wants no more rows too, closes the consumer: it lives in the `with` of the
+generator.
+
+A range that the log does not hold any more is never passed over in silence. By default the task
+fails and says what is missing; with `failOnDataLoss=false` it reads what is left of it. A broker
+that does not answer is waited for as long as the client's `default.api.timeout.ms` says, counted
+from the last progress.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from minibroker.audit.model import RECORDS
+from minibroker.audit.network.options import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    ReadOptions,
+    pieces,
+    spread,
+)
+from minibroker.client.blocking import Consumer
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.types import TopicPartition
+
+# The columns of RECORDS without the broker; a time is a timestamp, as watermarks and windows want.
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+ARROW_SCHEMA: Final = pa.schema(
+    [
+        pa.field("timestamp", TIMESTAMP) if field.name == "timestamp" else field
+        for field in RECORDS
+        if field.name != "broker"
+    ]
+)
+SCHEMA: Final[StructType] = from_arrow_schema(ARROW_SCHEMA)
+MILLISECONDS_MAX: Final = (2**63 - 1) // 1000  # of a timestamp in Spark
+
+# A consumer's patience where the user has set none, and how long one look at it takes.
+PATIENCE_MS: Final = 60_000
+LOOK_MS: Final = 500
+
+GONE: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+log = logging.getLogger("minibroker.audit")
+
+
+class DataLoss(Exception):
+    """Records that were to be read are gone; the text says which, and what can be done."""
+
+
+class ReadTimeout(Exception):
+    """No progress within default.api.timeout.ms."""
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """What one task reads; `start` may be EARLIEST."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def name(self) -> TopicPartition:
+        """The partition of the topic."""
+        return TopicPartition(self.topic, self.partition)
+
+
+def plan_ranges(start: Offsets, end: Offsets, split: int) -> list[Range]:
+    """A task for each partition that has something to read, or `split` of them or more."""
+    sizes = {name: max(0, end[name] - max(0, start[name])) for name in end}
+    total = sum(sizes.values())
+    ranges = []
+    for name, size in sizes.items():
+        count = pieces(size, total, split)
+        first = max(0, start[name])
+        cuts = [first + size * at // count for at in range(count)]
+        if cuts and start[name] == EARLIEST:
+            cuts[0] = EARLIEST
+        ranges += [
+            Range(*name, low, high) for low, high in zip(cuts, [*cuts[1:], end[name]], strict=False)
+        ]
+    return ranges
+
+
+def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """The records of a range, as ARROW_SCHEMA. Raises DataLoss, ReadTimeout and client errors."""
+    name = wanted.name
+    with Consumer(options.client) as consumer:
+        if name not in existing(consumer, options, [wanted.topic]):
+            report_loss(options, f"{name} does not exist (any more)")
+            return
+        consumer.assign([name])
+        position, end = _bounds(consumer, options, wanted)
+        consumer.seek(name, position)
+        looks_left = looks = _patience_ms(options) // LOOK_MS + 1
+        while position < end:
+            records = consumer.poll(LOOK_MS / 1000)
+            if records and records[-1].offset >= end:
+                records = [record for record in records if record.offset < end]
+            if records:
+                columns = zip(*records, strict=True)
+                yield _to_arrow(list(columns))
+            before, position = position, consumer.position(name) or position
+            looks_left = looks if position != before else looks_left - 1
+            if not looks_left:
+                raise ReadTimeout(
+                    f"nothing of {name} at offset {position}, to be read to {end}, came within"
+                    f" default.api.timeout.ms ({_patience_ms(options)})"
+                )
+
+
+def _patience_ms(options: ReadOptions) -> int:
+    return int(options.client.get("default.api.timeout.ms", PATIENCE_MS))
+
+
+def _bounds(consumer: Consumer, options: ReadOptions, wanted: Range) -> tuple[int, int]:
+    """Start and end of what can be read of a range."""
+    name = wanted.name
+    log_start = consumer.beginning_offsets(name)[name]
+    log_end = consumer.end_offsets(name)[name]
+    start = log_start if wanted.start == EARLIEST else wanted.start
+    if start < log_start:
+        report_loss(
+            options, f"{name} was to be read from offset {start} on, but begins at {log_start}"
+        )
+    if wanted.end > log_end:
+        report_loss(
+            options, f"{name} was to be read up to offset {wanted.end}, but ends at {log_end}"
+        )
+    return max(start, log_start), min(wanted.end, log_end)
+
+
+def existing(
+    consumer: Consumer, options: ReadOptions, topics: Iterable[str]
+) -> list[TopicPartition]:
+    """The partitions of the topics; one that is no more is a loss."""
+    names: list[TopicPartition] = []
+    for topic in topics:
+        try:
+            names += consumer.assign_topics(topic)
+        except BrokerError as error:
+            if error.code != GONE:
+                raise
+            report_loss(options, f"topic {topic!r} does not exist (any more)")
+    return names
+
+
+def report_loss(options: ReadOptions, what: str) -> None:
+    """Fail, unless the user said that the rest is enough."""
+    if options.fails_on_data_loss:
+        raise DataLoss(f"{what}; to go on without what is gone, set failOnDataLoss to false")
+    log.warning("%s; going on, as failOnDataLoss is false", what)
+
+
+def _to_arrow(columns: Sequence[Sequence[object]]) -> pa.RecordBatch:
+    """One batch; a time that a timestamp cannot hold, or that was not set (-1), is null."""
+    arrays = [
+        _to_timestamps(column) if field.name == "timestamp" else pa.array(column, field.type)
+        for field, column in zip(ARROW_SCHEMA, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def _to_timestamps(times_ms: Sequence[object]) -> pa.Array:
+    times = numpy.array(times_ms, numpy.int64)
+    is_null = (times < 0) | (times > MILLISECONDS_MAX)
+    microseconds = numpy.where(is_null, 0, times) * 1000
+    return pa.array(microseconds, pa.int64(), mask=is_null).cast(TIMESTAMP)
+
+
+class BatchReader(DataSourceReader):
+    """`spark.read`: the offsets are fixed when the query is planned."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        options = self._options
+        with Consumer(options.client) as consumer:
+            names = consumer.assign_topics(*options.topics)
+            start = spread("startingOffsets", options.starting, names)
+            end = spread("endingOffsets", options.ending, names)
+            if EARLIEST in start.values():
+                begins = consumer.beginning_offsets(*names)
+                start = {name: begins[name] if start[name] < 0 else start[name] for name in names}
+            if LATEST in end.values():
+                ends = consumer.end_offsets(*names)
+                end = {name: ends[name] if end[name] < 0 else end[name] for name in names}
+        for name in names:
+            if start[name] > end[name]:
+                raise ValueError(
+                    f"{name} is to be read from offset {start[name]} to {end[name]}, which is"
+                    " before it"
+                )
+        return plan_ranges(start, end, options.split)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task."""
+        if isinstance(partition, Range):  # with nothing to read, Spark makes up a task
+            yield from read_range(self._options, partition)

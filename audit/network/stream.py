@@ -1,0 +1,137 @@
+"""Reading topics over the network as a stream.
+
+Spark keeps the progress: before a micro-batch runs, it writes its end into the checkpoint, and
+after a crash it runs the same batch again, between the same offsets. So `commit` has nothing to
+do, and a sink that is exactly once gets each record once.
+
+That holds for the first batch only if its start, which Spark does not write down but asks for
+again, is the same after the crash. So `initialOffset` resolves nothing: it tells EARLIEST or
+LATEST of each partition as the options do. A first batch that begins at LATEST is empty, it only
+fixes where the second one begins.
+
+A partition that a batch's start does not name was made later and is read from its beginning. It
+is seen when the client next looks for it, `metadata.max.age.ms` later at most.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from minibroker.audit.network.options import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    ReadOptions,
+    from_json,
+    limited,
+    spread,
+    to_json,
+)
+from minibroker.audit.network.source import (
+    GONE,
+    Range,
+    existing,
+    plan_ranges,
+    read_range,
+    report_loss,
+)
+from minibroker.client.blocking import Consumer
+from minibroker.protocol.errors import BrokerError
+
+Json = dict[str, dict[str, int]]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`. In the driver it keeps a consumer to ask about offsets, until `stop`."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._open = ExitStack()
+        self._consumer: Consumer | None = None
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._latest: Offsets = {}  # as last heard
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
+        """Where a new query begins, unresolved."""
+        names = self._asking().assign_topics(*self._options.topics)
+        return to_json(spread("startingOffsets", self._options.starting, names))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """As `maxOffsetsPerTrigger` says."""
+        limit = self._options.limit
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that is read."""
+        self._target = self._ends()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+        """The end of the next micro-batch; equal to its start if there is nothing to read."""
+        end = self._ends() if self._target is None else self._target
+        self._latest = end
+        begin = self._resolve(from_json(start), end)
+        for name, offset in begin.items():
+            if end[name] < offset:
+                report_loss(
+                    self._options, f"{name} was read up to offset {offset}, but ends at {end[name]}"
+                )
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_json(end)
+
+    def reportLatestOffset(self) -> Json | None:  # noqa: N802
+        """For the query's progress."""
+        return to_json(self._latest) or None
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch."""
+        until = from_json(end)
+        return plan_ranges(self._resolve(from_json(start), until), until, self._options.split)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task."""
+        assert isinstance(partition, Range)
+        return read_range(self._options, partition)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        self._consumer = None
+        self._open.close()
+
+    def _asking(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = self._open.enter_context(Consumer(self._options.client))
+        return self._consumer
+
+    def _ends(self) -> Offsets:
+        """The ends of all partitions of the topics that are there."""
+        try:
+            return self._ask_ends()
+        except BrokerError as error:
+            if error.code != GONE:
+                raise
+            return self._ask_ends()  # deleted under way; now the client knows it
+
+    def _ask_ends(self) -> Offsets:
+        names = existing(self._asking(), self._options, self._options.topics)
+        return self._asking().end_offsets(*names) if names else {}
+
+    def _resolve(self, begin: Offsets, end: Offsets) -> Offsets:
+        """Where a batch begins that ends at `end`: see the head of this module."""
+        start = {name: begin.get(name, EARLIEST) for name in end}
+        start |= {name: end[name] for name in end if start[name] == LATEST}
+        if asked := {name for name in end if start[name] == EARLIEST}:
+            topics = sorted({name.topic for name in asked})
+            there = asked.intersection(existing(self._asking(), self._options, topics))
+            start |= {name: end[name] for name in asked}  # nothing, where it is no more
+            if there:
+                start |= self._asking().beginning_offsets(*there)
+        return start

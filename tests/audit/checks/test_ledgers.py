@@ -1,0 +1,218 @@
+"""The checks of ledgers, on rows that are written out: what is planted is found, and no more.
+
+Each partition is one case. Unless it says otherwise, brokers 1 and 2 are in the ISR, 3 is not, and
+all hold the values "0" to "9" at the offsets 0 to 9.
+"""
+
+import json
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from minibroker.audit.checks.ledgers import CHECKS, ledger_counts
+from minibroker.audit.files.ledger import ledger_chunks, ledger_table
+from minibroker.audit.model import Finding, Tables
+from minibroker.audit.summary import LedgerCounts
+from tests.audit.checks.rows import found_by, tables
+
+CASES = range(13)
+CLEAN, LOST, OTHER, BEHIND, ONE, TWICE, TOLD_TWICE, LIVE, GONE, NOWHERE, *REST = CASES
+UNPLACED, UNKNOWN, REPEATED = REST
+
+# (partition, broker) -> what a replica says other than the others
+FACTS: dict[tuple[int, int], dict[str, object]] = {
+    (BEHIND, 2): {"kept_end": 7},
+    (BEHIND, 3): {"log_end": 5, "kept_end": 5},
+    (UNKNOWN, 2): {"log_end": 7, "kept_end": 7},
+    **{(LIVE, broker): {"state": "live", "judged_end": 5} for broker in (1, 2, 3)},
+    **{(GONE, broker): {"log_start": 3} for broker in (1, 2)},
+    **{(UNKNOWN, broker): {"in_isr": None} for broker in (1, 3)},
+}
+FACTS[UNKNOWN, 2]["in_isr"] = None
+# (partition, broker, offset) -> the value there, None for no record
+STORED: dict[tuple[int, int, int], str | None] = {
+    (LOST, 2, 4): None,
+    (LOST, 3, 5): None,
+    (OTHER, 2, 3): "x",
+    (ONE, 1, 2): None,
+    **{(TWICE, broker, 6): "1" for broker in (1, 2, 3)},
+    **{(TWICE, broker, 7): "2" for broker in (1, 2)},
+    **{(TWICE, broker, offset): "3" for broker in (1, 2) for offset in (8, 9)},
+    **{(REPEATED, broker, 6): "1" for broker in (1, 2, 3)},
+    **{(CLEAN, broker, offset): "same" for broker in (1, 2, 3) for offset in (5, 6, 7)},
+}
+
+
+class Told:
+    """Lines of ledgers."""
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, object]] = []
+
+    def acked(self, partition: int, *offsets: int, acks: int = -1, **others: object) -> None:
+        """Records that were acknowledged, with the values that all replicas should have."""
+        self._add("producer_send_success", partition, *offsets, acks=acks, **others)
+
+    def shown(self, partition: int, *offsets: int, **others: object) -> None:
+        """The same, to a consumer."""
+        self._add("record_data", partition, *offsets, **others)
+
+    def failed(self, partition: int | None, value: str) -> None:
+        """One that was given up."""
+        self._add("producer_send_error", partition, -1, value=value)
+
+    def _add(self, name: str, partition: int | None, *offsets: int, **others: object) -> None:
+        line = {"name": name, "topic": "t", "partition": partition, "key": None}
+        self.lines += [line | {"value": str(at), "offset": at} | others for at in offsets]
+
+    def write(self, path: Path, **about: object) -> Path:
+        """As a program writes them that ends in good order."""
+        lines = [{"name": "startup_complete"} | about, *self.lines, {"name": "shutdown_complete"}]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+
+def told_clean() -> Told:
+    """What is all there."""
+    told = Told()
+    told.acked(CLEAN, 0, 1, 2, 3, 4)
+    told.acked(CLEAN, 5, 6, value="same")
+    told.acked(CLEAN, -1, value="same")
+    told.failed(CLEAN, "4")
+    told.failed(CLEAN, "never arrived")
+    told.shown(CLEAN, 0, 1, 2)
+    told.shown(CLEAN, 7, value="same")
+    polled = {"topic": "t", "partition": CLEAN, "minOffset": 0, "maxOffset": 7}
+    told.lines.append({"name": "records_consumed", "partitions": [polled]})
+    return told
+
+
+def told_faulty() -> Told:
+    """What is not, or not right, or cannot be judged."""
+    told = Told()
+    for partition in (LOST, OTHER, BEHIND):
+        told.acked(partition, *range(10))
+    told.shown(LOST, 4)
+    told.shown(LOST, 4)
+    told.shown(OTHER, 3)
+    told.shown(BEHIND, 8)
+    told.acked(ONE, 1, 2, acks=1)
+    told.acked(TWICE, 1, 2, 3)
+    told.failed(TWICE, "2")
+    told.failed(None, "3")
+    told.acked(TOLD_TWICE, 1)
+    told.shown(TOLD_TWICE, 1, value="b")
+    told.acked(LIVE, 4, 5, 6)
+    told.acked(GONE, 1, 4)
+    told.acked(NOWHERE, 0)
+    told.acked(UNPLACED, -1, -1, value="4", acks=0)
+    told.acked(UNKNOWN, 8, 12)
+    return told
+
+
+def told_by_a_producer_that_repeats_itself() -> Told:
+    """What was sent once."""
+    told = Told()
+    told.acked(REPEATED, 1)
+    return told
+
+
+EVERY, BY_1, BY_0 = (f"acknowledged with acks={acks} (L): " for acks in ("all", 1, 0))
+LACKING = "1 records without an offset are not there, by the count of equal ones"
+TWO = "2 equal records at offsets 1, 6, of which 1 were sent (L)"
+THREE = "3 equal records at offsets 3, 8, 9, of which 2 were sent (L)"
+BOTH = "told as 2 different records: acked in L; shown in L"
+SHOWN = "shown to a consumer (L): "
+EXPECTED: dict[str, list[tuple[object, ...]]] = {
+    "lost-write": [
+        (LOST, 2, 4, "error", EVERY + "no record is there"),
+        (LOST, 3, 5, "warning", EVERY + "no record is there"),
+        (OTHER, 2, 3, "error", EVERY + "another record is there"),
+        (ONE, 1, 2, "warning", BY_1 + "no record is there"),
+        *((UNPLACED, broker, None, "warning", BY_0 + LACKING) for broker in (1, 2, 3)),
+    ],
+    "unseen": [
+        (BEHIND, 2, 7, "error", EVERY + "3 records from here on lie behind the log end 7"),
+        (BEHIND, 3, 5, "warning", EVERY + "5 records from here on lie behind the log end 5"),
+        (UNKNOWN, 1, 12, "error", EVERY + "it lies behind the log end 10"),
+        (UNKNOWN, 2, 8, "warning", EVERY + "it lies behind the log end 7"),
+        (UNKNOWN, 2, 12, "error", EVERY + "it lies behind the log end 7"),
+        (UNKNOWN, 3, 12, "error", EVERY + "it lies behind the log end 10"),
+    ],
+    "duplicate": [
+        (TWICE, 1, 6, "error", TWO),
+        (TWICE, 1, 8, "error", THREE),
+        (TWICE, 2, 6, "error", TWO),
+        (TWICE, 2, 8, "error", THREE),
+        (TWICE, 3, 6, "warning", TWO),
+        *((REPEATED, broker, 6, "warning", TWO) for broker in (1, 2, 3)),
+    ],
+    "inconsistent-offsets": [(TOLD_TWICE, None, 1, "error", BOTH)],
+    "aborted-read": [
+        (LOST, 2, 4, "error", SHOWN + "no record is there"),
+        (OTHER, 2, 3, "error", SHOWN + "another record is there"),
+        (BEHIND, 2, 8, "error", SHOWN + "it lies behind the log end 7"),
+        (BEHIND, 3, 8, "warning", SHOWN + "it lies behind the log end 5"),
+        (TOLD_TWICE, 1, 1, "error", SHOWN + "another record is there"),
+        (TOLD_TWICE, 2, 1, "error", SHOWN + "another record is there"),
+        (TOLD_TWICE, 3, 1, "warning", SHOWN + "another record is there"),
+    ],
+}
+
+
+def audited(spark: SparkSession, *ledgers: Path) -> Tables:
+    """The tables of all cases, and these ledgers."""
+    replicas, records = [], []
+    for partition, broker in product(range(len(CASES)), (1, 2, 3)):
+        if partition == NOWHERE:
+            continue
+        replica = {"broker": broker, "topic": "t", "partition": partition, "in_isr": broker != 3}
+        facts = {"log_end": 10, "kept_end": 10, "judged_end": 10, "state": "killed"}
+        replica |= facts | FACTS.get((partition, broker), {})
+        replicas.append(replica)
+        for offset in range(replica["log_end"]):
+            value = STORED.get((partition, broker, offset), str(offset))
+            if value is not None:
+                records.append(replica | {"offset": offset, "value": value.encode()})
+    batches = [replica | {"segment": 0, "torn": False} for replica in replicas]
+    chunks, problems = ledger_chunks(ledgers)
+    assert not problems
+    made = tables(spark, replicas=replicas, records=records, batches=batches)
+    return replace(made, ledger=ledger_table(spark, chunks))
+
+
+def told_of(finding: Finding) -> tuple[object, ...]:
+    """What a finding says, but for names of files and lines."""
+    detail = re.sub(r"/\S+ line \d+", "L", finding.detail)
+    return finding.partition, finding.broker, finding.offset, finding.severity.value, detail
+
+
+def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Each promise that is broken is found where it is; what cannot be judged is counted."""
+    clean, faulty = told_clean().write(tmp_path / "clean"), told_faulty().write(tmp_path / "faulty")
+    with faulty.open("a") as file:
+        file.write("Segmentation fault\n")
+        file.write('{"name": "produ')
+    repeated = told_by_a_producer_that_repeats_itself()
+    repeated_ledger = repeated.write(tmp_path / "repeated", idempotence=False)
+    judged = audited(spark, clean, faulty, repeated_ledger)
+    found = {
+        name: [told_of(each) for each in found_by(check(judged))] for name, check in CHECKS.items()
+    }
+    assert found == EXPECTED
+    counts, unjudged = ledger_counts(judged)
+    assert counts == LedgerCounts(acknowledged=55, judged=51, present=42, shown=9)
+    assert [(each.partition, each.holds_back, each.records) for each in unjudged] == [
+        (None, False, 1),
+        (None, True, 1),
+        (LIVE, True, 2),
+        (GONE, True, 1),
+        (NOWHERE, True, 1),
+    ]
+    assert [each.reason.replace(str(faulty), "L") for each in unjudged[:2]] == [
+        "L: 1 lines are cut off, as by a program that was killed, the first is line 57",
+        "L: 1 lines are not what a ledger holds, the first is line 56",
+    ]

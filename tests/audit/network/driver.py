@@ -1,0 +1,79 @@
+"""A Spark driver to be killed: two streams out of one topic, into files and into another topic.
+
+    python -m tests.audit.network.driver SERVERS DIRECTORY [halt]
+
+Both read everything that is there in micro-batches, with their checkpoints in the directory. With
+`halt`, the task of the second partition in the second micro-batch stops for ever before it hands
+on a record, and says so on the FIFO `halted` in the directory. At its end the driver writes what
+the files hold to `files.json`.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from minibroker.audit.network import register
+from minibroker.audit.session import spark_session
+
+PARTITIONS = 2
+RECORDS_PER_TRIGGER = 200
+COLUMNS = "partition INT, offset BIGINT, value STRING"
+Rows = Iterator[pa.RecordBatch]
+
+
+def halting(fifo: Path, sink: str) -> Callable[[Rows], Rows]:
+    """What passes rows on, and stops for ever in the middle of the second micro-batch."""
+
+    def hand_on(batches: Rows) -> Rows:
+        for batch in batches:
+            partition, offset = (batch.column(at)[0].as_py() for at in range(2))
+            if partition == 1 and offset >= RECORDS_PER_TRIGGER // PARTITIONS:
+                with open(fifo, "w") as told:
+                    told.write(f"{sink}\n")
+                signal.pause()
+            yield batch
+
+    return hand_on
+
+
+def main(servers: str, directory: Path, does_halt: bool) -> None:
+    """Run both streams to their ends."""
+    spark = spark_session("local[4]", settings={"spark.sql.shuffle.partitions": "2"})
+    register(spark)
+    source = (
+        spark.readStream.format("minibroker")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", "in")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", RECORDS_PER_TRIGGER)
+    )
+    queries = []
+    for sink in ("files", "topic"):
+        rows = source.load().selectExpr("partition", "offset", "STRING(value) AS value")
+        if does_halt:
+            rows = rows.mapInArrow(halting(directory / "halted", sink), COLUMNS)
+        if sink == "files":
+            writer = rows.writeStream.format("json").option("path", str(directory / "files"))
+        else:
+            writer = (
+                rows.select("value", "partition")
+                .writeStream.format("minibroker")
+                .option("kafka.bootstrap.servers", servers)
+                .option("topic", "out")
+            )
+        checkpoint = str(directory / f"checkpoint-{sink}")
+        writer = writer.option("checkpointLocation", checkpoint)
+        queries.append(writer.trigger(availableNow=True).start())
+    for query in queries:
+        query.awaitTermination()
+    files = spark.read.schema(COLUMNS).json(str(directory / "files")).collect()
+    (directory / "files.json").write_text(json.dumps(files))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["halt"])

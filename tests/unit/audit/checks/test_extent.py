@@ -1,0 +1,347 @@
+"""How far a partition is judged: a table of what lies on the disks, and what that proves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import pytest
+
+from minibroker.audit import model
+from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
+from minibroker.audit.files.cluster import Assignment
+from minibroker.audit.summary import Unjudged
+from minibroker.protocol.types import TopicPartition
+from tests.unit.audit.checks.logs import log
+
+NAME = TopicPartition("t", 0)
+NOT_GIVEN = "its data directory was not given"
+UNKNOWN = "no high watermark of it is known, and so nothing was judged of its"
+
+
+def replica(broker: int, facts: LogFacts, state: str = "stopped", **said: int) -> ReplicaFacts:
+    """A log and what its broker's checkpoints say."""
+    return ReplicaFacts(broker, *NAME, state, facts, **said)
+
+
+def assignment(
+    leader: int = 1,
+    isr: Sequence[int] = (1, 2, 3),
+    epoch: int = 5,
+    unsafe: Sequence[int] = (),
+    replicas: Sequence[int] = (1, 2, 3),
+) -> Assignment:
+    return Assignment("00", leader, epoch, tuple(isr), tuple(replicas), tuple(unsafe))
+
+
+@dataclass(frozen=True)
+class Case:
+    """`kept` by broker; `unjudged` as (broker, reason, whether it holds the verdict back).
+
+    `above`: so many records lie above the high watermark of a running partition.
+    """
+
+    found: Sequence[ReplicaFacts]
+    judged_end: int
+    kept: Mapping[int, int]
+    reference: int = 1
+    assigned: Assignment | None = field(default_factory=assignment)
+    brokers: Sequence[int] = (1, 2, 3)
+    unjudged: Sequence[tuple[int | None, str, bool]] = ()
+    above: int = 0
+
+
+WHOLE = log((0, 40), (5, 100))
+OLD_TAIL = log((0, 40), (3, 60))
+CASES = {
+    "a clean stop": Case(
+        [replica(broker, WHOLE, high_watermark=100) for broker in (1, 2, 3)],
+        *(100, {1: 100, 2: 100, 3: 100}),
+    ),
+    "killed: no member lacks what was committed, the checkpoints are old": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=0),
+            replica(2, log((0, 40), (5, 98)), "killed", high_watermark=20),
+            replica(3, log((0, 40), (5, 97)), "killed"),
+        ],
+        *(97, {1: 100, 2: 98, 3: 97}),
+    ),
+    "killed: a member holds the end of an old epoch, longer than the leader's log": Case(
+        [
+            replica(1, WHOLE, "killed", high_watermark=0),
+            replica(2, log((0, 40), (3, 140)), "killed", high_watermark=0),
+            replica(3, WHOLE, "killed", high_watermark=0),
+        ],
+        *(40, {1: 100, 2: 40, 3: 100}),
+    ),
+    "killed: a member was cut further than the old epoch, whose end the leader knows": Case(
+        [
+            replica(1, log((0, 40), (3, 50), (5, 100)), "killed"),
+            replica(2, log((0, 40), (3, 60)), "killed"),
+        ],
+        *(50, {1: 100, 2: 50}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a member ends below a high watermark, which is committed all the same": Case(
+        [
+            replica(1, WHOLE, high_watermark=100),
+            replica(2, log((0, 40), (5, 90)), high_watermark=90),
+            replica(3, WHOLE, high_watermark=100),
+        ],
+        *(100, {1: 100, 2: 90, 3: 100}),
+    ),
+    "the leader ends below it: others do not cut so far, and another is compared with": Case(
+        [
+            replica(1, log((0, 40), (5, 90)), high_watermark=90),
+            replica(2, WHOLE, high_watermark=100),
+            replica(3, WHOLE, high_watermark=100),
+        ],
+        *(100, {1: 90, 2: 100, 3: 100}, 2),
+    ),
+    "a high watermark beyond its own log proves nothing of what lies above that": Case(
+        [
+            replica(1, WHOLE, high_watermark=9999),
+            replica(2, WHOLE, high_watermark=100),
+            replica(3, log((0, 40), (5, 90)), high_watermark=80),
+        ],
+        *(100, {1: 100, 2: 100, 3: 90}),
+    ),
+    "who is not in sync is not waited for": Case(
+        [
+            replica(1, WHOLE, high_watermark=50),
+            replica(2, log((0, 30)), high_watermark=30),
+            replica(3, log((0, 40), (3, 60)), high_watermark=40),
+        ],
+        *(100, {1: 100, 2: 30, 3: 40}),
+        assigned=assignment(isr=(1,)),
+    ),
+    "nobody leads: the newest epoch, then the longest, would": Case(
+        [
+            replica(1, log((0, 40), (3, 120)), "killed", high_watermark=0),
+            replica(2, log((0, 40), (4, 80)), "killed", high_watermark=0),
+            replica(3, log((0, 40), (4, 90)), "killed", high_watermark=0),
+        ],
+        *(40, {1: 40, 2: 80, 3: 90}, 3),
+        assigned=assignment(leader=-1),
+    ),
+    "nobody leads: those that may have lost their tails wait for one that has not": Case(
+        [replica(1, log((0, 20)), "killed"), replica(2, WHOLE, "killed", high_watermark=60)],
+        *(100, {1: 20, 2: 100}, 2),
+        assigned=assignment(leader=-1, isr=(1, 2), unsafe=(1,), replicas=(1, 2)),
+    ),
+    "all may have lost their tails: all count": Case(
+        [replica(1, log((0, 20)), "killed"), replica(2, log((0, 30)), "killed")],
+        *(20, {1: 20, 2: 30}, 2),
+        assigned=assignment(leader=-1, isr=(1, 2), unsafe=(1, 2), replicas=(1, 2)),
+    ),
+    "the leader is not at hand": Case(
+        [replica(2, WHOLE, "killed"), replica(3, log((0, 40), (5, 90)), "killed")],
+        *(90, {2: 100, 3: 90}, 2),
+        brokers=(2, 3),
+        unjudged=[(1, NOT_GIVEN, True)],
+    ),
+    "who is not in sync is not at hand": Case(
+        [replica(1, WHOLE), replica(2, WHOLE)],
+        *(100, {1: 100, 2: 100}),
+        assigned=assignment(isr=(1, 2)),
+        brokers=(1, 2),
+        unjudged=[(3, NOT_GIVEN, False)],
+    ),
+    "nobody is at hand": Case(
+        [],
+        *(0, {}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+        brokers=(7,),
+        unjudged=[(1, NOT_GIVEN, True), (2, NOT_GIVEN, True)],
+    ),
+    "brokers that run are judged below the high watermark": Case(
+        [
+            replica(1, WHOLE, "live", high_watermark=70),
+            replica(2, log((0, 40), (5, 95)), "live", high_watermark=65),
+            replica(3, log((0, 40), (5, 72)), "killed", high_watermark=0),
+        ],
+        *(70, {1: 100, 2: 95, 3: 72}),
+        above=30,
+    ),
+    "brokers that run and have not checkpointed yet": Case(
+        [replica(broker, WHOLE, "live", log_start=20) for broker in (1, 2, 3)],
+        *(0, {1: 100, 2: 100, 3: 100}),
+        unjudged=[(None, f"{UNKNOWN} 80 records", True)],
+        above=80,
+    ),
+    "brokers that run and have checkpointed that nothing is committed yet": Case(
+        [replica(broker, WHOLE, "live", high_watermark=0) for broker in (1, 2, 3)],
+        *(0, {1: 100, 2: 100, 3: 100}),
+        above=100,
+    ),
+    "brokers that run with empty logs": Case(
+        [replica(broker, LogFacts.empty(50), "live", log_start=50) for broker in (1, 2, 3)],
+        *(0, {1: 50, 2: 50, 3: 50}),
+    ),
+    "killed: nobody has checkpointed yet, and a member has nothing": Case(
+        [
+            replica(1, WHOLE, "killed"),
+            replica(2, WHOLE, "killed"),
+            replica(3, LogFacts.empty(), "killed"),
+        ],
+        *(0, {1: 100, 2: 100, 3: 0}),
+        unjudged=[(None, f"{UNKNOWN} 100 records", True)],
+    ),
+    "no metadata: all that are there count": Case(
+        [replica(1, OLD_TAIL), replica(2, WHOLE, high_watermark=30), replica(3, log((0, 25)))],
+        *(30, {1: 40, 2: 100, 3: 25}, 2),
+        assigned=None,
+    ),
+    "a single replica": Case(
+        [replica(1, WHOLE, "killed", high_watermark=7)],
+        *(100, {1: 100}),
+        assigned=assignment(isr=(1,), replicas=(1,)),
+        brokers=(1,),
+    ),
+    "empty logs": Case(
+        [replica(broker, LogFacts.empty(50), log_start=50) for broker in (1, 2, 3)],
+        *(50, {1: 50, 2: 50, 3: 50}),
+    ),
+    "a leader that kept nothing of an old epoch": Case(
+        [replica(1, LogFacts.empty(30), "killed"), replica(2, OLD_TAIL, "killed")],
+        *(30, {1: 30, 2: 30}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+    ),
+    "a leader whose log begins above the other's end": Case(
+        [replica(1, log((5, 200), first=150)), replica(2, OLD_TAIL)],
+        *(200, {1: 200, 2: 60}),
+        assigned=assignment(isr=(1,), replicas=(1, 2)),
+    ),
+    "a lost log below a high watermark": Case(
+        [replica(1, WHOLE, high_watermark=100), replica(3, WHOLE, high_watermark=100)],
+        *(100, {1: 100, 2: 0, 3: 100}),
+    ),
+    "the leader's log is lost, and no high watermark is known": Case(
+        [replica(2, WHOLE, "killed"), replica(3, WHOLE, "killed")],
+        *(0, {1: 0, 2: 100, 3: 100}, 2),
+        unjudged=[
+            (1, "it is in sync and its log is not there; others end at 100", True),
+            (None, f"{UNKNOWN} 100 records", True),
+        ],
+    ),
+    "a lost log of one that is not in sync": Case(
+        [replica(1, WHOLE)],
+        *(100, {1: 100, 2: 0}),
+        assigned=assignment(isr=(1,), replicas=(1, 2)),
+    ),
+    "a lost log of one that is not in sync, where not all is judged": Case(
+        [replica(1, WHOLE, "killed"), replica(2, log((0, 40), (5, 90)), "killed")],
+        *(90, {1: 100, 2: 90, 3: 0}),
+        assigned=assignment(isr=(1, 2)),
+    ),
+    "a log start above the log end": Case(
+        [replica(1, WHOLE), replica(2, WHOLE, log_start=700)],
+        *(100, {1: 100, 2: 100}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2)),
+        unjudged=[(2, "its log start, 700, lies above its log end, 100", True)],
+    ),
+    "a leader with damage of its own is compared with another": Case(
+        [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE), replica(3, WHOLE)],
+        *(100, {1: 100, 2: 100, 3: 100}, 2),
+    ),
+    "it is not compared with one that is out of sync": Case(
+        [replica(1, replace(WHOLE, is_whole=False)), replica(2, WHOLE, "killed")],
+        *(100, {1: 100, 2: 100}),
+        assigned=assignment(isr=(1,), replicas=(1, 2)),
+    ),
+    "an epoch that nobody led in, by a flipped bit in the last batch": Case(
+        [
+            replica(1, log((0, 40), (5, 99), (1 << 30, 100))),
+            replica(2, WHOLE),
+            replica(3, log((0, 40), (5, 99), (1 << 29, 100))),
+        ],
+        *(100, {1: 100, 2: 100, 3: 100}, 2),
+    ),
+    "a log that is not assigned": Case(
+        [replica(1, WHOLE), replica(9, log((0, 20)))],
+        *(100, {1: 100, 9: 20}),
+        assigned=assignment(isr=(1,), replicas=(1,)),
+        brokers=(1, 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_how_far_a_partition_is_judged(case: Case) -> None:
+    """No in-sync replica is judged beyond what it must hold, and none below what was committed."""
+    assignments = None if case.assigned is None else {NAME: case.assigned}
+    states = {each.broker: each.state for each in case.found}
+    brokers = {broker: states.get(broker, "killed") for broker in case.brokers}
+    rows, unjudged = judge(case.found, assignments, brokers)
+    assert {row.broker: row.kept_end for row in rows} == case.kept
+    assert {row.judged_end for row in rows} <= {case.judged_end}
+    assert [row.broker for row in rows if row.is_reference] == [case.reference][: len(rows)]
+    assert [each for each in unjudged if each.topic] == [
+        Unjudged(reason, holds_back, *NAME, broker) for broker, reason, holds_back in case.unjudged
+    ]
+    above = [each for each in unjudged if not each.topic]
+    assert [(each.records, each.holds_back) for each in above] == [(case.above, False)][
+        : case.above
+    ]
+
+
+def test_what_lies_above_the_high_watermarks_of_running_brokers_is_counted() -> None:
+    """One sentence for the whole cluster: it is nothing wrong, and must not be taken for judged."""
+    partitions = [
+        replace(replica(broker, facts, "live", high_watermark=90), partition=partition)
+        for partition, facts in enumerate((WHOLE, WHOLE, log((0, 90))))
+        for broker in (1, 2)
+    ]
+    _, unjudged = judge(partitions, None, {1: "live", 2: "live"})
+    reason = "above the high watermarks of 2 partitions, whose brokers run"
+    assert unjudged == [Unjudged(reason, False, records=20)]
+
+
+STOPPED_LATER: Mapping[str, tuple[ReplicaFacts, bool]] = {
+    "with all of it": (replica(2, WHOLE), True),
+    "with an end of its own, which will be cut": (replica(2, log((0, 40), (3, 140))), False),
+    "before the last records came": (replica(2, log((0, 40), (5, 90)), high_watermark=90), False),
+    "with all of it, and has lost some since": (
+        replica(2, log((0, 40), (5, 90)), high_watermark=100),
+        True,
+    ),
+    "without order": (replica(2, WHOLE, "killed", high_watermark=100), False),
+}
+
+
+@pytest.mark.parametrize(("stopped", "counts"), STOPPED_LATER.values(), ids=STOPPED_LATER)
+def test_who_stopped_in_order_counts_as_in_sync(stopped: ReplicaFacts, counts: bool) -> None:
+    """A broker leaves the ISR when it stops; what it had then it must still have."""
+    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2))}
+    rows, _ = judge([replica(1, WHOLE), stopped], assigned, {1: "stopped", 2: stopped.state})
+    assert [row.in_isr for row in rows] == [True, counts]
+    assert {row.judged_end for row in rows} == {100}
+
+
+def test_who_stopped_before_is_not_measured_by_a_log_that_was_damaged_since() -> None:
+    """The last to stop knew 150 to be committed: one that stopped at 100 had left before, also if
+    of the last one's log no more than that is left."""
+    found = [replica(1, WHOLE, high_watermark=150), replica(2, WHOLE, high_watermark=100)]
+    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2))}
+    rows, _ = judge(found, assigned, {1: "stopped", 2: "stopped"})
+    assert [row.in_isr for row in rows] == [True, False]
+
+
+def test_rows_are_those_of_the_table() -> None:
+    """A row has the table's columns in their order, and null where nothing is known."""
+    stopped = replica(1, WHOLE, high_watermark=100, log_start=3, recovery_point=90)
+    stray = replace(replica(4, LogFacts.empty()), topic="unknown")
+    compacted = replace(assignment(isr=(1, 2), unsafe=(2,), replicas=(1, 2)), is_compacted=True)
+    rows, _ = judge([stopped, stray], {NAME: compacted}, {1: "stopped", 2: "killed"})
+    assert all(list(asdict(row)) == model.REPLICAS.names for row in rows)
+    assert rows == [
+        ReplicaRow(
+            *(1, "t", 0, True, True, True, True, 3, 0, 100, 5, 100, 90, 100, 100, "stopped"),
+        ),
+        ReplicaRow(
+            *(2, "t", 0, False, False, False, True, None, None, 0, None, None, None, 0),
+            *(100, "killed"),
+        ),
+        ReplicaRow(
+            *(4, "unknown", 0, None, None, True, False, None, None, 0, None, None, None, 0),
+            *(0, "stopped"),
+        ),
+    ]

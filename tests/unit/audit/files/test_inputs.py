@@ -1,0 +1,87 @@
+"""What the driver reads by itself: whose logs are judged, and what of them is known."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibroker.audit.files.cluster import Cluster, cluster_of
+from minibroker.audit.files.directories import UsageError
+from minibroker.audit.files.inputs import Inputs, read_inputs
+from minibroker.audit.summary import Unjudged
+from minibroker.protocol.types import TopicPartition
+from tests.made_cluster import CLUSTER_ID, NODES, TOPIC, TOPIC_ID, make_cluster
+
+OTHER_ID = bytes(range(1, 17)).hex()
+NAME = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> dict[str, Any]:
+    """What the metadata say of a cluster of one partition in `tmp_path`."""
+    said: dict[str, Any] = json.loads(make_cluster(tmp_path, 1).read_text())
+    return said
+
+
+def read(root: Path, exported: dict[str, Any] | None) -> Inputs:
+    def cluster() -> Cluster | None:
+        return None if exported is None else cluster_of(exported)
+
+    return read_inputs([root], cluster)
+
+
+def test_metadata_of_another_cluster_are_refused(tmp_path: Path, exported: dict[str, Any]) -> None:
+    """They may name the same topics and brokers, and would say who is in sync of other logs."""
+    exported["cluster_id"] = "other"
+    with pytest.raises(UsageError, match=f"of cluster other.*broker-1 is of {CLUSTER_ID}"):
+        read(tmp_path, exported)
+
+
+def no_topic(exported: dict[str, Any]) -> None:
+    exported["topics"] = []
+
+
+def other_id(exported: dict[str, Any]) -> None:
+    exported["topics"][0]["id"] = OTHER_ID
+
+
+@pytest.mark.parametrize("change", [no_topic, other_id])
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_logs_of_topics_that_the_metadata_do_not_know(
+    tmp_path: Path,
+    exported: dict[str, Any],
+    change: Callable[[dict[str, Any]], None],
+    is_deleted: bool,
+) -> None:
+    """They are not judged; unless the topic is known to be deleted, the metadata may be older than
+    it, and nobody knows who should have it. What checkpoints say of them is of no other log."""
+    change(exported)
+    if is_deleted:
+        exported["tombstones"] = [{"id": TOPIC_ID.hex(), "name": TOPIC}]
+    inputs = read(tmp_path, exported)
+    assert list(inputs.logs) == []
+    assert inputs.findings == inputs.epoch_starts == []
+    assert all(not each.high_watermarks for each in inputs.checkpoints.values())
+    assert all(not each.recovery_points for each in inputs.checkpoints.values())
+    if is_deleted:
+        deleted = f"{tmp_path}/broker-1/{TOPIC}-0 is of a topic that was deleted"
+        assert (inputs.notes[0], len(inputs.notes)) == (deleted, len(NODES))
+        assert inputs.unjudged == []
+    else:
+        reason = f"the metadata do not know its topic ({TOPIC_ID.hex()}), and may be older than it"
+        assert inputs.unjudged == [Unjudged(reason, True, *NAME, node) for node in NODES]
+
+
+def test_without_metadata_most_logs_of_a_name_say_which_topic_it_is(
+    tmp_path: Path, exported: dict[str, Any]
+) -> None:
+    """The others are named and left out."""
+    path = tmp_path / "broker-2" / f"{TOPIC}-0"
+    (path / "partition.metadata").write_text("version: 0\ntopic_id: AQIDBAUGBwgJCgsMDQ4PEA\n")
+    inputs = read(tmp_path, None)
+    assert [log.broker for log in inputs.logs] == [1, 3]
+    assert inputs.notes == [f"{path} is of another topic than most logs of that name"]
+    assert inputs.findings == inputs.unjudged == []
+    assert [len(inputs.checkpoints[node].high_watermarks) for node in NODES] == [1, 0, 1]

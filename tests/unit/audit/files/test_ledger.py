@@ -1,0 +1,167 @@
+"""Reading ledgers: what their lines mean, and that nothing in them can stop an audit."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from minibroker.audit.files.ledger import ledger_chunks, ledger_rows, read_chunk
+from minibroker.audit.model import LEDGER
+from minibroker.client.chunks import ConsumerRecord
+from minibroker.client.delivery import Delivery
+from minibroker.client.ledger import ConsumerLedger, Ledger
+from minibroker.client.options import ProducerOptions
+from minibroker.protocol.records.record import encode_batch
+
+BARE = ProducerOptions(acks=1, enable_idempotence=False)
+ACKED = {"name": "producer_send_success", "topic": "t", "partition": 0, "key": None, "value": "v"}
+SHOWN = {"name": "record_data", "topic": "t", "partition": 1, "key": "k", "value": None}
+
+
+def rows_of(*lines: bytes | dict[str, object]) -> list[dict[str, object]]:
+    """The rows that lines make."""
+    raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    batches = ledger_rows("L", raw)
+    assert all(batch.schema == LEDGER for batch in batches)
+    return pa.Table.from_batches(batches, LEDGER).to_pylist()
+
+
+def events_of(*lines: bytes | dict[str, object]) -> list[object]:
+    """Of each row, the line and what it is."""
+    return [(row["line"], row["event"]) for row in rows_of(*lines)]
+
+
+def read(path: Path, chunk_bytes: int = 100) -> list[dict[str, object]]:
+    """The rows of a file that is read in chunks."""
+    chunks, problems = ledger_chunks([path], chunk_bytes)
+    assert problems == []
+    batches = [batch for chunk in chunks for batch in read_chunk(chunk)]
+    return pa.Table.from_batches(batches, LEDGER).to_pylist()
+
+
+def test_what_our_clients_write_is_read(tmp_path: Path) -> None:
+    """Every record with its bytes, its place and what its acknowledgement was worth."""
+    data = encode_batch([(5, b"k", b"\xff\x00", ()), (5, None, "ü\U0001f600".encode(), ())])
+    path = tmp_path / "ledger"
+    with Ledger(path, BARE, lambda: 77) as ledger:
+        ledger.record(Delivery("t", 3, 10, 2, None, data))
+        ledger.record(Delivery("t", 3, -1, 2, None, data))
+        ledger.record(Delivery("t", 3, -1, 2, TimeoutError("late"), data))
+        ledger.record(Delivery("t", -1, -1, 2, TimeoutError("never sent"), data))
+    with ConsumerLedger(path, lambda: 78) as shown:
+        shown.record([ConsumerRecord("t", 3, at, 5, b"\x80", None, ()) for at in (10, 11)])
+    rows = read(path)
+    assert [row["event"] for row in rows] == [
+        *("began", "repeating", "acked", "acked", "acked", "acked", "failed", "failed", "ended"),
+        *("began", "shown", "shown", "shown-offset", "shown-offset", "ended"),
+    ]
+    assert [row["offset"] for row in rows if row["event"] == "acked"] == [10, 11, None, None]
+    assert rows[2] == {
+        "ledger": str(path), "line": 2, "event": "acked", "acks": 1, "topic": "t", "partition": 3,
+        "offset": 10, "key": b"k", "value": b"\xff\x00", "timestamp": 77,
+    }  # fmt: skip
+    assert (rows[3]["key"], rows[3]["value"]) == (None, "ü\U0001f600".encode())
+    assert (rows[10]["key"], rows[10]["value"]) == (b"\x80", None)
+    assert [row["offset"] for row in rows[10:14]] == [10, 11, 10, 11]
+
+
+def test_kafkas_ledgers_are_read() -> None:
+    """Lines of its verifiable tools: no acks are all, a failure may be of any partition."""
+    lines = (
+        b'{"timestamp":1,"name":"startup_complete"}',
+        b'{"timestamp":2,"name":"producer_send_success","key":null,"value":"0.7","offset":3,'
+        b'"topic":"t","partition":1}',
+        b'{"timestamp":3,"name":"producer_send_error","topic":"t","key":"1","value":"2",'
+        b'"exception":"class E","message":"m"}',
+        b'{"timestamp":4,"name":"tool_data","sent":2,"acked":1,"target_throughput":-1}',
+        b'{"timestamp":5,"name":"partitions_assigned","partitions":[{"topic":"t","partition":1}]}',
+        b'{"timestamp":6,"name":"records_consumed","count":1,"partitions":'
+        b'[{"topic":"t","partition":1,"count":1,"minOffset":3,"maxOffset":3}]}',
+        b'{"timestamp":7,"name":"shutdown_complete"}',
+    )
+    rows = rows_of(*lines)
+    names = ("line", "event", "acks", "partition", "offset", "key", "value")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (1, "began", None, None, None, None, None),
+        (2, "acked", -1, 1, 3, None, b"0.7"),
+        (3, "failed", -1, None, None, b"1", b"2"),
+        (6, "shown-offset", -1, 1, 3, None, None),
+        (7, "ended", None, None, None, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Segmentation fault",
+        b"\x00" * 50,
+        b"\xff\xfe{}",
+        b"[]",
+        b"7",
+        b"[" * 100_000,
+        b'{"name": "startup_complete"}, {"name": "startup_complete"}',
+        {"name": "producer_send_success"},
+        *(ACKED | {name: wrong} for name in ("topic", "key") for wrong in (7, ["t"], "\ud800")),
+        *(ACKED | {name: None} for name in ("topic", "partition")),
+        *(
+            ACKED | {name: wrong}
+            for name in ("partition", "offset", "acks", "timestamp")
+            for wrong in ("0", 2**70, {})
+        ),
+        *(ACKED | {name: 0.5} for name in ("partition", "offset", "acks")),
+        *(SHOWN | {"offset": wrong} for wrong in (None, "1", 1.5)),
+        {"name": "records_consumed", "partitions": [{"topic": "t"}]},
+        {"name": "records_consumed", "partitions": None},
+    ],
+    ids=lambda line: str(line)[:60],
+)
+def test_a_bad_line_is_one_row_and_spoils_no_other(line: bytes | dict[str, object]) -> None:
+    """What cannot be understood is counted, whatever it is, and the lines around it are read."""
+    assert events_of(ACKED, b"", line, ACKED) == [(1, "acked"), (3, "unreadable"), (4, "acked")]
+
+
+def test_a_line_that_a_crash_has_cut_is_torn() -> None:
+    """Wherever it is cut."""
+    line = json.dumps(ACKED).encode()
+    for end in range(1, len(line)):
+        assert events_of(ACKED, line[:end]) == [(1, "acked"), (2, "torn")]
+    assert events_of(line) == [(1, "acked")]
+
+
+def test_other_events_are_passed_over() -> None:
+    """They tell of no record."""
+    assert events_of({"name": "tool_data"}, {"name": None}, {}) == []
+
+
+def test_lines_are_numbered_however_a_file_is_cut(tmp_path: Path) -> None:
+    """Chunks of any size give the same rows, each line once."""
+    path = tmp_path / "ledger"
+    sizes = [0, 1, 5, 300, 2, 0, 0, 900, 17]
+    entries = [ACKED | {"value": "x" * size} if size else None for size in sizes * 5]
+    text = "\n".join(json.dumps(entry) if entry else "" for entry in entries)
+    whole = []
+    for end in ("", "\n"):
+        path.write_text(text + end)
+        for chunk_bytes in (1, 2, 89, 90, 91, 400, 1 << 20):
+            rows = read(path, chunk_bytes)
+            whole = whole or rows
+            assert rows == whole
+    assert [row["line"] for row in whole] == [
+        number for number, entry in enumerate(entries, 1) if entry
+    ]
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    """A sentence for each file that is not there or is none; an empty one is read; none twice."""
+    path = tmp_path / "ledger"
+    path.write_bytes(b"")
+    assert ledger_chunks([path]) == ([], [])
+    path.write_bytes(b"{}\n")
+    (tmp_path / "same").symlink_to(path)
+    chunks, problems = ledger_chunks([tmp_path, tmp_path / "none", path, tmp_path / "same"])
+    assert [(chunk.path, chunk.begin, chunk.end) for chunk in chunks] == [(str(path), 0, 3)]
+    assert problems == [
+        f"the ledger {tmp_path} cannot be read: Is a directory",
+        f"the ledger {tmp_path / 'none'} cannot be read: No such file or directory",
+    ]
