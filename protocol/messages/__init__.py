@@ -29,6 +29,32 @@ from minibroker.protocol.messages.control import (
     UpdateMetadataResponse,
 )
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from minibroker.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from minibroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
@@ -68,6 +94,15 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.STOP_REPLICA: Api(StopReplicaRequest, StopReplicaResponse, 0, 0),
     ApiKey.UPDATE_METADATA: Api(UpdateMetadataRequest, UpdateMetadataResponse, 0, 0),
     ApiKey.CONTROLLED_SHUTDOWN: Api(ControlledShutdownRequest, ControlledShutdownResponse, 0, 0),
+    ApiKey.OFFSET_COMMIT: Api(OffsetCommitRequest, OffsetCommitResponse, 0, 0),
+    ApiKey.OFFSET_FETCH: Api(OffsetFetchRequest, OffsetFetchResponse, 0, 0),
+    ApiKey.FIND_COORDINATOR: Api(FindCoordinatorRequest, FindCoordinatorResponse, 0, 0),
+    ApiKey.JOIN_GROUP: Api(JoinGroupRequest, JoinGroupResponse, 0, 0),
+    ApiKey.HEARTBEAT: Api(HeartbeatRequest, HeartbeatResponse, 0, 0),
+    ApiKey.LEAVE_GROUP: Api(LeaveGroupRequest, LeaveGroupResponse, 0, 0),
+    ApiKey.SYNC_GROUP: Api(SyncGroupRequest, SyncGroupResponse, 0, 0),
+    ApiKey.DESCRIBE_GROUPS: Api(DescribeGroupsRequest, DescribeGroupsResponse, 0, 0),
+    ApiKey.LIST_GROUPS: Api(ListGroupsRequest, ListGroupsResponse, 0, 0),
     ApiKey.API_VERSIONS: Api(ApiVersionsRequest, ApiVersionsResponse, 0, 0),
     ApiKey.CREATE_TOPICS: Api(CreateTopicsRequest, CreateTopicsResponse, 0, 0),
     ApiKey.DELETE_TOPICS: Api(DeleteTopicsRequest, DeleteTopicsResponse, 0, 0),
@@ -76,7 +111,9 @@ APIS: Final[dict[ApiKey, Api]] = {
         OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse, 0, 0
     ),
     ApiKey.DESCRIBE_CONFIGS: Api(DescribeConfigsRequest, DescribeConfigsResponse, 0, 0),
+    ApiKey.DELETE_GROUPS: Api(DeleteGroupsRequest, DeleteGroupsResponse, 0, 0),
     ApiKey.ALTER_CONFIGS: Api(AlterConfigsRequest, AlterConfigsResponse, 0, 0),
+    ApiKey.OFFSET_DELETE: Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0),
     ApiKey.ALTER_PARTITION: Api(AlterPartitionRequest, AlterPartitionResponse, 0, 0),
     ApiKey.DESCRIBE_REPLICAS: Api(DescribeReplicasRequest, DescribeReplicasResponse, 0, 0),
 }

@@ -1,0 +1,100 @@
+"""OFFSET_COMMIT, OFFSET_FETCH and OFFSET_DELETE: how far a group is in each partition."""
+
+from dataclasses import dataclass
+
+from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
+from minibroker.protocol.messages.groups import NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommit:
+    """The offset of the next record to read; `leader_epoch` that of the last one read."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest:
+    """From a member, or with generation -1 and no member id from who assigns by itself."""
+
+    group_id: str
+    generation: int = NO_GENERATION
+    member_id: str = ""
+    instance_id: str | None = None
+    partitions: tuple[PartitionCommit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCommitted:
+    """What became of one partition's offset."""
+
+    topic: str
+    partition: int
+    error: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse:
+    """An answer for each partition of the request, in its order."""
+
+    partitions: tuple[PartitionCommitted, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """A partition by name."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest:
+    """`partitions` None asks for all that the group has committed.
+
+    `require_stable` refuses, with UNSTABLE_OFFSET_COMMIT, where a commit is under way.
+    """
+
+    group_id: str
+    partitions: tuple[GroupPartition, ...] | None = None
+    require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGroupOffset:
+    """`offset` is -1 where nothing was committed."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    offset: int = NO_OFFSET
+    leader_epoch: int = NO_EPOCH
+    metadata: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse:
+    """`error` is that of the whole request; then `partitions` is empty."""
+
+    error: int = 0
+    partitions: tuple[PartitionGroupOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest:
+    """Offsets that a group shall forget; no member may be subscribed to their topics."""
+
+    group_id: str
+    partitions: tuple[GroupPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteResponse:
+    """`error` is that of the whole request; then `partitions` is empty."""
+
+    error: int = 0
+    partitions: tuple[PartitionCommitted, ...] = ()
