@@ -1,0 +1,116 @@
+"""Who in a group reads which partitions: range, roundrobin and cooperative-sticky.
+
+The leader of a group calls the assignor that the coordinator chose with what all members told it.
+An assignor is a function of that alone: the same members get the same partitions, in whatever
+order they are told of. Each partition of a topic that somebody subscribes to goes to one of its
+subscribers. Topics that are not in `partition_counts` do not exist (any more), and are left out.
+
+`range` and `roundrobin` are those of Kafka's documentation. Members are taken in order of their
+instance ids, those without one after them by member id, so that static members keep their place:
+
+* range: topic by topic, each subscriber gets a run of partitions, the first ones one more where it
+  does not come out even. Topics of equal size and the same subscribers are so cut alike, and who has
+  partition 3 of one has partition 3 of the other.
+* roundrobin: all partitions in order, dealt to the members in turn; who does not subscribe to a
+  topic is passed over.
+
+With both, everybody gives up everything at each rebalance. `cooperative-sticky` is in
+`client/sticky.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+from minibroker.protocol.subscription import Subscription
+from minibroker.protocol.types import TopicPartition
+
+
+class GroupMember(NamedTuple):
+    """A member as the leader knows it; `instance_id` is a static member's name."""
+
+    subscription: Subscription
+    instance_id: str | None = None
+
+
+# By topic, how many partitions it has.
+PartitionCounts: TypeAlias = Mapping[str, int]
+# By member id.
+Members: TypeAlias = Mapping[str, GroupMember]
+Assignments: TypeAlias = dict[str, list[TopicPartition]]
+
+
+class Assignor(NamedTuple):
+    """One way to assign.
+
+    `assign` gives every member of `members` a sorted list, perhaps an empty one. If it
+    `is_cooperative`, members keep reading what they own during a rebalance, and a partition that
+    somebody has to give back first is nobody's until they join again without it.
+    """
+
+    name: str
+    is_cooperative: bool
+    assign: Callable[[PartitionCounts, Members], Assignments]
+
+
+def assign_range(partition_counts: PartitionCounts, members: Members) -> Assignments:
+    """See the head of this module."""
+    assignments: Assignments = {member_id: [] for member_id in members}
+    subscribers = _subscribers(partition_counts, members)
+    for topic in sorted(subscribers):
+        takers = subscribers[topic]
+        each, rest = divmod(partition_counts[topic], len(takers))
+        first = 0
+        for index, member_id in enumerate(takers):
+            behind = first + each + (index < rest)
+            assignments[member_id] += [TopicPartition(topic, n) for n in range(first, behind)]
+            first = behind
+    return assignments
+
+
+def assign_in_turn(partition_counts: PartitionCounts, members: Members) -> Assignments:
+    """`roundrobin`; see the head of this module."""
+    assignments: Assignments = {member_id: [] for member_id in members}
+    subscribers = _subscribers(partition_counts, members)
+    order = _in_order(members)
+    turn = 0
+    for topic in sorted(subscribers):
+        takers = set(subscribers[topic])
+        for number in range(partition_counts[topic]):
+            while order[turn % len(order)] not in takers:
+                turn += 1
+            assignments[order[turn % len(order)]].append(TopicPartition(topic, number))
+            turn += 1
+    return assignments
+
+
+def _in_order(members: Members) -> list[str]:
+    """The member ids: static members first, by their names."""
+    return sorted(
+        members,
+        key=lambda member_id: (
+            members[member_id].instance_id is None,
+            members[member_id].instance_id or "",
+            member_id,
+        ),
+    )
+
+
+def _subscribers(partition_counts: PartitionCounts, members: Members) -> dict[str, list[str]]:
+    """By topic that exists, who subscribes to it, in order."""
+    subscribers: dict[str, list[str]] = {}
+    for member_id in _in_order(members):
+        for topic in set(members[member_id].subscription.topics) & partition_counts.keys():
+            subscribers.setdefault(topic, []).append(member_id)
+    return subscribers
+
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType(
+    {
+        assignor.name: assignor
+        for assignor in (
+            Assignor("range", False, assign_range),
+            Assignor("roundrobin", False, assign_in_turn),
+        )
+    }
+)

@@ -1,0 +1,194 @@
+"""What the members of a consumer group tell each other: Kafka's consumer protocol.
+
+A member joins with a subscription; the leader answers it with an assignment. Brokers carry both as
+opaque bytes, so this format is one between clients, which may be of different age and make. It is
+that of Kafka's `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`, all numbers
+big-endian:
+
+    subscription = version i16 | topics [string] | user data bytes?
+                   1: owned [topic string, partitions [i32]] | 2: generation i32 | 3: rack string?
+    assignment   = version i16 | [topic string, partitions [i32]] | user data bytes?
+
+An array is its length as i32 and its elements, a string its length as i16 and UTF-8, bytes their
+length as i32; length -1 is null, where `?` allows it. Every version only adds fields at the end, so
+a reader takes what it knows of a newer one, and what an older one left out has its default.
+
+What arrives was written by somebody else's program: `ProtocolError` is the only exception, and what
+a length claims costs nothing before the bytes are there. Topics and partitions are written in
+order, so that the same subscription is always the same bytes: a coordinator compares them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages.groups import NO_GENERATION
+from minibroker.protocol.types import Buffer, TopicPartition
+
+VERSION: Final = 3  # that is written
+
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_NULL: Final = -1
+_OWNED_SINCE: Final = 1
+_GENERATION_SINCE: Final = 2
+_RACK_SINCE: Final = 3
+
+
+class Subscription(NamedTuple):
+    """What a member wants to read, and what it holds.
+
+    `owned` are the partitions that it was given in `generation` and has not given back.
+    """
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+    user_data: bytes | None = None
+    rack: str | None = None
+
+
+class Assignment(NamedTuple):
+    """What a member may read."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    user_data: bytes | None = None
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """The bytes, in version 3. Raises `ProtocolError` for a name that does not fit."""
+    return b"".join(
+        [
+            _INT16.pack(VERSION),
+            _INT32.pack(len(subscription.topics)),
+            *map(_string, sorted(subscription.topics)),
+            _nullable_bytes(subscription.user_data),
+            *_partitions(subscription.owned),
+            _INT32.pack(subscription.generation),
+            _INT16.pack(_NULL) if subscription.rack is None else _string(subscription.rack),
+        ]
+    )
+
+
+def encode_assignment(assignment: Assignment) -> bytes:
+    """The bytes, in version 3. Raises `ProtocolError` for a name that does not fit."""
+    partitions = _partitions(assignment.partitions)
+    return b"".join([_INT16.pack(VERSION), *partitions, _nullable_bytes(assignment.user_data)])
+
+
+def decode_subscription(data: Buffer) -> Subscription:
+    """The subscription in these bytes, of any version. Raises `ProtocolError`."""
+    reader = _Reader(data, "subscription")
+    version = reader.version()
+    topics = tuple(reader.string() for _ in range(reader.count()))
+    user_data = reader.nullable_bytes()
+    return Subscription(
+        topics=topics,
+        owned=reader.partitions() if version >= _OWNED_SINCE else (),
+        generation=reader.int32() if version >= _GENERATION_SINCE else NO_GENERATION,
+        user_data=user_data,
+        rack=reader.nullable_string() if version >= _RACK_SINCE else None,
+    )
+
+
+def decode_assignment(data: Buffer) -> Assignment:
+    """The assignment in these bytes, of any version; none at all is an empty one.
+
+    Kafka's coordinator answers members for whom the leader sent nothing with no bytes. Raises
+    `ProtocolError`.
+    """
+    if not data:
+        return Assignment()
+    reader = _Reader(data, "assignment")
+    reader.version()
+    return Assignment(reader.partitions(), reader.nullable_bytes())
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    try:
+        return _INT16.pack(len(data)) + data
+    except error:
+        raise ProtocolError(f"a name of {len(data)} bytes cannot be told to a group") from None
+
+
+def _nullable_bytes(data: bytes | None) -> bytes:
+    return _INT32.pack(_NULL) if data is None else _INT32.pack(len(data)) + data
+
+
+def _partitions(names: Iterable[TopicPartition]) -> list[bytes]:
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for name in sorted(names):
+        by_topic[name.topic].append(name.partition)
+    pieces = [_INT32.pack(len(by_topic))]
+    for topic, numbers in by_topic.items():
+        pieces += [_string(topic), _INT32.pack(len(numbers)), *map(_INT32.pack, numbers)]
+    return pieces
+
+
+class _Reader:
+    """Goes through the bytes of `what`."""
+
+    def __init__(self, data: Buffer, what: str) -> None:
+        self._data = memoryview(data)
+        self._position = 0
+        self._what = what
+
+    def _broken(self, why: str) -> ProtocolError:
+        return ProtocolError(f"a member's {self._what} {why}, at byte {self._position}")
+
+    def _take(self, size: int) -> bytes:
+        data = bytes(self._data[self._position : self._position + size])
+        if len(data) < size:
+            raise self._broken(f"ends too early: {size} bytes should follow")
+        self._position += size
+        return data
+
+    def int16(self) -> int:
+        number: int = _INT16.unpack(self._take(_INT16.size))[0]
+        return number
+
+    def int32(self) -> int:
+        number: int = _INT32.unpack(self._take(_INT32.size))[0]
+        return number
+
+    def version(self) -> int:
+        if (version := self.int16()) < 0:
+            raise self._broken(f"has version {version}")
+        return version
+
+    def count(self) -> int:
+        if (count := self.int32()) < 0:
+            raise self._broken(f"has an array of length {count}")
+        return count
+
+    def nullable_bytes(self) -> bytes | None:
+        if (size := self.int32()) < _NULL:
+            raise self._broken(f"has bytes of length {size}")
+        return None if size == _NULL else self._take(size)
+
+    def nullable_string(self) -> str | None:
+        if (size := self.int16()) < _NULL:
+            raise self._broken(f"has text of length {size}")
+        if size == _NULL:
+            return None
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError:
+            raise self._broken("has text that is not UTF-8") from None
+
+    def string(self) -> str:
+        if (text := self.nullable_string()) is None:
+            raise self._broken("has null for a name")
+        return text
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        names = []
+        for _ in range(self.count()):
+            topic = self.string()
+            names += [TopicPartition(topic, self.int32()) for _ in range(self.count())]
+        if any(name.partition < 0 for name in names):
+            raise self._broken("names a partition below 0")
+        return tuple(names)
