@@ -80,8 +80,8 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "the high watermark of {log} on broker {broker} lies above its log end",
     ),
     "committed-offset": Described(
-        "a group's committed offset lies outside the log",
-        "a committed offset of {log} lies outside it, at {offset}",
+        "a group's committed offset lies outside the log, or replicas tell different ones",
+        "a group's committed offset is wrong: {log}{at}",
     ),
     "segment-name": Described(
         "a file's name is not its first offset",

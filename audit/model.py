@@ -144,12 +144,19 @@ LEDGER: Final = pa.schema(
     ]
 )
 
+# One row for what one replica of the offsets topic holds last of a group and a partition: `offset`
+# is null where it was forgotten. `home` is the partition of the offsets topic and `at` the offset
+# there. A record that nobody can read is a row with only its place and a `problem`.
 COMMITTED: Final = pa.schema(
     [
+        pa.field("broker", pa.int32()),
+        pa.field("home", pa.int32()),
+        pa.field("at", pa.int64()),
         pa.field("group", pa.string()),
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
+        pa.field("problem", pa.string()),
     ]
 )
 
@@ -197,8 +204,8 @@ class Finding:
 class Tables:
     """What a check may look at: Spark DataFrames of the schemas above.
 
-    `ledger` and `committed` are None where nothing of the kind was given. `records` is not read
-    before a check asks for it.
+    `ledger` is None where none was given, `committed` where there is no offsets topic. `records` is
+    not read before a check asks for it.
     """
 
     batches: "DataFrame"

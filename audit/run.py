@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
 from minibroker.audit.checks.facts import log_facts
+from minibroker.audit.checks.groups import committed_by_groups, marks
 from minibroker.audit.checks.ledgers import ledger_counts
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Cluster, cluster_of
@@ -50,6 +51,7 @@ from minibroker.audit.source import read_table, register
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
+    Committed,
     EpochSpan,
     Lane,
     LedgerCounts,
@@ -61,6 +63,7 @@ from minibroker.audit.summary import (
     in_order,
     worst_of,
 )
+from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.types import TopicPartition
 
 BATCHES_FILE: Final = "batches.parquet"
@@ -105,6 +108,7 @@ class _Known:
     unjudged: list[Unjudged] = field(default_factory=list)
     checks: list[CheckRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    committed: Mapping[TopicPartition, tuple[Committed, ...]] = field(default_factory=dict)
 
 
 class _Run:
@@ -131,6 +135,9 @@ class _Run:
             sizes = _sizes(inputs, batches)
         tables = self._tables(inputs, batches, rows)
         counts = self._check(tables)
+        if tables.committed is not None:
+            with self._stages.stage("how far groups are"):
+                self._known.committed = marks(tables)
         if inputs.is_live:
             self._drop_removed(inputs)
         with self._stages.stage("writing the report"):
@@ -185,14 +192,18 @@ class _Run:
         chunks, problems = ledger_chunks(self._options.ledgers)
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = ledger_table(self._spark, chunks) if self._options.ledgers else None
+        replicas = self._small(REPLICAS, map(astuple, rows))
+        records = read_table(self._spark, inputs.brokers, "records")
+        has_groups = any(row.topic == OFFSETS_TOPIC for row in rows)
         return Tables(
             batches=batches,
-            replicas=self._small(REPLICAS, map(astuple, rows)),
+            replicas=replicas,
             epoch_starts=self._small(EPOCH_STARTS, inputs.epoch_starts),
             producers=self._small(PRODUCERS, inputs.producers),
             index_entries=read_table(self._spark, inputs.brokers, "index"),
-            records=read_table(self._spark, inputs.brokers, "records"),
+            records=records,
             ledger=ledger,
+            committed=committed_by_groups(records, replicas).persist() if has_groups else None,
         )
 
     def _small(self, schema: pa.Schema, rows: Iterable[tuple[object, ...]]) -> DataFrame:
@@ -254,7 +265,7 @@ class _Run:
             worst=worst_of(findings),
             unjudged=tuple(self._known.unjudged),
             notes=tuple(self._known.notes),
-            partitions=tuple(_pictures(inputs, facts, rows, paths)),
+            partitions=tuple(_pictures(inputs, facts, rows, paths, self._known.committed)),
         )
         out = self._options.out
         write_findings(findings, out)
@@ -322,6 +333,7 @@ def _pictures(
     facts: Mapping[Replica, LogFacts],
     rows: Sequence[ReplicaRow],
     paths: Mapping[Replica, str],
+    committed: Mapping[TopicPartition, tuple[Committed, ...]],
 ) -> Iterator[PartitionPicture]:
     assignments = inputs.cluster.assignments if inputs.cluster else {}
     by_name: dict[TopicPartition, list[ReplicaRow]] = {}
@@ -338,6 +350,7 @@ def _pictures(
             lanes=tuple(_lane(row, facts, paths) for row in replicas),
             leader=assignment.leader if assignment else None,
             isr=assignment.isr if assignment else None,
+            committed=committed.get(name, ()),
         )
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from minibroker.audit.checks import ledgers, log, producers, replicas
+from minibroker.audit.checks import groups, ledgers, log, producers, replicas
 from minibroker.audit.model import Tables
 
 Check = Callable[[Tables], DataFrame]
@@ -14,6 +14,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     **log.CHECKS,
     **replicas.CHECKS,
     **producers.CHECKS,
+    **groups.CHECKS,
     **ledgers.CHECKS,
 }
 
@@ -22,6 +23,6 @@ def missing_input(name: str, tables: Tables) -> str:
     """Why a check has nothing to look at; "" if it has."""
     if name in ledgers.CHECKS and tables.ledger is None:
         return "no ledger was given"
-    if name == "committed-offset" and tables.committed is None:
-        return "no committed offsets were given"
+    if name in groups.CHECKS and tables.committed is None:
+        return "no group has committed anything"
     return ""

@@ -248,40 +248,8 @@ def hw_beyond_leo(tables: Tables) -> DataFrame:
     return as_findings("hw-beyond-leo", found)
 
 
-def committed_offset(tables: Tables) -> DataFrame:
-    """Offsets that groups have committed above every in-sync log's end, or below their start.
-
-    Below the start is what retention leaves to a group that stood still. Nothing, if no committed
-    offsets were given.
-    """
-    if tables.committed is None:
-        return as_findings(
-            "committed-offset",
-            tables.replicas.limit(0).withColumns(dict.fromkeys(("severity", "detail"), lit(""))),
-        )
-    bounds = (
-        tables.replicas.where(in_sync())
-        .groupBy(*PARTITION)
-        .agg(
-            smallest_of(coalesce("log_start", "first_offset", lit(0))).alias("start"),
-            largest_of("log_end").alias("end"),
-        )
-    )
-    detail = format_string(
-        "group %s has committed %d; the log has %d to %d", "group", "offset", "start", "end"
-    )
-    is_above = col("offset") > col("end")
-    found = (
-        tables.committed.join(broadcast(bounds), [*PARTITION])
-        .where(is_above | (col("offset") < col("start")))
-        .withColumns({"broker": lit(None), "severity": severity(is_above), "detail": detail})
-    )
-    return as_findings("committed-offset", found)
-
-
 CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
     "divergence": divergence,
     "missing-committed": missing_committed,
     "hw-beyond-leo": hw_beyond_leo,
-    "committed-offset": committed_offset,
 }

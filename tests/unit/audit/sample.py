@@ -115,7 +115,7 @@ def sample_summary(
         sizes=Sizes(36, 41, 96_100_000, 9_120, 1_203_516),
         ledger=LedgerCounts(401_172, 401_172, 401_172 - lost, 380_000),
         checks=tuple(
-            CheckRun(name, "no committed offsets were given" if name == "committed-offset" else "")
+            CheckRun(name, "no group has committed anything" if name == "committed-offset" else "")
             for name in CHOSEN
         ),
         counts=count_findings(findings),

@@ -1,0 +1,203 @@
+"""Checks of what consumer groups have committed, which brokers keep in the offsets topic.
+
+What a group has committed for a partition is the last record of that key. Each in-sync replica of
+the offsets topic tells it for itself, below what is judged of its log, and all must tell the same;
+what the reference replica tells is held against the logs that it is about.
+
+On a live cluster this is sound because high watermarks are read before the logs: a commit below the
+offsets topic's high watermark of then is about records that were committed before it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import (
+    broadcast,
+    coalesce,
+    col,
+    concat,
+    format_string,
+    lit,
+    max_by,
+    when,
+)
+from pyspark.sql.functions import max as largest_of
+from pyspark.sql.functions import min as smallest_of
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from minibroker.audit.checks.facts import PARTITION
+from minibroker.audit.checks.findings import as_findings, in_sync, severity
+from minibroker.audit.files.commits import read_commit
+from minibroker.audit.files.directories import LIVE
+from minibroker.audit.model import COMMITTED, Tables
+from minibroker.audit.summary import Committed
+from minibroker.protocol.constants import OFFSETS_TOPIC
+from minibroker.protocol.types import TopicPartition
+
+MARKS_MAX: Final = 2_000
+KEY: Final = ("home", "group", "topic", "partition")
+
+
+def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
+    """COMMITTED, from RECORDS and REPLICAS."""
+    judged = replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())
+    told = records.where(col("topic") == OFFSETS_TOPIC).join(
+        broadcast(judged.select("broker", *PARTITION, "judged_end")), ["broker", *PARTITION]
+    )
+    read = (
+        told.where(col("offset") < col("judged_end"))
+        .select("broker", "partition", "offset", "key", "value")
+        .mapInArrow(_read, from_arrow_schema(COMMITTED))
+    )
+    return (
+        read.groupBy("broker", *KEY, "problem")
+        .agg(max_by("offset", "at").alias("offset"), largest_of("at").alias("at"))
+        .select(*COMMITTED.names)
+    )
+
+
+def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Rows of COMMITTED for records; of one key the last one in a batch is enough."""
+    for batch in batches:
+        last: dict[tuple[object, ...], tuple[object, ...]] = {}
+        for broker, home, at, key, value in zip(
+            *(column.to_pylist() for column in batch.columns), strict=True
+        ):
+            try:
+                commit = read_commit(key, value)
+            except ValueError as error:
+                last[broker, home, at] = (broker, home, at, None, None, None, None, str(error))
+                continue
+            if commit is not None:
+                last[broker, home, commit[:3]] = (broker, home, at, *commit, None)
+        columns = list(zip(*last.values(), strict=True)) or [()] * len(COMMITTED)
+        arrays = [
+            pa.array(column, each.type) for column, each in zip(columns, COMMITTED, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=COMMITTED)
+
+
+def committed_offset(tables: Tables) -> DataFrame:
+    """Committed offsets outside their partition's log, or that in-sync replicas disagree about."""
+    assert tables.committed is not None, "without an offsets topic this check is not run"
+    columns = [*PARTITION, "broker", "other_broker", "offset", "severity", "detail"]
+    found = _outside(tables).select(columns)
+    found = found.unionByName(_disagreeing(tables).select(columns))
+    return as_findings("committed-offset", found.unionByName(_unread(tables).select(columns)))
+
+
+def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
+    """How far each group is in each partition, for the report: at most MARKS_MAX of them."""
+    found: dict[TopicPartition, tuple[Committed, ...]] = {}
+    if tables.committed is None:
+        return found
+    told = _told_by_reference(tables).where(col("offset").isNotNull())
+    rows = told.orderBy(*PARTITION, "group").limit(MARKS_MAX).collect()
+    for row in rows:
+        name = TopicPartition(row["topic"], row["partition"])
+        found[name] = (*found.get(name, ()), Committed(row["group"], row["offset"]))
+    return found
+
+
+def _told_by_reference(tables: Tables) -> DataFrame:
+    """What counts as committed: KEY, offset, at, and the broker that tells it."""
+    assert tables.committed is not None
+    reference = tables.replicas.where((col("topic") == OFFSETS_TOPIC) & col("is_reference"))
+    reference = reference.select(col("partition").alias("home"), "broker")
+    return tables.committed.where(col("problem").isNull()).join(
+        broadcast(reference), ["home", "broker"]
+    )
+
+
+def _outside(tables: Tables) -> DataFrame:
+    """Above every in-sync log's end, where nothing can have been read; below the start of all,
+    which is what retention leaves to a group that stood still; or where not all go so far."""
+    bounds = (
+        tables.replicas.where(in_sync())
+        .groupBy(*PARTITION)
+        .agg(
+            smallest_of(coalesce("log_start", "first_offset", lit(0))).alias("start"),
+            largest_of("log_end").alias("end"),
+            largest_of(when(col("state") != LIVE, col("judged_end"))).alias("judged_end"),
+        )
+    )
+    is_above = col("offset") > col("end")
+    is_short = col("offset") > col("judged_end")
+    why = when(is_above, format_string("; the in-sync log that has most ends at %d", "end"))
+    why = why.when(is_short, format_string("; an in-sync log ends at %d", "judged_end"))
+    why = why.otherwise(format_string("; the log begins at %d", "start"))
+    said = format_string("group %s has committed %d", "group", "offset")
+    place = format_string(" (%s-%d, offset %d)", lit(OFFSETS_TOPIC), "home", "at")
+    return (
+        _told_by_reference(tables)
+        .join(broadcast(bounds), [*PARTITION])
+        .where(is_above | is_short | (col("offset") < col("start")))
+        .withColumns(
+            {
+                "broker": lit(None).cast("int"),
+                "other_broker": lit(None).cast("int"),
+                "severity": severity(is_above),
+                "detail": concat(said, place, why),
+            }
+        )
+    )
+
+
+def _disagreeing(tables: Tables) -> DataFrame:
+    """Replicas of the offsets topic that tell another offset than the reference, or none."""
+    assert tables.committed is not None
+    right = _told_by_reference(tables).select(
+        *KEY, col("offset").alias("right"), col("at").alias("right_at")
+    )
+    homes = tables.replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())
+    homes = homes.select("broker", col("partition").alias("home"), "is_reference")
+    reference = homes.where("is_reference").select("home", col("broker").alias("other_broker"))
+    others = homes.where(~col("is_reference")).join(reference, "home").drop("is_reference")
+    theirs = tables.committed.where(col("problem").isNull()).join(
+        broadcast(others.drop("other_broker")), ["home", "broker"]
+    )
+    keys = right.select(*KEY).unionByName(theirs.select(*KEY)).distinct()
+    everybody = keys.join(broadcast(others), ["home"])
+    found = everybody.join(theirs, ["broker", *KEY], "left").join(right, [*KEY], "left")
+    it_says = concat(
+        format_string("of group %s in %s-%d it says ", "group", "topic", "partition"),
+        _in_words("offset", "at"),
+        format_string(", broker %d says ", "other_broker"),
+        _in_words("right", "right_at"),
+    )
+    nowhere = lit(-1)
+    return found.where(coalesce("offset", nowhere) != coalesce("right", nowhere)).select(
+        lit(OFFSETS_TOPIC).alias("topic"),
+        col("home").alias("partition"),
+        "broker",
+        "other_broker",
+        coalesce("at", "right_at").alias("offset"),
+        severity(lit(True)).alias("severity"),
+        it_says.alias("detail"),
+    )
+
+
+def _in_words(offset: str, at: str) -> Column:
+    told = format_string("%d (at offset %d)", offset, at)
+    return when(col(offset).isNull(), lit("nothing")).otherwise(told)
+
+
+def _unread(tables: Tables) -> DataFrame:
+    """Records of the offsets topic that say nothing that can be understood."""
+    assert tables.committed is not None
+    return tables.committed.where(col("problem").isNotNull()).select(
+        lit(OFFSETS_TOPIC).alias("topic"),
+        col("home").alias("partition"),
+        "broker",
+        lit(None).cast("int").alias("other_broker"),
+        col("at").alias("offset"),
+        severity(lit(False)).alias("severity"),
+        concat(lit("no record of a group: "), "problem").alias("detail"),
+    )
+
+
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
+    "committed-offset": committed_offset,
+}
