@@ -78,6 +78,7 @@ PURE = [
     *("broker/controller/placement.py", "broker/controller/plans.py"),
     *("broker/controller/pushes.py", "broker/controller/requests.py"),
     *("broker/controller/state.py", "broker/controller/topics.py"),
+    "broker/groups/records.py",
     *("client/accumulator.py", "client/batches.py", "client/numbering.py"),
     *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),
     *("client/chunks.py", "client/fetch_session.py", "client/position.py", "client/trail.py"),

@@ -1,0 +1,298 @@
+"""What a record of the offsets topic says, in Kafka's bytes.
+
+The topic holds two kinds of records, told apart by the version that its key begins with:
+
+* 0 and 1: an offset that a group committed for a partition (Kafka's `OffsetCommitKey` and
+  `OffsetCommitValue`);
+* 2: what a group is, its members and their assignments (`GroupMetadataKey`, `GroupMetadataValue`).
+
+A record without a value is a tombstone: what its key names is gone. The layouts are those of the
+public message schemas, so that Kafka's tools read what is written here; integers are big-endian,
+a string has an int16 before it, bytes and arrays an int32, and -1 there means null.
+
+Written are the newest versions without tagged fields (key 1 and 2, value 3), read all older ones
+too. What comes from a disk may be anything: `decode` never raises, and what it cannot read (a
+newer version, bytes too few or too many) it names as `Unreadable`, for the reader to log and skip.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple, TypeAlias
+
+from minibroker.protocol.constants import NO_EPOCH, NO_TIMESTAMP
+
+OFFSET_KEY_VERSION: Final = 1
+GROUP_KEY_VERSION: Final = 2
+VALUE_VERSION: Final = 3  # of both kinds
+STRING_BYTES_MAX: Final = 2**15 - 1  # what the length before a string can say
+INT32_MAX: Final = 2**31 - 1
+
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+INT64: Final = Struct(">q")
+
+
+class OffsetKey(NamedTuple):
+    """Of which group and partition an offset is."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    """Of which group a record speaks."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """The offset of the next record to read. The time is when it was committed."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member of a stored generation, and what its leader gave it."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A generation of a group. Without members the group is empty, since `state_timestamp_ms`."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None = None
+    leader: str | None = None
+    state_timestamp_ms: int = NO_TIMESTAMP
+    members: tuple[StoredMember, ...] = ()
+
+
+class Unreadable(NamedTuple):
+    """A record that says nothing to this version of the broker, and why."""
+
+    reason: str
+
+
+Key: TypeAlias = OffsetKey | GroupKey
+Value: TypeAlias = CommittedOffset | GroupMetadata
+Decoded: TypeAlias = (
+    tuple[OffsetKey, CommittedOffset | None] | tuple[GroupKey, GroupMetadata | None] | Unreadable
+)
+
+
+def is_storable(text: str) -> bool:
+    """Whether a string is short enough for a record; ask before one from a client is encoded."""
+    return len(text.encode()) <= STRING_BYTES_MAX
+
+
+def encode_key(key: Key) -> bytes:
+    """The key's bytes. Raises `ValueError` if a string in it is not storable.
+
+    Numbers must fit their fields (`struct.error`): whoever takes one from a client checks it.
+    """
+    if isinstance(key, GroupKey):
+        return INT16.pack(GROUP_KEY_VERSION) + _string(key.group_id)
+    names = _string(key.group_id) + _string(key.topic)
+    return INT16.pack(OFFSET_KEY_VERSION) + names + INT32.pack(key.partition)
+
+
+def encode_value(value: Value) -> bytes:
+    """The value's bytes. Raises as `encode_key` does."""
+    if isinstance(value, CommittedOffset):
+        return b"".join(
+            (
+                INT16.pack(VALUE_VERSION),
+                INT64.pack(value.offset),
+                INT32.pack(value.leader_epoch),
+                _string(value.metadata),
+                INT64.pack(value.commit_timestamp_ms),
+            )
+        )
+    return b"".join(
+        (
+            INT16.pack(VALUE_VERSION),
+            _string(value.protocol_type),
+            INT32.pack(value.generation),
+            _string(value.protocol),
+            _string(value.leader),
+            INT64.pack(value.state_timestamp_ms),
+            INT32.pack(len(value.members)),
+            *(_member(member) for member in value.members),
+        )
+    )
+
+
+def decode(key: bytes | None, value: bytes | None) -> Decoded:
+    """What a record says; a value of None is a tombstone. Never raises."""
+    if key is None:
+        return Unreadable("a record without a key")
+    try:
+        return _decode(key, value)
+    except (_Garbage, UnicodeDecodeError) as error:
+        return Unreadable(str(error))
+
+
+class _Garbage(Exception):
+    """The bytes are not what their version says."""
+
+
+class _Cursor:
+    """Reads fields one after the other. Raises `_Garbage` where the bytes end too early."""
+
+    __slots__ = ("_at", "_data")
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _integer(self, layout: Struct) -> int:
+        if self._at + layout.size > len(self._data):
+            raise _Garbage(f"the bytes end at {len(self._data)}, inside a field")
+        number: int = layout.unpack_from(self._data, self._at)[0]
+        self._at += layout.size
+        return number
+
+    def int16(self) -> int:
+        return self._integer(INT16)
+
+    def int32(self) -> int:
+        return self._integer(INT32)
+
+    def int64(self) -> int:
+        return self._integer(INT64)
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise _Garbage(f"a field of {size} bytes at {self._at} of {len(self._data)}")
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def string(self) -> str:
+        return self._take(self.int16()).decode()
+
+    def nullable_string(self) -> str | None:
+        size = self.int16()
+        return None if size == -1 else self._take(size).decode()
+
+    def bytes_(self) -> bytes:
+        return self._take(self.int32())
+
+    def count(self) -> int:
+        count = self.int32()
+        if count < 0:
+            raise _Garbage(f"a list of {count}")
+        return count
+
+    def end(self) -> None:
+        if self._at != len(self._data):
+            raise _Garbage(f"{len(self._data) - self._at} bytes after the last field")
+
+
+def _decode(key: bytes, value: bytes | None) -> Decoded:
+    cursor = _Cursor(key)
+    version = cursor.int16()
+    if version in (0, OFFSET_KEY_VERSION):
+        offset_key = OffsetKey(cursor.string(), cursor.string(), cursor.int32())
+        cursor.end()
+        return offset_key, None if value is None else _committed_offset(value)
+    if version == GROUP_KEY_VERSION:
+        group_key = GroupKey(cursor.string())
+        cursor.end()
+        return group_key, None if value is None else _group_metadata(value)
+    return Unreadable(f"a key of version {version}")
+
+
+def _value_version(cursor: _Cursor) -> int:
+    version = cursor.int16()
+    if not 0 <= version <= VALUE_VERSION:
+        raise _Garbage(f"a value of version {version}")
+    return version
+
+
+def _committed_offset(data: bytes) -> CommittedOffset:
+    cursor = _Cursor(data)
+    version = _value_version(cursor)
+    offset = cursor.int64()
+    leader_epoch = cursor.int32() if version >= 3 else NO_EPOCH
+    metadata = cursor.string()
+    commit_timestamp_ms = cursor.int64()
+    if version == 1:
+        cursor.int64()  # when it should expire; this broker's retention decides instead
+    cursor.end()
+    return CommittedOffset(offset, leader_epoch, metadata, commit_timestamp_ms)
+
+
+def _group_metadata(data: bytes) -> GroupMetadata:
+    cursor = _Cursor(data)
+    version = _value_version(cursor)
+    protocol_type = cursor.string()
+    generation = cursor.int32()
+    protocol = cursor.nullable_string()
+    leader = cursor.nullable_string()
+    state_timestamp_ms = cursor.int64() if version >= 2 else NO_TIMESTAMP
+    # Each member read takes bytes, so a count that lies ends at the end of the data.
+    members = tuple(_stored_member(cursor, version) for _ in range(cursor.count()))
+    cursor.end()
+    return GroupMetadata(protocol_type, generation, protocol, leader, state_timestamp_ms, members)
+
+
+def _stored_member(cursor: _Cursor, version: int) -> StoredMember:
+    member_id = cursor.string()
+    instance_id = cursor.nullable_string() if version >= 3 else None
+    client_id = cursor.string()
+    client_host = cursor.string()
+    rebalance_timeout_ms = cursor.int32() if version >= 1 else None
+    session_timeout_ms = cursor.int32()
+    return StoredMember(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        session_timeout_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
+        session_timeout_ms,
+        cursor.bytes_(),
+        cursor.bytes_(),
+    )
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return INT16.pack(-1)
+    data = text.encode()
+    if len(data) > STRING_BYTES_MAX:
+        raise ValueError(f"a string of {len(data)} bytes; a record holds {STRING_BYTES_MAX}")
+    return INT16.pack(len(data)) + data
+
+
+def _member(member: StoredMember) -> bytes:
+    return b"".join(
+        (
+            _string(member.member_id),
+            _string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            INT32.pack(member.rebalance_timeout_ms),
+            INT32.pack(member.session_timeout_ms),
+            INT32.pack(len(member.subscription)),
+            member.subscription,
+            INT32.pack(len(member.assignment)),
+            member.assignment,
+        )
+    )
