@@ -1,0 +1,311 @@
+"""What must always be true of a consumer group, as objects that are shown its history.
+
+Each checker is shown every event of `group_events.py`, remembers what it needs and raises
+`Violation` as soon as a promise is broken; what can be judged only at the end has `judge`. All of
+them work on made-up histories too (`test_group_checkers.py`).
+
+A commit that nobody answered may still arrive, also behind a later one of the same member: the
+first connection was given up, its bytes were not. Until a newer generation is there to fence it,
+it may set the group back to its offset, in Kafka as here. `RisingCommits` knows each such request
+and allows that and nothing else; `late` counts how often it did.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.types import TopicPartition
+from tests.sim.checkers import Violation
+from tests.sim.group_events import (
+    Assigned,
+    Closed,
+    Closing,
+    CommitAnswered,
+    CommitFailed,
+    CommitSent,
+    Crashed,
+    Done,
+    Event,
+    FetchAnswered,
+    FetchSent,
+    Lost,
+    Offsets,
+    Places,
+    Revoked,
+    Shown,
+    Synced,
+)
+
+# A commit is refused so because its sender's generation is over, or its session.
+NOT_A_MEMBER = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    }
+)
+CLOSE_SLACK_S = 0.5
+
+
+class OneOwner:
+    """In one generation no partition has two owners."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[int, TopicPartition], str] = {}
+
+    def look(self, now: float, event: Event) -> None:
+        """Raises `Violation`."""
+        if not isinstance(event, Synced):
+            return
+        for place in event.places:
+            owner = self._owners.setdefault((event.generation, place), event.member)
+            if owner != event.member:
+                raise Violation(
+                    f"{place} was given to {owner} in generation {event.generation},"
+                    f" and now to {event.member}"
+                )
+
+
+class RisingCommits:
+    """A committed offset never goes back: who asks is told no less than was acknowledged, or told
+    to anybody, before it asked; and only what somebody has committed."""
+
+    def __init__(self) -> None:
+        self.floors: dict[TopicPartition, int] = {}
+        self.late = 0
+        self._generation = -1
+        self._unanswered: dict[int, CommitSent] = {}
+        self._ever: dict[TopicPartition, set[int]] = defaultdict(set)
+        self._asked: dict[int, tuple[Offsets, int]] = {}
+
+    def look(self, now: float, event: Event) -> None:
+        """Raises `Violation`."""
+        match event:
+            case CommitSent():
+                self._unanswered[event.number] = event
+                for place, offset in event.offsets.items():
+                    self._ever[place].add(offset)
+            case CommitAnswered():
+                sent = self._unanswered.pop(event.number)
+                for place, error in event.errors.items():
+                    if error == ErrorCode.NONE:
+                        self._raise_floor(place, sent.offsets[place])
+            case FetchSent():
+                self._asked[event.number] = (dict(self.floors), self._generation)
+            case FetchAnswered():
+                floors, generation = self._asked.pop(event.number)
+                for place, offset in event.offsets.items():
+                    self._judge(event, place, floors.get(place, -1), generation)
+                    self._raise_floor(place, offset)
+            case Synced():
+                self._generation = max(self._generation, event.generation)
+
+    def _raise_floor(self, place: TopicPartition, offset: int) -> None:
+        self.floors[place] = max(offset, self.floors.get(place, -1))
+
+    def _judge(
+        self, event: FetchAnswered, place: TopicPartition, floor: int, generation: int
+    ) -> None:
+        offset = event.offsets[place]
+        if offset >= 0 and offset not in self._ever[place]:
+            raise Violation(f"{event.who} is told {offset} for {place}: nobody has committed that")
+        if offset >= floor:
+            return
+        if not any(
+            sent.offsets.get(place) == offset and not 0 <= sent.generation < generation
+            for sent in self._unanswered.values()
+        ):
+            raise Violation(f"{place} was committed at {floor}, {event.who} is told {offset}")
+        self.late += 1
+
+
+class OnlyDone:
+    """Nobody commits a record that the application has not finished with."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[str, TopicPartition], int] = {}
+
+    def look(self, now: float, event: Event) -> None:
+        """Raises `Violation`."""
+        match event:
+            case Done():
+                self._raise_end(event.who, event.place, event.offset + 1)
+            case FetchAnswered():
+                for place, offset in event.offsets.items():
+                    self._raise_end(event.who, place, offset)
+            case CommitSent():
+                for place, offset in event.offsets.items():
+                    end = self._ends.get((event.who, place), 0)
+                    if offset > end:
+                        raise Violation(
+                            f"{event.who} commits {place} at {offset}, and is done up to {end}"
+                        )
+
+    def _raise_end(self, who: str, place: TopicPartition, end: int) -> None:
+        self._ends[who, place] = max(end, self._ends.get((who, place), 0))
+
+
+@dataclass
+class Holding:
+    """A partition in the hands of one member, from the callback that gave it to the end."""
+
+    who: str
+    place: TopicPartition
+    since: float
+    until: float | None = None
+    # Why its records may be read again: it lost the partition, or could not commit.
+    excuse: str = ""
+    shown: list[tuple[float, int]] = field(default_factory=list)
+
+
+class Holdings:
+    """Members are shown records of the partitions they hold, each the next one, and the first one
+    is never behind what the group was shown until then. So what was shown is always without gaps.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[Holding] = []
+        self.held: dict[tuple[str, TopicPartition], Holding] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self._closing: dict[str, tuple[float, float]] = {}
+
+    def look(self, now: float, event: Event) -> None:
+        """Raises `Violation`."""
+        match event:
+            case Assigned():
+                self._assign(now, event.who, event.places)
+            case Shown():
+                self._show(now, event)
+            case Revoked():
+                self._end(now, event.who, event.places)
+            case Lost():
+                self._end(now, event.who, event.places, "it was lost")
+            case CommitFailed():
+                self._excuse(event.who, f"its commit failed: {event.error}")
+            case CommitAnswered():
+                if NOT_A_MEMBER.intersection(event.errors.values()):
+                    self._excuse(event.who, "its commit was refused")
+            case Closing():
+                self._closing[event.who] = (now, event.timeout_s)
+            case Closed():
+                since, timeout_s = self._closing.pop(event.who)
+                ran_out = "its close ran out of time" if now >= since + timeout_s else ""
+                self._end(now, event.who, self.of(event.who), ran_out)
+            case Crashed():
+                self._end(now, event.who, self.of(event.who), "it crashed")
+
+    def of(self, who: str) -> Places:
+        """What a member holds."""
+        return tuple(place for name, place in self.held if name == who)
+
+    def _assign(self, now: float, who: str, places: Places) -> None:
+        for place in places:
+            if (who, place) in self.held:
+                raise Violation(f"{who} is given {place} a second time")
+            holding = Holding(who, place, now)
+            self.all.append(holding)
+            self.held[who, place] = holding
+
+    def _show(self, now: float, event: Shown) -> None:
+        who, place, offset = event
+        holding = self.held.get((who, place))
+        if holding is None:
+            raise Violation(f"{who} is shown {place} {offset}, which is not its own")
+        if holding.shown and offset != holding.shown[-1][1] + 1:
+            raise Violation(f"{who} is shown {place} {offset} behind {holding.shown[-1][1]}")
+        end = self.ends.get(place, 0)
+        if offset > end:
+            raise Violation(f"{who} is shown {place} {offset}, but nobody was shown {end}")
+        holding.shown.append((now, offset))
+        self.ends[place] = max(end, offset + 1)
+
+    def _end(self, now: float, who: str, places: Places, excuse: str = "") -> None:
+        for place in places:
+            holding = self.held.pop((who, place), None)
+            if holding is None:
+                raise Violation(f"{place} is taken from {who}, which does not have it")
+            holding.until = now
+            holding.excuse = holding.excuse or excuse
+
+    def _excuse(self, who: str, why: str) -> None:
+        for place in self.of(who):
+            holding = self.held[who, place]
+            holding.excuse = holding.excuse or why
+
+    def judge_once(self) -> int:
+        """Nothing is shown twice, unless whoever was shown it first has an excuse. Returns how
+        often it was allowed. Raises `Violation`."""
+        first: dict[tuple[TopicPartition, int], Holding] = {}
+        count = 0
+        for holding in self.all:
+            for _, offset in holding.shown:
+                before = first.get((holding.place, offset))
+                if before is not None and not before.excuse:
+                    raise Violation(
+                        f"{holding.place} {offset} was shown to {before.who}, which gave it back in"
+                        f" order, and to {holding.who} again"
+                    )
+                count += before is not None
+                first[holding.place, offset] = holding
+        return count
+
+    def judge_steady(self, gap_s_max: float) -> None:
+        """Where there is always something to read, whoever keeps a partition goes on being shown
+        its records, whatever happens to the others'. Raises `Violation`."""
+        for holding in self.all:
+            for (before, _), (after, offset) in pairwise(holding.shown):
+                if after - before > gap_s_max:
+                    raise Violation(
+                        f"{holding.who} kept {holding.place}, and was shown {offset}"
+                        f" {after - before:.3f} s after the record before it"
+                    )
+
+    def judge_end(self, log_ends: Offsets, committed: Offsets) -> None:
+        """All that there is was shown, and is committed. Raises `Violation`."""
+        for place, log_end in log_ends.items():
+            shown_end = self.ends.get(place, 0)
+            if shown_end != log_end:
+                raise Violation(f"{place} ends at {log_end}, the group was shown {shown_end}")
+            if max(committed.get(place, -1), 0) != log_end:
+                raise Violation(f"{place} ends at {log_end}, committed is {committed.get(place)}")
+
+
+class PromptClose:
+    """`close` returns in its time."""
+
+    def __init__(self) -> None:
+        self.closing: dict[str, tuple[float, float]] = {}
+
+    def look(self, now: float, event: Event) -> None:
+        """Raises `Violation`."""
+        match event:
+            case Closing():
+                self.closing[event.who] = (now, event.timeout_s)
+            case Closed():
+                since, timeout_s = self.closing.pop(event.who)
+                if now > since + timeout_s + CLOSE_SLACK_S:
+                    raise Violation(
+                        f"{event.who} took {now - since:.3f} s to close, and had {timeout_s:g} s"
+                    )
+            case Crashed():
+                self.closing.pop(event.who, None)
+
+    def judge(self, now: float) -> None:
+        """At the end nobody is still closing. Raises `Violation`."""
+        for who, (since, timeout_s) in self.closing.items():
+            if now > since + timeout_s + CLOSE_SLACK_S:
+                raise Violation(
+                    f"{who} is closing for {now - since:.3f} s, and had {timeout_s:g} s"
+                )
+
+
+def judge_replicas(offsets: Mapping[int, Offsets]) -> None:
+    """All brokers' logs say the same of a group. Raises `Violation`."""
+    first: tuple[int, Offsets] | None = None
+    for broker, said in offsets.items():
+        if first is not None and dict(said) != dict(first[1]):
+            raise Violation(f"brokers {first[0]} and {broker} have {dict(first[1])}, {dict(said)}")
+        first = first or (broker, said)
