@@ -40,6 +40,7 @@ from minibroker.broker.controller.cluster_id import ensure_cluster_id
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.disk import InWorker
+from minibroker.broker.groups.coordinator import Clocks, Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
@@ -171,12 +172,15 @@ class _Broker:
         )
         self._node = ControllerNode(config, system.store, system.network, ports, system.rng)
         slots = config.max_incremental_fetch_session_cache_slots
+        clocks = Clocks(system.wall_ms, self._node.is_lease_current)
+        self._groups = Coordinator(config, self._replicas, clocks)
         self._services = Services(
             config=config,
             replicas=self._replicas,
             purgatory=purgatory,
             controller=self._node,
             fetch_sessions=FetchSessions(system.rng, slots),
+            groups=self._groups,
             wall_ms=system.wall_ms,
         )
 

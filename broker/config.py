@@ -21,6 +21,7 @@ from typing import Final
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.properties import PROPERTIES, SUBJECTS, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Replication
+from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
 from minibroker.broker.property import (
     ConfigError,
@@ -117,7 +118,7 @@ assert {attribute_of(name) for name in TOPIC_PROPERTIES} == {
 
 
 @dataclass(frozen=True)
-class Config(Identity, Topics, Replication, Segments, Upkeep, Connections):
+class Config(Identity, Topics, Replication, Segments, Upkeep, Groups, Connections):
     """Every property of a broker. `Config()` is the defaults; attributes are the properties'
     names with underscores, units as the names say."""
 

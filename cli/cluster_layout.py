@@ -109,8 +109,10 @@ class Layout:
     def broker_settings(self, node_id: int) -> dict[str, str]:
         """What `minibroker start` of one broker is told, but for its data directory."""
         several = {"min.insync.replicas": "2"} if self.broker_count >= 3 else {}
+        replicas = str(min(3, self.broker_count))
         return {
-            "default.replication.factor": str(min(3, self.broker_count)),
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
             "replica.lag.time.max.ms": "10000",
             "broker.session.timeout.ms": "1000",
             **several,

@@ -16,7 +16,7 @@ from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.orders import is_topic_name
-from minibroker.protocol.constants import TOPIC_NAME_CHARS_MAX, ErrorCode
+from minibroker.protocol.constants import OFFSETS_TOPIC, TOPIC_NAME_CHARS_MAX, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -24,6 +24,7 @@ from minibroker.protocol.messages.configs import (
 )
 from minibroker.protocol.messages.topics import (
     DEFAULT_COUNT,
+    ConfigEntry,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -34,6 +35,8 @@ from minibroker.protocol.messages.topics import (
 
 PARTITIONS_MAX: Final = 10_000  # of the cluster; each keeps files open
 INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client makes (PRO-08)
+# What is kept there is given up by the groups' coordinators, never by its age.
+OFFSETS_CONFIGS: Final = (ConfigEntry("retention.ms", "-1"), ConfigEntry("retention.bytes", "-1"))
 
 Wanted = TypeVar("Wanted")
 
@@ -44,6 +47,8 @@ def plan_create(
     """Make the topics that may be made."""
 
     def create(draft: Draft, wanted: NewTopic) -> TopicResult:
+        if wanted.name == OFFSETS_TOPIC:
+            wanted = _offsets_topic(config, wanted)
         topic = _new_topic(draft.state, config, wanted, rng)
         draft.write([entries.topic_put(topic)])
         draft.set_partitions(topic, topic.partitions)
@@ -60,6 +65,9 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Plan[DeleteTopics
     """Delete the topics that exist, each leaving a tombstone of its id (CTL-15)."""
 
     def delete(draft: Draft, name: str) -> TopicResult:
+        if name == OFFSETS_TOPIC:
+            what = f"{OFFSETS_TOPIC} holds the offsets of all groups; delete groups instead"
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
         topic = _topic(draft, name)
         holders = {node for record in topic.partitions for node in record.replicas}
         count = len(topic.partitions)
@@ -135,7 +143,7 @@ def check_name(name: str, others: Collection[str]) -> None:
     if not is_topic_name(name):
         what = f"topic name {name!r}: only letters, digits, '.', '_' and '-', and not '.' or '..'"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
-    if name.startswith(INTERNAL_PREFIX):
+    if name.startswith(INTERNAL_PREFIX) and name != OFFSETS_TOPIC:
         what = f"topic name {name!r}: names that begin with '__' are for the broker's own topics"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     if "." in name or "_" in name:
@@ -144,6 +152,16 @@ def check_name(name: str, others: Collection[str]) -> None:
             if other.replace(".", "_") == spelled:
                 what = f"topic name {name!r} differs from {other!r} in '.' and '_' only"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+
+
+def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
+    """The topic of the groups is always made as the controller's settings say, whoever asks."""
+    if wanted != NewTopic(OFFSETS_TOPIC):
+        what = f"{OFFSETS_TOPIC} is the broker's own; its form is set by offsets.topic..."
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+    partition_count = config.offsets_topic_num_partitions
+    replication_factor = config.offsets_topic_replication_factor
+    return NewTopic(OFFSETS_TOPIC, partition_count, replication_factor, configs=OFFSETS_CONFIGS)
 
 
 def _topic(draft: Draft, name: str) -> TopicRecord:

@@ -12,10 +12,11 @@ from dataclasses import fields
 from typing import Final
 
 from minibroker.broker.properties.brokers import Connections, Identity, Replication
+from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.logs import Segments, Topics, Upkeep
 from minibroker.broker.property import Property, attribute_of
 
-SUBJECTS: Final = (Identity, Topics, Replication, Segments, Upkeep, Connections)
+SUBJECTS: Final = (Identity, Topics, Replication, Segments, Upkeep, Groups, Connections)
 PROPERTIES: Final[dict[str, Property]] = {
     field.metadata["property"].name: field.metadata["property"]
     for subject in SUBJECTS

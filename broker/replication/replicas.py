@@ -7,7 +7,7 @@ comes from a controller that was replaced, or is meant for a former life, is ref
 effect. What becomes of each partition, `hosted.py` says.
 
 Settings of topics come with UPDATE_METADATA, which a controller always sends before the roles of a
-new topic.
+new topic. Who waits for that finds `IMAGE` notified in the purgatory.
 
 After anything that may let a waiting request go on (an append, a flush, another role, another
 setting) the partition's name is notified in the purgatory. That is the whole coupling: a request's
@@ -17,6 +17,7 @@ Rejected: a registry that also answers clients. That is in `server/handlers`.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
@@ -60,6 +61,7 @@ from minibroker.protocol.messages.replicas import (
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 WEAK_ACKS_INTERVAL_S: Final = 3_600.0  # between two warnings about one topic
+IMAGE: Final = "image"  # the purgatory's key for who waits on the cluster as last told
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +94,8 @@ class Replicas:
         self._is_image_whole = False
         self.image = ClusterImage()
         self.ready = trio.Event()
+        # Called with the name of a topic that is not, or is another topic of that name now.
+        self.on_removed: Callable[[str], None] = lambda topic: None
         parts.flusher.on_flushed = self.note_flushed
 
     # -- the registry
@@ -170,6 +174,7 @@ class Replicas:
             self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
             for topic in removed:
                 logger.info("topic %s is deleted", topic)
+                self.on_removed(topic)
             for topic in reconfigured:
                 self._reconfigure(topic, now)
             self._parts.copier.set_endpoints(
@@ -177,6 +182,7 @@ class Replicas:
             )
             self._is_image_whole |= request.is_full
             self._note_readiness()
+            self._parts.purgatory.notify(IMAGE)
         return UpdateMetadataResponse(error)
 
     def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:

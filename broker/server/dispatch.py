@@ -39,7 +39,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.CONTROLLED_SHUTDOWN: control.controlled_shutdown,
     ApiKey.OFFSET_COMMIT: groups.handle,
     ApiKey.OFFSET_FETCH: groups.handle,
-    ApiKey.FIND_COORDINATOR: groups.handle,
+    ApiKey.FIND_COORDINATOR: groups.find_coordinator,
     ApiKey.JOIN_GROUP: groups.handle,
     ApiKey.HEARTBEAT: groups.handle,
     ApiKey.LEAVE_GROUP: groups.handle,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.replication.partition import Partition
@@ -39,6 +40,7 @@ class Services:
     purgatory: Purgatory
     controller: ControllerNode
     fetch_sessions: FetchSessions
+    groups: Coordinator
     wall_ms: Callable[[], int]
 
     @property

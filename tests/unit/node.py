@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from minibroker.broker.config import Config, load
+from minibroker.broker.groups.coordinator import Clocks, Coordinator
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.replication.flusher import Flusher
@@ -138,12 +139,15 @@ class Node:
         if is_ready:
             self.replicas.ready.set()
         self.controller = NoController()
+        clocks = Clocks(lambda: self.wall_time_ms, self.controller.is_lease_current)
+        self.groups = Coordinator(self.config, self.replicas, clocks)
         self.services = Services(
             config=self.config,
             replicas=self.replicas,
             purgatory=self.purgatory,
             controller=cast(Any, self.controller),
             fetch_sessions=FetchSessions(random.Random(2), 10),
+            groups=self.groups,
             wall_ms=lambda: self.wall_time_ms,
         )
 

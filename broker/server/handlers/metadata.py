@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import HangUp, Services
-from minibroker.protocol.constants import NO_NODE, ErrorCode
+from minibroker.protocol.constants import NO_NODE, OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -86,7 +86,7 @@ def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMe
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return TopicMetadata(name, errors.get(name) or unknown)
     partitions = tuple(_partition(image, partition) for partition in topic.partitions)
-    return TopicMetadata(name, 0, topic.id, False, partitions)
+    return TopicMetadata(name, 0, topic.id, name == OFFSETS_TOPIC, partitions)
 
 
 def _partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:

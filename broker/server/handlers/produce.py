@@ -21,7 +21,13 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import HangUp, Services
-from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ErrorCode
+from minibroker.protocol.constants import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    OFFSETS_TOPIC,
+    ErrorCode,
+)
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
     PartitionProduced,
@@ -61,6 +67,9 @@ class _Produce:
         try:
             if self._refusal is not None:
                 raise self._refusal
+            if name.topic == OFFSETS_TOPIC:
+                what = f"{OFFSETS_TOPIC} is written by brokers only; use the group apis"
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = self._services.partition(name, asked.topic_id)
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)

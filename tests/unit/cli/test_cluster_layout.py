@@ -34,6 +34,7 @@ def test_settings_follow_from_the_number_of_brokers(
         assert str(config.listeners) == layout.address(node_id) == f"127.0.0.1:{6999 + node_id}"
         assert config.metadata_store == f"sqlite:{tmp_path / 'metadata.db'}"
         assert (config.default_replication_factor, config.min_insync_replicas) == (factor, min_isr)
+        assert config.offsets_topic_replication_factor == factor
         assert (config.replica_lag_time_max_ms, config.broker_session_timeout_ms) == (10_000, 1_000)
     assert layout.bootstrap.split(",") == [layout.address(number) for number in layout.node_ids]
 

@@ -17,6 +17,7 @@ from minibroker.broker.controller import entries
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.state import PartitionRecord, State
+from minibroker.broker.groups.coordinator import Clocks, Coordinator
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import StoreUnavailable
 from minibroker.broker.replication.purgatory import Purgatory
@@ -130,6 +131,11 @@ class FakeBroker:
             purgatory,
             self.node,
             FetchSessions(self._rng, 10),
+            Coordinator(
+                self._config,
+                self.replicas,  # type: ignore[arg-type]
+                Clocks(lambda: 0, self.node.is_lease_current),
+            ),
             lambda: 0,
         )
         await self._fleet.nursery.start(self._run, services, replace(said, **registration))

@@ -18,7 +18,7 @@ from minibroker.broker.controller.topics import (
     plan_forgetting,
 )
 from minibroker.broker.metadata.store import Delete, Put
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     ConfigChange,
@@ -103,7 +103,8 @@ def test_defaults_of_the_broker_are_taken():
         (NewTopic("a/b"), ErrorCode.INVALID_TOPIC_EXCEPTION, "only letters"),
         (NewTopic("a\n"), ErrorCode.INVALID_TOPIC_EXCEPTION, "only letters"),
         (NewTopic("tö"), ErrorCode.INVALID_TOPIC_EXCEPTION, "only letters"),
-        (NewTopic("__consumer_offsets"), ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker's own"),
+        (NewTopic("__own"), ErrorCode.INVALID_TOPIC_EXCEPTION, "the broker's own"),
+        (NewTopic("__consumer_offsets", 7), ErrorCode.INVALID_TOPIC_EXCEPTION, "offsets.topic"),
         (NewTopic("has_dot"), ErrorCode.INVALID_TOPIC_EXCEPTION, "'has.dot'"),
         (NewTopic("old"), ErrorCode.TOPIC_ALREADY_EXISTS, "'old'"),
         (NewTopic("t", 0), ErrorCode.INVALID_PARTITIONS, "at least 1"),
@@ -138,6 +139,26 @@ def test_a_bad_topic_is_refused_and_the_others_are_made(wanted, error, says):
 def test_good_names(name):
     """1 to 249 of letters, digits, dot, underscore and dash, but not `.` or `..`."""
     assert create(EMPTY, NewTopic(name)).answer.topics[0].error == 0
+
+
+def test_the_offsets_topic_has_the_form_that_is_set():
+    """Whoever asks for it first, it gets offsets.topic..., and keeps what it holds; with fewer
+    brokers than it has replicas it is not made."""
+    config = Config(offsets_topic_num_partitions=3, offsets_topic_replication_factor=2)
+    refused = create(EMPTY, NewTopic(OFFSETS_TOPIC), config=config)
+    assert refused.answer.topics[0].error == ErrorCode.INVALID_REPLICATION_FACTOR
+    state = create(state_with(1, 2), NewTopic(OFFSETS_TOPIC), config=config).state
+    topic = state.topics[OFFSETS_TOPIC]
+    assert [len(partition.replicas) for partition in topic.partitions] == [2, 2, 2]
+    assert topic.configs == {"retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def test_the_offsets_topic_is_not_deleted():
+    """All groups would forget where they are."""
+    state = with_topics(OFFSETS_TOPIC)
+    plan = plan_delete(state, DeleteTopicsRequest((OFFSETS_TOPIC,)))
+    assert plan.answer.topics[0].error == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert plan.state == state
 
 
 def test_a_name_twice_in_a_request_exists_the_second_time():

@@ -1,0 +1,97 @@
+"""Properties of consumer groups: the topic they are kept in, and how long things take or last."""
+
+from dataclasses import dataclass
+
+from minibroker.broker.property import INT_MAX, Kind, setting
+
+STORED_TEXT_BYTES_MAX = 2**15 - 1  # of any text in a record of the offsets topic
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups: where they are kept, and how long members and offsets are waited for."""
+
+    offsets_topic_num_partitions: int = setting(
+        "offsets.topic.num.partitions",
+        Kind.INT,
+        4,
+        "Partitions of `__consumer_offsets`, which is made when a group is first asked for; each "
+        "group is kept by the leader of one of them. Not to be changed later.",
+        low=1,
+        high=INT_MAX,
+    )
+    offsets_topic_replication_factor: int = setting(
+        "offsets.topic.replication.factor",
+        Kind.INT,
+        1,
+        "Replicas of `__consumer_offsets`; there are no groups before so many brokers live.",
+        low=1,
+        high=2**15 - 1,
+    )
+    offsets_commit_timeout_ms: int = setting(
+        "offsets.commit.timeout.ms",
+        Kind.INT,
+        5_000,
+        "How long a commit waits until all in-sync replicas have it.",
+        unit="ms",
+        low=1,
+        high=INT_MAX,
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes",
+        Kind.INT,
+        10_080,
+        "How long the offsets of a group outlive its last member, and those without members "
+        "their last commit.",
+        unit="minutes",
+        low=1,
+        high=INT_MAX,
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        "offsets.retention.check.interval.ms",
+        Kind.INT,
+        600_000,
+        "How often offsets are looked at that may have outlived that.",
+        unit="ms",
+        low=1,
+    )
+    offset_metadata_max_bytes: int = setting(
+        "offset.metadata.max.bytes",
+        Kind.INT,
+        4_096,
+        "The longest note that may go with a committed offset.",
+        unit="bytes",
+        high=STORED_TEXT_BYTES_MAX,
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        "group.initial.rebalance.delay.ms",
+        Kind.INT,
+        100,
+        "How long the first member of an empty group waits for others to come.",
+        unit="ms",
+        high=INT_MAX,
+    )
+    group_min_session_timeout_ms: int = setting(
+        "group.min.session.timeout.ms",
+        Kind.INT,
+        1_000,
+        "The shortest session that a member may ask for.",
+        unit="ms",
+        high=INT_MAX,
+    )
+    group_max_session_timeout_ms: int = setting(
+        "group.max.session.timeout.ms",
+        Kind.INT,
+        1_800_000,
+        "The longest session that a member may ask for.",
+        unit="ms",
+        high=INT_MAX,
+    )
+    group_max_size: int = setting(
+        "group.max.size",
+        Kind.INT,
+        INT_MAX,
+        "Members that a group may have.",
+        low=1,
+        high=INT_MAX,
+    )
