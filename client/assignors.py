@@ -9,19 +9,26 @@ subscribers. Topics that are not in `partition_counts` do not exist (any more), 
 instance ids, those without one after them by member id, so that static members keep their place:
 
 * range: topic by topic, each subscriber gets a run of partitions, the first ones one more where it
-  does not come out even. Topics of equal size and the same subscribers are so cut alike, and who has
-  partition 3 of one has partition 3 of the other.
+  does not come out even. So topics of equal size and the same subscribers are cut alike, and who
+  has partition 3 of one has partition 3 of the other.
 * roundrobin: all partitions in order, dealt to the members in turn; who does not subscribe to a
   topic is passed over.
 
-With both, everybody gives up everything at each rebalance. `cooperative-sticky` is in
-`client/sticky.py`.
+With both, everybody gives up everything at each rebalance. With cooperative-sticky everybody goes
+on reading what it keeps, and what moves takes two rounds: in the first it is nobody's, because who
+has it must first learn that it shall give it back; having done so that member joins again, and in
+the second round the partition goes to its new owner. How partitions are spread is in
+`client/sticky.py`; here is whose claims count. Who missed a rebalance may claim what others were
+given since: of several claims that of the newest generation holds, and if two members were given
+the same in the same generation, which no sound leader does, both have to give it back.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from minibroker.client.sticky import spread
 from minibroker.protocol.subscription import Subscription
 from minibroker.protocol.types import TopicPartition
 
@@ -84,6 +91,40 @@ def assign_in_turn(partition_counts: PartitionCounts, members: Members) -> Assig
     return assignments
 
 
+def assign_cooperatively(partition_counts: PartitionCounts, members: Members) -> Assignments:
+    """`cooperative-sticky`; see the head of this module."""
+    subscribers = _subscribers(partition_counts, members)
+    claimants = _claimants(members)
+    owners = {name: owner for name in claimants if (owner := _owner(claimants[name]))}
+    valid = {
+        name: owner
+        for name, owner in owners.items()
+        if owner in subscribers.get(name.topic, ())
+        and name.partition < partition_counts[name.topic]
+    }
+    assignments: Assignments = {member_id: [] for member_id in members}
+    for name, member_id in sorted(spread(partition_counts, subscribers, valid).items()):
+        if owners.get(name) == member_id or not claimants.get(name):
+            assignments[member_id].append(name)
+    return assignments
+
+
+def _claimants(members: Members) -> dict[TopicPartition, dict[str, int]]:
+    """By partition the members that claim to own it, with the generation that they have it from."""
+    claimants: defaultdict[TopicPartition, dict[str, int]] = defaultdict(dict)
+    for member_id, (subscription, _) in members.items():
+        for name in subscription.owned:
+            claimants[name][member_id] = subscription.generation
+    return claimants
+
+
+def _owner(claims: Mapping[str, int]) -> str | None:
+    """Whose claim holds; None where two are as new."""
+    newest = max(claims.values())
+    owner, *others = (member_id for member_id, of in claims.items() if of == newest)
+    return None if others else owner
+
+
 def _in_order(members: Members) -> list[str]:
     """The member ids: static members first, by their names."""
     return sorted(
@@ -111,6 +152,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = MappingProxyType(
         for assignor in (
             Assignor("range", False, assign_range),
             Assignor("roundrobin", False, assign_in_turn),
+            Assignor("cooperative-sticky", True, assign_cooperatively),
         )
     }
 )
