@@ -143,10 +143,11 @@ def test_every_partition_has_one_owner(
     given_out = assign(name, partition_counts, members)
     if not ASSIGNORS[name].is_cooperative:
         assert owned(given_out) == wanted(partition_counts, members)
-    for mapping in (shuffled := [list(members.items()), list(partition_counts.items())]):
-        rng.shuffle(mapping)
-    turned: Any = [dict(items) for items in shuffled]
-    assert assign(name, turned[1], turned[0]) == given_out
+    topics, ids = list(partition_counts), list(members)
+    rng.shuffle(topics)
+    rng.shuffle(ids)
+    turned = {each: members[each] for each in ids}
+    assert assign(name, {each: partition_counts[each] for each in topics}, turned) == given_out
 
 
 @given(counts, equal_groups)
@@ -212,7 +213,7 @@ def test_who_leaves_takes_nothing_from_who_stays(
 ) -> None:
     """Only the leaver's partitions move, and in the same round."""
     settled = settle(partition_counts, members)
-    gone, *staying = sorted(members)
+    _gone, *staying = sorted(members)
     stayed = after({each: members[each] for each in staying}, settled, 11)
     if staying:
         given_out = assign(COOPERATIVE, partition_counts, stayed)
@@ -274,7 +275,7 @@ def test_what_is_free_makes_way_for_what_is_owned() -> None:
 
 
 def test_nobody_gets_another_for_what_it_lost() -> None:
-    """c gets t-0 or t-1 by way of a, which has then passed one of its own on: two move, not three."""
+    """c gets t-0 or t-1 by way of a, which has then passed on one of its own: it gets that back."""
     members = {
         "a": member("t", "u", owned=[("t", 2), ("u", 0)], generation=5),
         "b": member("t", "u", owned=[("t", 0), ("t", 1)], generation=5),
