@@ -4,7 +4,8 @@ One line per failure with the command that repeats it, a summary line last; exit
 seed failed. Seeds do not depend on each other, so a long run may be done in parts: 0-99, 100-199,
 and so on. A single seed tells more: where it failed, and with `--trace` all that happened.
 
-The story is that of a cluster, or with `--story broker` that of one broker alone.
+The story is that of a cluster, with `--groups` that of consumer groups on a cluster, or with
+`--story broker` that of one broker alone.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from minibroker.testing.pause import PROCESS
 from minibroker.testing.planted import PLANTED
 from tests.sim import chaos
 from tests.sim.cluster import Story
+from tests.sim.group_story import GroupStory
 
 
 class VirtualTime(logging.Filter):
@@ -45,6 +47,9 @@ class Totals:
         self.terms = 0
         self.delivered = 0
         self.faults = 0
+        self.generations = 0
+        self.repeated = 0
+        self.late = 0
 
     def run_broker(self, seed: int) -> None:
         """One broker alone."""
@@ -65,10 +70,31 @@ class Totals:
         self.delivered += told.delivered
         self.faults += told.faults
 
+    def run_groups(self, story: GroupStory, is_traced: bool) -> None:
+        """A cluster with consumer groups."""
+        try:
+            told = simulate(story.run, story.seed)
+        finally:
+            if is_traced and story.watcher is not None and story.stage is not None:
+                lines = [*story.watcher.trace, *str(story.stage.group.history).split("\n")]
+                print(*sorted(lines), sep="\n")
+        self.virtual_s += told.virtual_s
+        self.terms += told.terms
+        self.delivered += told.delivered
+        self.faults += told.faults
+        self.generations += told.generations
+        self.repeated += told.repeated
+        self.late += told.late
+
     def __str__(self) -> str:
+        groups = (
+            f" {self.generations} generations, {self.repeated} records read again,"
+            f" {self.late} late commits,"
+        )
         return (
             f"{self.failed} failed; {self.virtual_s / 3600:.2f} virtual hours,"
-            f" {self.terms} failovers, {self.delivered} records delivered, {self.faults} faults"
+            f" {self.terms} failovers, {self.delivered} records delivered,"
+            f"{groups if self.generations else ''} {self.faults} faults"
         )
 
 
@@ -85,7 +111,8 @@ def main() -> int:
     """Run the seeds asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST, or one seed")
-    parser.add_argument("--story", default="cluster", choices=("cluster", "broker"))
+    parser.add_argument("--story", default="cluster", choices=("cluster", "broker", "groups"))
+    parser.add_argument("--groups", action="store_const", dest="story", const="groups")
     parser.add_argument("--planted", choices=sorted(PLANTED), help="a bug to be found")
     parser.add_argument("--trace", action="store_true", help="tell what happened when")
     parser.add_argument("--log", help="show the brokers' logs from this level on")
@@ -104,6 +131,8 @@ def main() -> int:
         try:
             if given.story == "broker":
                 totals.run_broker(seed)
+            elif given.story == "groups":
+                totals.run_groups(GroupStory(seed, **replicas), given.trace)
             else:
                 totals.run_cluster(Story(seed, **replicas), given.trace)
         except Exception as error:

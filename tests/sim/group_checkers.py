@@ -11,11 +11,13 @@ and allows that and nothing else; `late` counts how often it did.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from minibroker.broker.groups.records import GroupMetadata
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.subscription import decode_assignment
 from minibroker.protocol.types import TopicPartition
 from tests.sim.checkers import Violation
 from tests.sim.group_events import (
@@ -67,6 +69,20 @@ class OneOwner:
                     f"{place} was given to {owner} in generation {event.generation},"
                     f" and now to {event.member}"
                 )
+
+
+class Generations:
+    """Who is in which generation, as far as the members know."""
+
+    def __init__(self) -> None:
+        self.newest = -1
+        self.of: dict[str, int] = {}
+
+    def look(self, now: float, event: Event) -> None:
+        """Judges nothing."""
+        if isinstance(event, Synced):
+            self.newest = max(self.newest, event.generation)
+            self.of[event.who] = event.generation
 
 
 class RisingCommits:
@@ -252,6 +268,15 @@ class Holdings:
                 first[holding.place, offset] = holding
         return count
 
+    def judge_unexcused(self) -> None:
+        """Nobody needed an excuse. Raises `Violation`."""
+        for holding in self.all:
+            if holding.excuse:
+                raise Violation(
+                    f"{holding.who} held {holding.place} since {holding.since:.4f}:"
+                    f" {holding.excuse}, though nothing was done to it"
+                )
+
     def judge_steady(self, gap_s_max: float) -> None:
         """Where there is always something to read, whoever keeps a partition goes on being shown
         its records, whatever happens to the others'. Raises `Violation`."""
@@ -302,10 +327,20 @@ class PromptClose:
                 )
 
 
-def judge_replicas(offsets: Mapping[int, Offsets]) -> None:
-    """All brokers' logs say the same of a group. Raises `Violation`."""
-    first: tuple[int, Offsets] | None = None
-    for broker, said in offsets.items():
-        if first is not None and dict(said) != dict(first[1]):
-            raise Violation(f"brokers {first[0]} and {broker} have {dict(first[1])}, {dict(said)}")
-        first = first or (broker, said)
+def judge_log(replayed: Iterable[GroupMetadata]) -> None:
+    """What a log holds of a group, in its order: generations never go back, and none gives a
+    partition to two members. Raises `Violation`."""
+    newest = -1
+    for each in replayed:
+        if each.generation < newest:
+            raise Violation(f"generation {each.generation} is stored behind {newest}")
+        newest = each.generation
+        owners: dict[TopicPartition, str] = {}
+        for member in each.members:
+            for place in decode_assignment(member.assignment).partitions:
+                owner = owners.setdefault(place, member.member_id)
+                if owner != member.member_id:
+                    raise Violation(
+                        f"{place} is stored for {owner} and for {member.member_id}"
+                        f" in generation {newest}"
+                    )

@@ -13,7 +13,7 @@ import trio
 from minibroker.broker.log.log import Log
 from minibroker.broker.metadata.store import Snapshot
 from minibroker.protocol.records.batch import iterate_headers
-from minibroker.protocol.records.record import decode_records
+from minibroker.protocol.records.record import Record, decode_records
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.cluster import (
     DATA_DIRECTORY,
@@ -161,11 +161,18 @@ class Watcher:
 
         For a cluster at rest.
         """
+        return {
+            name: [(record.offset, bytes(record.value or b"")) for record in records]
+            for name, records in self.records().items()
+        }
+
+    def records(self) -> dict[TopicPartition, list[Record]]:
+        """The same, as whole records."""
         found = {}
         for key, agreed in self._last.agreed.items():
             logs = {each.read(0, each.log_end) for each in self._last.replicas if each.key == key}
             assert len(logs) == 1, f"the replicas of {agreed.name} differ"
-            found[agreed.name] = decode(logs.pop())
+            found[agreed.name] = decode_batches(logs.pop())
         return found
 
 
@@ -210,8 +217,13 @@ def read_log(log: Log, start: int, end: int) -> bytes:
 
 def decode(data: bytes) -> list[tuple[int, bytes]]:
     """Offsets and values of the records in some batches."""
+    return [(record.offset, bytes(record.value or b"")) for record in decode_batches(data)]
+
+
+def decode_batches(data: bytes) -> list[Record]:
+    """The records in some batches."""
     return [
-        (record.offset, bytes(record.value or b""))
+        record
         for position, header in iterate_headers(data)
         for record in decode_records(data[position : position + header.size], header)
     ]
