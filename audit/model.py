@@ -6,6 +6,7 @@ Unix epoch. Integers of 64 bits that have no sign on disk (hashes) are stored wi
 32 bits fits in an int64 as it is. A replica is named by (broker, topic, partition).
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -204,8 +205,8 @@ class Finding:
 class Tables:
     """What a check may look at: Spark DataFrames of the schemas above.
 
-    `ledger` is None where none was given, `committed` where there is no offsets topic. `records` is
-    not read before a check asks for it.
+    `ledger` is None where none was given, `committed` where there is no offsets topic. `records`
+    makes the table of some topics' records.
     """
 
     batches: "DataFrame"
@@ -213,6 +214,6 @@ class Tables:
     epoch_starts: "DataFrame"
     producers: "DataFrame"
     index_entries: "DataFrame"
-    records: "DataFrame"
+    records: "Callable[[Collection[str]], DataFrame]"
     ledger: "DataFrame | None" = field(default=None)
     committed: "DataFrame | None" = field(default=None)

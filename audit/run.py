@@ -9,8 +9,9 @@ is small: a row a log, a row a leader epoch, and the findings.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +39,7 @@ from minibroker.audit.files.unread import (
     unjudged_files,
 )
 from minibroker.audit.model import (
+    BATCHES,
     EPOCH_STARTS,
     PRODUCERS,
     REPLICAS,
@@ -47,7 +49,7 @@ from minibroker.audit.model import (
 )
 from minibroker.audit.progress import Listener, Stages
 from minibroker.audit.report.page import write_findings, write_report
-from minibroker.audit.source import read_table, register
+from minibroker.audit.source import read_table
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
@@ -124,7 +126,6 @@ class _Run:
 
     def run(self) -> Summary:
         """All of it."""
-        register(self._spark)
         with self._stages.stage("looking at the directories"):
             inputs = self._read_inputs()
         with self._stages.stage("reading the logs", _bytes_of(inputs)):
@@ -161,9 +162,9 @@ class _Run:
     def _scan(self, inputs: Inputs) -> DataFrame:
         path = self._options.out.resolve() / BATCHES_FILE
         address = path.as_uri()  # on a cluster a bare path may be one of its own file system
-        read_table(self._spark, inputs.brokers).write.mode("overwrite").parquet(address)
+        read_table(self._spark, inputs.logs).write.mode("overwrite").parquet(address)
         self._unread = find_unread(path)
-        batches = self._spark.read.parquet(address)
+        batches = self._spark.read.schema(from_arrow_schema(BATCHES)).parquet(address)
         if self._unread:
             is_unread = col("torn") & coalesce(col("problem").rlike(PROBLEM), lit(False))
             batches = batches.where(~is_unread)
@@ -193,17 +194,18 @@ class _Run:
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = ledger_table(self._spark, chunks) if self._options.ledgers else None
         replicas = self._small(REPLICAS, map(astuple, rows))
-        records = read_table(self._spark, inputs.brokers, "records")
+        records = partial(_records, self._spark, inputs)
         has_groups = any(row.topic == OFFSETS_TOPIC for row in rows)
+        committed = committed_by_groups(records([OFFSETS_TOPIC]), replicas)
         return Tables(
             batches=batches,
             replicas=replicas,
             epoch_starts=self._small(EPOCH_STARTS, inputs.epoch_starts),
             producers=self._small(PRODUCERS, inputs.producers),
-            index_entries=read_table(self._spark, inputs.brokers, "index"),
+            index_entries=read_table(self._spark, inputs.logs, "index"),
             records=records,
             ledger=ledger,
-            committed=committed_by_groups(records, replicas).persist() if has_groups else None,
+            committed=committed.persist() if has_groups else None,
         )
 
     def _small(self, schema: pa.Schema, rows: Iterable[tuple[object, ...]]) -> DataFrame:
@@ -284,6 +286,10 @@ def _brokers(numbers: Sequence[int]) -> str:
 
 def _bytes_of(inputs: Inputs) -> int:
     return sum(segment.size for log in inputs.logs for segment in log.segments)
+
+
+def _records(spark: SparkSession, inputs: Inputs, topics: Collection[str]) -> DataFrame:
+    return read_table(spark, (log for log in inputs.logs if log.topic in topics), "records")
 
 
 def _sizes(inputs: Inputs, batches: DataFrame) -> Sizes:

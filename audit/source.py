@@ -9,8 +9,7 @@ hand Arrow batches to Spark. Columns are those of model.py; docs/audit.md has th
 
 * **Sizes are those of the listing.** A live broker appends meanwhile; what came later is not read.
   Who must know what is read, or wants several tables of the same moment, lists once and calls
-  `read_table`. It hands the listing over in a file of the driver: an option, like all that the
-  source and the reader hold, would be sent along with every task.
+  `read_table`. That is no data source: Spark would start three Python processes to plan one.
 * **Filters** on broker, topic and partition choose logs; on records' offsets they choose segments,
   by their names, and the rows in them. All of that is exact, so Spark does not filter again. But
   an offset filter trusts names: a record in a segment whose name is wrong may not be found by it.
@@ -18,7 +17,6 @@ hand Arrow batches to Spark. Columns are those of model.py; docs/audit.md has th
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -44,7 +42,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from minibroker.audit.files.directories import (
-    BrokerDirectory,
+    LogDirectory,
     Replica,
     SegmentFile,
     UsageError,
@@ -54,7 +52,6 @@ from minibroker.audit.files.indexes import check_indexes
 from minibroker.audit.files.records import OFFSET_END, read_records
 from minibroker.audit.files.segments import scan_segment
 from minibroker.audit.model import BATCHES, INDEX_ENTRIES, RECORDS
-from minibroker.audit.session import temporary_directory
 
 FORMAT: Final = "minibroker-log"
 TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES}
@@ -87,39 +84,34 @@ def register(spark: SparkSession) -> None:
 
 
 def read_table(
-    spark: SparkSession, brokers: Iterable[BrokerDirectory], table: str = "batches"
+    spark: SparkSession, logs: Iterable[LogDirectory], table: str = "batches"
 ) -> DataFrame:
-    """A table of what was listed, up to the sizes it had then; the session must know the format.
+    """A table of what was listed, up to the sizes it had then.
 
     The executors must see the files under the same paths.
     """
-    manifest = write_manifest(pieces_of(brokers))
-    return spark.read.format(FORMAT).options(manifest=manifest, table=table).load()
+    pieces = pieces_of(logs)
+    groups = pack(pieces, task_size(pieces))
+
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from read_pieces(table, groups[number])
+
+    numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
+    return numbers.mapInArrow(read, from_arrow_schema(TABLES[table]))
 
 
-def pieces_of(brokers: Iterable[BrokerDirectory]) -> list[Piece]:
+def pieces_of(logs: Iterable[LogDirectory]) -> list[Piece]:
     """All segments of a listing, each log's in the order of their names."""
-    return [
-        Piece(log.replica, segment)
-        for broker in brokers
-        for log in broker.logs
-        for segment in log.segments
-    ]
+    return [Piece(log.replica, segment) for log in logs for segment in log.segments]
 
 
-def write_manifest(pieces: Iterable[Piece]) -> str:
-    """Write a listing to a file that lives as long as this process; returns its path."""
-    handle, path = tempfile.mkstemp(".json", "listing-", temporary_directory())
-    rows = [(*replica, str(file.path), *file[1:]) for replica, file in pieces]
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(rows, file)
-    return path
-
-
-def read_manifest(path: str) -> list[Piece]:
-    """What `write_manifest` wrote."""
-    rows = json.loads(Path(path).read_text(encoding="utf-8"))
-    return [Piece(Replica(*row[:3]), SegmentFile(Path(row[3]), *row[4:])) for row in rows]
+def task_size(pieces: Iterable[Piece]) -> int:
+    """About how many bytes a task reads, unless an option says so."""
+    total = sum(piece.segment.size for piece in pieces)
+    share = total // ((os.cpu_count() or 1) * _TASKS_PER_CORE)
+    return min(max(share, _BYTES_PER_TASK_MIN), _BYTES_PER_TASK_MAX)
 
 
 def pack(pieces: Iterable[Piece], bytes_per_task: int) -> list[tuple[Piece, ...]]:
@@ -135,6 +127,20 @@ def pack(pieces: Iterable[Piece], bytes_per_task: int) -> list[tuple[Piece, ...]
         group.append(piece)
         left -= cost
     return [*groups, tuple(group)] if group else groups
+
+
+def read_pieces(
+    table: str, pieces: Iterable[Piece], start: int = 0, end: int = OFFSET_END
+) -> Iterator[pa.RecordBatch]:
+    """The rows that segments make in a table; of records those of the offsets [start, end)."""
+    for replica, segment in pieces:
+        match table:
+            case "batches":
+                yield from scan_segment(replica, segment)
+            case "records":
+                yield from read_records(replica, segment, start, end)
+            case "index":
+                yield check_indexes(replica, segment)
 
 
 @dataclass(slots=True)
@@ -195,17 +201,16 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one read, checked. What is listed comes from paths or from a manifest."""
+    """The options of one read, checked."""
 
     table: str
     paths: tuple[str, ...]
-    manifest: str | None
     bytes_per_task: int | None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
         """Raises OptionError."""
-        known = ("path", "paths", "table", "bytesPerTask", "manifest")
+        known = ("path", "paths", "table", "bytesPerTask")
         names = {name.lower() for name in known}
         if unknown := [name for name in given if name.lower() not in names]:
             raise OptionError(f"{FORMAT} has no option {unknown[0]}: it has {', '.join(known)}")
@@ -218,36 +223,25 @@ class Options:
         paths = tuple(json.loads(given.get("paths", "[]")))
         if path := given.get("path"):
             paths = (path, *paths)
-        manifest = given.get("manifest")
-        if not paths and manifest is None:
+        if not paths:
             raise OptionError(
                 f"{FORMAT} reads brokers' data directories: name one, or a directory of them,"
                 ' as .load("...")'
             )
-        return cls(table, paths, manifest, int(size) if size else None)
+        return cls(table, paths, int(size) if size else None)
 
     def list(self) -> list[Piece]:
-        """The segments to read, as they are now or as they were handed over. Raises OptionError."""
-        if self.manifest is not None:
-            return read_manifest(self.manifest)
+        """The segments to read, as they are now. Raises OptionError."""
         try:
             brokers = find_brokers([Path(path) for path in self.paths])
         except UsageError as error:
             raise OptionError(str(error)) from None
         if unreadable := [problem for broker in brokers for problem in broker.problems]:
             raise OptionError(f"cannot read {unreadable[0].path}: {unreadable[0].reason}")
-        if not (pieces := pieces_of(brokers)):
+        if not (pieces := pieces_of(log for broker in brokers for log in broker.logs)):
             found = ", ".join(str(broker.path) for broker in brokers)
             raise OptionError(f"there are no logs in {found}: nothing was produced yet?")
         return pieces
-
-    def task_size(self, pieces: Iterable[Piece]) -> int:
-        """About how many bytes a task reads."""
-        if self.bytes_per_task is not None:
-            return self.bytes_per_task
-        total = sum(piece.segment.size for piece in pieces)
-        share = total // ((os.cpu_count() or 1) * _TASKS_PER_CORE)
-        return min(max(share, _BYTES_PER_TASK_MIN), _BYTES_PER_TASK_MAX)
 
 
 class LogSource(DataSource):
@@ -283,16 +277,10 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One a task: a tuple of pieces."""
         pieces = list(self._selection.choose(self._options.list()))
-        return [InputPartition(group) for group in pack(pieces, self._options.task_size(pieces))]
+        size = self._options.bytes_per_task or task_size(pieces)
+        return [InputPartition(group) for group in pack(pieces, size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What is in the segments of one task; Spark makes one of None where there are none."""
-        for replica, segment in partition.value or ():
-            match self._options.table:
-                case "batches":
-                    yield from scan_segment(replica, segment)
-                case "records":
-                    start, end = self._selection.start, self._selection.end
-                    yield from read_records(replica, segment, start, end)
-                case "index":
-                    yield check_indexes(replica, segment)
+        start, end = self._selection.start, self._selection.end
+        return read_pieces(self._options.table, partition.value or (), start, end)

@@ -124,7 +124,7 @@ def told(tables: Tables) -> Told:
         .collect()
     )
     topics = {row.topic for row in lines if row.topic is not None}
-    records = tables.records.where(col("topic").isin(*topics))
+    records = tables.records(topics)
     records = records.select(*REPLICA, "offset", _content().alias("content")).persist()
     replicas = few(_replicas(tables))
     unsound = few(_unsound(tellings, records, replicas))

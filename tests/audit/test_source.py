@@ -127,11 +127,11 @@ def test_what_is_read_is_what_was_listed(
     """A log that grew since is read up to where it ended in the listing."""
     root = tmp_path / "broker-1"
     shutil.copytree(cluster / "broker-1", root)
-    listing = find_brokers([root])
+    [broker] = find_brokers([root])
     listed = table(spark_with_source, "batches", root).count()
     for path in root.rglob("*.log"):
         path.write_bytes(path.read_bytes() * 2)
-    assert read_table(spark_with_source, listing).count() == listed
+    assert read_table(spark_with_source, broker.logs).count() == listed
     assert table(spark_with_source, "batches", root).count() == 2 * listed
     assert read_table(spark_with_source, ()).collect() == []
 

@@ -21,14 +21,16 @@ def tables(spark: SparkSession, **rows: Rows) -> Tables:
     """Tables of the rows given by name, all others empty."""
     schemas = {
         name: getattr(model, name.upper())
-        for name in ("batches", "replicas", "epoch_starts", "producers", "index_entries", "records")
+        for name in ("batches", "replicas", "epoch_starts", "producers", "index_entries")
     }
+    records = table(spark, model.RECORDS, rows.pop("records", ()))
     given = {name: model.LEDGER if name == "ledger" else model.COMMITTED for name in rows}
     return Tables(
+        records=lambda topics: records.where(records.topic.isin(*topics)),
         **{
             name: table(spark, schema, rows.get(name, ()))
             for name, schema in (given | schemas).items()
-        }
+        },
     )
 
 

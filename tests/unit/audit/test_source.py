@@ -27,8 +27,6 @@ from minibroker.audit.source import (
     Piece,
     Selection,
     pack,
-    read_manifest,
-    write_manifest,
 )
 
 MB = 1 << 20
@@ -110,12 +108,6 @@ def test_segments_are_packed_into_few_tasks() -> None:
     empty = [Piece(each.replica, each.segment._replace(size=0)) for each in pieces]
     assert len(pack(empty, 256 * MB)) == 1
     assert pack([], MB) == []
-
-
-def test_a_listing_is_handed_over_as_it_was() -> None:
-    """What is read from a manifest is what was written."""
-    pieces = [piece(5, topic="a-b.c", partition=3), piece(2**62)]
-    assert read_manifest(write_manifest(pieces)) == pieces
 
 
 @pytest.mark.parametrize(

@@ -45,5 +45,5 @@ def test_what_a_record_says() -> None:
 )
 def test_bytes_that_are_no_commit(key: bytes | None, value: bytes) -> None:
     """Whatever else stands there is refused, and never breaks the reader."""
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         read_commit(key, value)
