@@ -1,4 +1,4 @@
-"""A member of a group, what it waits for, and what members agree on.
+"""A member of a group, and what it waits for.
 
 A member's JOIN and SYNC wait at their coordinator. Each is a `Ticket`: whoever asked keeps it and
 looks at its `answer`, and the member keeps the newest of each kind. A request that was sent again,
@@ -7,7 +7,6 @@ A member that has a ticket open does not expire: it waits for us, not we for it.
 """
 
 import math
-from collections.abc import Collection
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from minibroker.broker.groups.records import INT32_MAX, StoredMember
@@ -155,22 +154,3 @@ def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, protocol.metadata)
     return protocols
-
-
-def choose_protocol(members: Collection[Member]) -> str:
-    """The one that most members prefer among those that all share.
-
-    Of two preferred alike, the first in the order of the member that is longest there.
-    """
-    shared = shared_protocols(members)
-    assert shared, "a join that shares no protocol with the others is refused"
-    votes = dict.fromkeys(shared, 0)
-    for member in members:
-        votes[next(name for name in member.protocols if name in votes)] += 1
-    return max(votes, key=votes.__getitem__)
-
-
-def shared_protocols(members: Collection[Member]) -> list[str]:
-    """Which protocols all can do, as the first of them orders them."""
-    first, *others = members
-    return [name for name in first.protocols if all(name in other.protocols for other in others)]
