@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         OffsetOutOfRange,
         PositionError,
     )
+    from minibroker.client.groups_admin import CommittedOffset, GroupDescription, GroupsReport
     from minibroker.client.options import Seams
     from minibroker.client.producer import Producer
     from minibroker.protocol.errors import BrokerError
@@ -40,12 +41,15 @@ __all__ = [
     "ClientTimeout",
     "CloseReport",
     "ClusterDescription",
+    "CommittedOffset",
     "ConfigError",
     "Consumer",
     "ConsumerRecord",
     "CorruptRecords",
     "Delivery",
     "DeliveryFailed",
+    "GroupDescription",
+    "GroupsReport",
     "LogTruncated",
     "NewTopic",
     "OffsetOutOfRange",
@@ -69,6 +73,7 @@ _HOMES: Final = {
         *("BufferFull", "ClientClosed", "ClientError", "ClientTimeout", "ConfigError"),
         *("CorruptRecords", "DeliveryFailed", "LogTruncated", "OffsetOutOfRange", "PositionError"),
     ),
+    "minibroker.client.groups_admin": ("CommittedOffset", "GroupDescription", "GroupsReport"),
     "minibroker.client.options": ("Seams",),
     "minibroker.client.producer": ("Producer",),
     "minibroker.protocol.errors": ("BrokerError",),

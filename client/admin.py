@@ -1,4 +1,4 @@
-"""Topics and their settings, and where logs begin and end.
+"""Topics and their settings, where logs begin and end, and consumer groups (groups_admin.py).
 
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics(NewTopic("events", 4))
@@ -20,9 +20,17 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import trio
 
+from minibroker.client import groups_admin
 from minibroker.client.cluster import Cluster, open_cluster
 from minibroker.client.controller import Outcome, Result, ask_controller
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
+from minibroker.client.groups_admin import (
+    CommittedOffset,
+    GroupDescription,
+    GroupsReport,
+    Offsets,
+    Partitions,
+)
 from minibroker.client.offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
@@ -267,6 +275,40 @@ class Admin:
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     raise BrokerError(code, f"{topic!r} has no partition {name.partition}")
         return await list_offsets(cluster, dict.fromkeys(names, timestamp))
+
+    # -- groups
+
+    async def list_groups(self, *states: str) -> GroupsReport:
+        """The groups in one of these states (as Kafka spells them), or all that there are."""
+        brokers = (await self._metadata(())).brokers
+        await self._open_cluster().refreshed()
+        node_ids = [broker.node_id for broker in brokers]
+        return await groups_admin.list_groups(self._open_cluster(), node_ids, states)
+
+    async def describe_groups(self, *names: str) -> list[GroupDescription]:
+        """State and members of each group, in the order asked for."""
+        return await groups_admin.describe_groups(self._open_cluster(), names)
+
+    async def delete_groups(self, *names: str) -> None:
+        """Delete groups that have no members, and all that they committed."""
+        await groups_admin.delete_groups(self._open_cluster(), names)
+
+    async def committed_offsets(
+        self, group: str, partitions: Partitions | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What a group has committed, of these partitions or of all.
+
+        What was never committed is missing; of a group that does not exist that is all.
+        """
+        return await groups_admin.committed_offsets(self._open_cluster(), group, partitions)
+
+    async def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """Have a group go on at these offsets. It must have no members; a new one is made."""
+        await groups_admin.commit_offsets(self._open_cluster(), group, offsets)
+
+    async def delete_offsets(self, group: str, partitions: Partitions) -> None:
+        """Have a group forget these partitions; no member may subscribe to their topics."""
+        await groups_admin.delete_offsets(self._open_cluster(), group, partitions)
 
     # -- inside
 

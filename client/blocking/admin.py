@@ -8,6 +8,13 @@ from typing import Self
 from minibroker.client.admin import Admin as TrioAdmin
 from minibroker.client.admin import ClusterDescription, NewTopic, ReplicasReport
 from minibroker.client.blocking.portal import Held, Portal
+from minibroker.client.groups_admin import (
+    CommittedOffset,
+    GroupDescription,
+    GroupsReport,
+    Offsets,
+    Partitions,
+)
 from minibroker.client.options import Seams, Servers
 from minibroker.protocol.constants import LATEST_TIMESTAMP
 from minibroker.protocol.messages.configs import ConfigDescription
@@ -87,3 +94,29 @@ class Admin:
     ) -> dict[TopicPartition, PartitionOffset]:
         """The end (-1), the beginning (-2), or the first record at or after a time in ms."""
         return self._portal.call(self._admin.list_offsets, partitions, timestamp)
+
+    def list_groups(self, *states: str) -> GroupsReport:
+        """The groups in one of these states (as Kafka spells them), or all that there are."""
+        return self._portal.call(self._admin.list_groups, *states)
+
+    def describe_groups(self, *names: str) -> list[GroupDescription]:
+        """State and members of each group, in the order asked for."""
+        return self._portal.call(self._admin.describe_groups, *names)
+
+    def delete_groups(self, *names: str) -> None:
+        """Delete groups that have no members, and all that they committed."""
+        self._portal.call(self._admin.delete_groups, *names)
+
+    def committed_offsets(
+        self, group: str, partitions: Partitions | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What a group has committed, of these partitions or of all; what it has not is missing."""
+        return self._portal.call(self._admin.committed_offsets, group, partitions)
+
+    def commit_offsets(self, group: str, offsets: Offsets) -> None:
+        """Have a group go on at these offsets. It must have no members; a new one is made."""
+        self._portal.call(self._admin.commit_offsets, group, offsets)
+
+    def delete_offsets(self, group: str, partitions: Partitions) -> None:
+        """Have a group forget these partitions; no member may subscribe to their topics."""
+        self._portal.call(self._admin.delete_offsets, group, partitions)

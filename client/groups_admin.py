@@ -1,0 +1,340 @@
+"""What `Admin` asks about consumer groups: which there are, who is in them, what they committed.
+
+A group is kept by one broker, its coordinator, which any broker can name. It changes with the
+leader of the group's partition of `__consumer_offsets`; the new one first reads what the old one
+wrote. So every question is: who keeps the group, then ask there, and both again while the answer
+is that somebody else does, or that it is still reading, until the client's patience ends. All of
+these requests may be sent twice: a commit writes the same offset again, and where an answer was
+lost a group that is not there any more has been deleted.
+
+A refusal is raised as a `BrokerError` that names the group and says what to do. Of a request about
+several groups or partitions the first refusal is raised; the others are done.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import trio
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import ClientTimeout, error_code
+from minibroker.protocol.constants import INT64_MAX, NO_EPOCH, NO_OFFSET, ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError, ProtocolError
+from minibroker.protocol.messages.group_offsets import (
+    GroupPartition,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    PartitionCommit,
+)
+from minibroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    ListedGroup,
+    ListGroupsRequest,
+    MemberDescription,
+)
+from minibroker.protocol.messages.groups import GroupDescription as GroupAnswer
+from minibroker.protocol.subscription import decode_assignment, decode_subscription
+from minibroker.protocol.types import TopicPartition
+
+# How long a broker has to list its groups: one that does not answer is named.
+LIST_PATIENCE_S: Final = 3.0
+PAUSE_S: Final = 0.05
+CONSUMERS: Final = "consumer"  # the kind of group whose members' bytes are read here
+NAME_CHARS_MAX: Final = 60  # of a group in a message
+
+# They pass: the group moves to another coordinator, or is being read there.
+PASSING: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+WHAT_TO_DO: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "it has members: stop its consumers first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "it has members: stop its consumers first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member subscribes to the topic: stop its consumers"
+    " first",
+    ErrorCode.INVALID_GROUP_ID: "a group needs another name",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such partition",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "the text beside the offset is too long"
+    " (offset.metadata.max.bytes)",
+}
+
+
+class CommittedOffset(NamedTuple):
+    """Where a group goes on in a partition: `offset` is that of the next record to read.
+
+    `leader_epoch` is that of the last record read, if known; `metadata` a text of the consumer's.
+    """
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+
+
+Partitions: TypeAlias = Iterable[tuple[str, int]]
+Offsets: TypeAlias = Mapping[tuple[str, int], int | CommittedOffset]
+
+
+class GroupsReport(NamedTuple):
+    """The groups of the brokers that answered, by name, and why others said nothing."""
+
+    groups: tuple[ListedGroup, ...]
+    silent: dict[int, str]
+
+
+class GroupMemberDescription(NamedTuple):
+    """A member now. `topics` and `assignment` are empty where they cannot be read.
+
+    `instance_id` is a static member's name; `client_host` is the address that it comes from.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+class GroupDescription(NamedTuple):
+    """A group now, as its coordinator, which is the broker `coordinator_id`, knows it.
+
+    `state` is Empty, PreparingRebalance, CompletingRebalance or Stable; `protocol` the assignor.
+    """
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    generation: int
+    coordinator_id: int
+    members: tuple[GroupMemberDescription, ...]
+
+
+class _Answer(NamedTuple):
+    """A coordinator's. `is_repeated`: an earlier one was lost, and may have been the same."""
+
+    message: Any
+    node_id: int
+    is_repeated: bool
+
+
+async def list_groups(
+    cluster: Cluster, broker_ids: Iterable[int], states: Sequence[str]
+) -> GroupsReport:
+    """Ask these brokers, which the cluster knows, for groups in one of these states, or in any."""
+    found: dict[str, ListedGroup] = {}
+    silent: dict[int, str] = {}
+    request = ListGroupsRequest(tuple(states))
+    async with trio.open_nursery() as nursery:
+        for node_id in broker_ids:
+            nursery.start_soon(_list_of, cluster, node_id, request, found, silent)
+    return GroupsReport(tuple(found[name] for name in sorted(found)), silent)
+
+
+async def _list_of(
+    cluster: Cluster,
+    node_id: int,
+    request: ListGroupsRequest,
+    found: dict[str, ListedGroup],
+    silent: dict[int, str],
+) -> None:
+    silent[node_id] = f"no answer within {LIST_PATIENCE_S:g} s"
+    with trio.move_on_after(LIST_PATIENCE_S):
+        while True:
+            try:
+                channel = await cluster.channel(node_id)
+                answer = await channel.call(ApiKey.LIST_GROUPS, request)
+            except (OSError, BrokerError) as error:
+                silent[node_id] = str(error)
+                return
+            if not answer.error:
+                found.update({group.group_id: group for group in answer.groups})
+                del silent[node_id]
+                return
+            silent[node_id] = error_code(answer.error).name
+            if answer.error not in PASSING:
+                return
+            await trio.sleep(PAUSE_S)
+
+
+async def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[GroupDescription]:
+    """Each of them, in order. Raises `BrokerError` for one that does not exist."""
+    described: dict[str, GroupDescription] = {}
+    for name in names:
+        described[name] = await _describe(cluster, name)
+    return [described[name] for name in names]
+
+
+async def _describe(cluster: Cluster, name: str) -> GroupDescription:
+    request = DescribeGroupsRequest((name,))
+    answer = await _ask(
+        cluster, name, ApiKey.DESCRIBE_GROUPS, request, lambda message: message.groups[0].error
+    )
+    group: GroupAnswer = answer.message.groups[0]
+    _raise_refusal(name, ErrorCode.GROUP_ID_NOT_FOUND if group.state == "Dead" else group.error)
+    return GroupDescription(
+        name,
+        group.state,
+        group.protocol_type,
+        group.protocol,
+        group.generation,
+        answer.node_id,
+        tuple(_member(member, group.protocol_type == CONSUMERS) for member in group.members),
+    )
+
+
+def _member(member: MemberDescription, is_consumer: bool) -> GroupMemberDescription:
+    """With what can be read of its bytes, which another program wrote."""
+    topics: tuple[str, ...] = ()
+    assignment: tuple[TopicPartition, ...] = ()
+    if is_consumer:
+        with contextlib.suppress(ProtocolError):
+            topics = decode_subscription(member.metadata).topics
+            assignment = decode_assignment(member.assignment).partitions
+    return GroupMemberDescription(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        topics,
+        assignment,
+    )
+
+
+async def delete_groups(cluster: Cluster, names: Sequence[str]) -> None:
+    """Delete each of them, with all that it committed."""
+    for name in names:
+        answer = await _ask(
+            cluster,
+            name,
+            ApiKey.DELETE_GROUPS,
+            DeleteGroupsRequest((name,)),
+            lambda message: message.groups[0].error,
+        )
+        error = answer.message.groups[0].error
+        if not (answer.is_repeated and error == ErrorCode.GROUP_ID_NOT_FOUND):
+            _raise_refusal(name, error)
+
+
+async def committed_offsets(
+    cluster: Cluster, name: str, partitions: Partitions | None
+) -> dict[TopicPartition, CommittedOffset]:
+    """What a group has committed, of these partitions or of all, by partition."""
+    wanted = None if partitions is None else tuple(GroupPartition(*each) for each in partitions)
+    answer = await _ask(
+        cluster,
+        name,
+        ApiKey.OFFSET_FETCH,
+        OffsetFetchRequest(name, wanted),
+        lambda message: message.error,
+    )
+    _raise_refusal(name, answer.message.error)
+    found = {}
+    for each in sorted(answer.message.partitions, key=lambda each: (each.topic, each.partition)):
+        partition = TopicPartition(each.topic, each.partition)
+        _raise_refusal(name, each.error, partition)
+        if each.offset != NO_OFFSET:
+            found[partition] = CommittedOffset(each.offset, each.leader_epoch, each.metadata or "")
+    return found
+
+
+async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
+    """Set what a group without members has committed, and make the group if need be."""
+    commits = []
+    for (topic, number), offset in offsets.items():
+        committed = CommittedOffset(offset) if isinstance(offset, int) else offset
+        if not 0 <= committed.offset <= INT64_MAX:
+            raise ValueError(f"an offset is 0 to {INT64_MAX}, not {committed.offset}")
+        commits.append(PartitionCommit(topic, number, *committed))
+    request = OffsetCommitRequest(name, partitions=tuple(commits))
+    answer = await _ask(cluster, name, ApiKey.OFFSET_COMMIT, request, _first_error)
+    for each in answer.message.partitions:
+        _raise_refusal(name, each.error, TopicPartition(each.topic, each.partition))
+
+
+async def delete_offsets(cluster: Cluster, name: str, partitions: Partitions) -> None:
+    """Have a group forget what it committed for these partitions."""
+    request = OffsetDeleteRequest(name, tuple(GroupPartition(*each) for each in partitions))
+    answer = await _ask(
+        cluster,
+        name,
+        ApiKey.OFFSET_DELETE,
+        request,
+        lambda message: message.error or _first_error(message),
+    )
+    _raise_refusal(name, answer.message.error)
+    for each in answer.message.partitions:
+        _raise_refusal(name, each.error, TopicPartition(each.topic, each.partition))
+
+
+def _first_error(message: Any) -> int:
+    """An error that passes, if one of the partitions has it; else any of them."""
+    errors = [each.error for each in message.partitions if each.error]
+    return next((error for error in errors if error in PASSING), errors[0] if errors else 0)
+
+
+async def _ask(
+    cluster: Cluster,
+    name: str,
+    api_key: ApiKey,
+    request: object,
+    error_of: Callable[[Any], int],
+) -> _Answer:
+    """What the group's coordinator says once it is one. Raises `BrokerError`, `ClientTimeout`."""
+    last: Exception | None = None
+    is_repeated = False
+    with trio.move_on_after(cluster.options.patience_ms / 1000):
+        while True:
+            found = await cluster.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(name))
+            error = found.error
+            if not error:
+                try:
+                    channel = await cluster.channel(found.node_id)
+                    reply = channel.start(api_key, request)
+                    last = ClientTimeout(f"{channel.endpoint} is silent")
+                    before, is_repeated = is_repeated, True
+                    message = await reply.wait()
+                    is_repeated = before
+                    error = error_of(message)
+                    if error not in PASSING:
+                        return _Answer(message, found.node_id, is_repeated)
+                except OSError as lost:
+                    last = lost
+                    cluster.request_refresh()
+            elif error not in PASSING:
+                _raise_refusal(name, error, reason=found.error_message)
+            if error:
+                last = _refusal(name, error, reason=found.error_message)
+            await trio.sleep(PAUSE_S)
+    raise ClientTimeout(f"{api_key.name} of {_named(name)}: {cluster.timeout(last)}")
+
+
+def _raise_refusal(
+    name: str, number: int, partition: TopicPartition | None = None, reason: str | None = None
+) -> None:
+    if number:
+        raise _refusal(name, number, partition, reason)
+
+
+def _refusal(
+    name: str, number: int, partition: TopicPartition | None = None, reason: str | None = None
+) -> BrokerError:
+    error = error_code(number)
+    what = f"{_named(name)}, {partition}" if partition is not None else _named(name)
+    why = reason or WHAT_TO_DO.get(error)
+    return BrokerError(error, f"{what}: {why}" if why else what)
+
+
+def _named(name: str) -> str:
+    """The group in a message, which a name of ten thousand characters shall not fill."""
+    is_long = len(name) > NAME_CHARS_MAX
+    return f"group {name[:NAME_CHARS_MAX] + '...' if is_long else name!r}"
