@@ -232,12 +232,6 @@ class Group:
         """Its members by id, to look at."""
         return self._roster.by_id
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is lost if this object is made again from what is stored."""
-        is_stored = self._outbox.is_settled and self._empty_again_at == math.inf
-        return self.state is State.EMPTY and is_stored and not self._roster.is_awaited
-
     def describe(self) -> GroupDescription:
         """The group for people; what its members read only while that is settled."""
         protocol = self._roster.protocol if self.state is State.STABLE else None

@@ -73,8 +73,3 @@ class Outbox:
     def is_assigning(self) -> bool:
         """Whether an assignment is under way."""
         return any(isinstance(reason, Assigned) for reason in self._under_way.values())
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing is under way."""
-        return not self._under_way
