@@ -5,6 +5,7 @@
      |- Flusher.run            syncs what was appended
      |- Fetchers.run           one fetcher for each leader that is copied from
      |- keep_isrs              looks for lagging followers, asks for other in-sync sets
+     |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
      |- _keep_house            retention, checkpoints, expiry, deleted files
      `- Acceptor.run           takes connections
          |- _close_idle        closes the silent ones
@@ -40,7 +41,7 @@ from minibroker.broker.controller.cluster_id import ensure_cluster_id
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.disk import InWorker
-from minibroker.broker.groups.coordinator import Clocks, Coordinator
+from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
@@ -172,8 +173,16 @@ class _Broker:
         )
         self._node = ControllerNode(config, system.store, system.network, ports, system.rng)
         slots = config.max_incremental_fetch_session_cache_slots
-        clocks = Clocks(system.wall_ms, self._node.is_lease_current)
-        self._groups = Coordinator(config, self._replicas, clocks)
+        self._groups = Coordinator(
+            config,
+            Around(
+                self._replicas,
+                purgatory,
+                system.wall_ms,
+                self._node.is_lease_current,
+                system.rng,
+            ),
+        )
         self._services = Services(
             config=config,
             replicas=self._replicas,
@@ -222,6 +231,7 @@ class _Broker:
                 keep_isrs, self._replicas, self._isr_changes, self._node.call, interval_s
             )
             async with trio.open_nursery() as connections:
+                connections.start_soon(self._groups.run)
                 connections.start_soon(acceptor.run)
                 nursery.start_soon(self._begin, tell_started)
                 await shutdown.wait()

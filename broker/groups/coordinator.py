@@ -1,34 +1,86 @@
-"""The coordinator of a broker: keeper of the groups whose partition it leads.
+"""The coordinator of a broker: keeper of the groups whose partition of the offsets topic it leads.
 
-`Services` has one. Handlers ask it where a group is kept, and for the group itself.
+    handlers -> serving(group) -> Shard, Term -> Group         plain calls, which never wait
+    run      -> follows the partitions here, begins terms, ticks groups, drops what has expired
+
+A request finds its shard with all taken in that is committed so far; what it writes it waits for
+in the purgatory, under the name of the partition. So nothing here is on the way of a commit but the
+shard itself. `run` does the rest: it is woken when roles change, when the high watermark of a
+partition moves that it waits for, or when a group has something to do; and every second anyway, so
+that followers keep their tables warm.
+
+`Services` has one coordinator. Handlers and `run` are in one loop, and nothing in here that changes
+a shard waits in the middle of it.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+import logging
+import math
+from collections.abc import Callable, Hashable, Iterable
+from random import Random
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.groups.placement import partition_of
-from minibroker.broker.metadata.model import BrokerImage, PartitionImage
-from minibroker.broker.replication.replicas import Replicas
-from minibroker.protocol.constants import OFFSETS_TOPIC
+from minibroker.broker.groups.records import Key, Value, is_storable
+from minibroker.broker.groups.roster import GroupLimits
+from minibroker.broker.groups.shard import Shard
+from minibroker.broker.groups.term import Term, World
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.metadata.model import BrokerImage
+from minibroker.broker.replication.purgatory import Parked, Purgatory
+from minibroker.broker.replication.replicas import ROLES, Replicas
+from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
+logger = logging.getLogger(__name__)
 
-class Clocks(NamedTuple):
-    """What a coordinator knows of time: the wall clock in milliseconds, and whether this broker's
-    session with the cluster is sure to last at a moment of trio's clock."""
+FOLLOW_INTERVAL_S: Final = 1.0
+GROUPS_AT_ONCE: Final = 50  # made between two chances for others to run
+TOMBSTONES_PER_BATCH: Final = 500
 
+
+class Around(NamedTuple):
+    """What a coordinator works with: replicas and who waits for them; the wall clock in
+    milliseconds; whether this broker's session with the cluster is sure to last at a moment of
+    trio's clock; chance, for members' ids."""
+
+    replicas: Replicas
+    purgatory: Purgatory
     wall_ms: Callable[[], int]
     is_lease_current: Callable[[float], bool]
+    rng: Random
+
+
+class Serving(NamedTuple):
+    """A shard that is served here, in the term in which it is."""
+
+    shard: Shard
+    term: Term
 
 
 class Coordinator:
     """See the head of this module."""
 
-    def __init__(self, config: Config, replicas: Replicas, clocks: Clocks) -> None:
+    def __init__(self, config: Config, around: Around) -> None:
         self._config = config
-        self._replicas = replicas
-        self._clocks = clocks
+        self._replicas = around.replicas
+        self._purgatory = around.purgatory
+        self._around = around
+        self._shards: dict[TopicPartition, Shard] = {}
+        self._limits = GroupLimits(
+            config.group_min_session_timeout_ms,
+            config.group_max_session_timeout_ms,
+            config.group_max_size,
+            config.group_initial_rebalance_delay_ms,
+        )
+        self._retention_at = math.inf
+        self._is_to_review = False
+        around.replicas.on_removed = self._forget_topic
+
+    # -- for handlers
 
     @property
     def has_topic(self) -> bool:
@@ -38,12 +90,212 @@ class Coordinator:
     def keeper(self, group_id: str) -> BrokerImage | None:
         """The live broker that keeps a group, as far as is known here."""
         image = self._replicas.image
-        partition = self._partition_of(group_id)
+        name = self._name_of(group_id)
+        partition = None if name is None else image.partition(name)
         return None if partition is None else image.brokers.get(partition.leader)
 
-    def _partition_of(self, group_id: str) -> PartitionImage | None:
+    def serving(self, group_id: str, now: float) -> Serving:
+        """Where a group is kept, if that is here and ready (GRP-01).
+
+        Raises `Refused`: INVALID_GROUP_ID, COORDINATOR_NOT_AVAILABLE before there is an offsets
+        topic, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        check_group_id(group_id)
+        name = self._name_of(group_id)
+        if name is None:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "there is no offsets topic yet")
+        partition = self._replicas.get(name)
+        if partition is None or not partition.is_leader:
+            raise Refused(ErrorCode.NOT_COORDINATOR, f"{name} is not led by this broker")
+        shard = self._shards.get(name)
+        if shard is not None and shard.partition is partition:
+            shard.catch_up(now)
+            if shard.term is not None:
+                return Serving(shard, shard.term)
+        raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{name} is being read")
+
+    def check_session(self, now: float) -> None:
+        """Raise `Refused` unless nobody else can keep groups that are kept here.
+
+        For who only reads: what is written is safe without, since no in-sync set confirms it but
+        the newest leader's.
+        """
+        if not self._around.is_lease_current(now):
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its session may have ended")
+
+    def all_serving(self, now: float) -> tuple[list[Serving], bool]:
+        """All that is served here, and whether there is more that is still being read."""
+        found = []
+        is_loading = False
+        for shard in self._shards.values():
+            shard.catch_up(now)
+            if shard.term is not None:
+                found.append(Serving(shard, shard.term))
+            is_loading |= shard.term is None and shard.leader is not None
+        return found, is_loading
+
+    def append(self, shard: Shard, records: list[tuple[Key, Value | None]], now: float) -> int:
+        """Write for groups of a shard; see `Shard.append`."""
+        end = shard.append(records, now, self._around.wall_ms())
+        self._replicas.note_append(shard.partition, now)
+        return end
+
+    def drop(self, shard: Shard, keys: list[Key], now: float) -> int:
+        """Write tombstones for these keys, at least one; as `append`."""
+        end = shard.replayed_end
+        for first in range(0, len(keys), TOMBSTONES_PER_BATCH):
+            batch = keys[first : first + TOMBSTONES_PER_BATCH]
+            end = self.append(shard, [(key, None) for key in batch], now)
+        return end
+
+    def fresh_id(self, prefix: str) -> str:
+        """A member's id that nobody ever had, which begins with what the member says of itself."""
+        return f"{prefix}-{UUID(int=self._around.rng.getrandbits(128), version=4)}"
+
+    def review(self) -> None:
+        """A group may wait for something else than before: `run` is to look for what."""
+        self._is_to_review = True
+        self._purgatory.notify(self)
+
+    def statistics(self) -> tuple[int, int]:
+        """How many groups and how many offsets are kept here."""
+        counts = [shard.table.statistics() for shard in self._shards.values() if shard.term]
+        return sum(groups for groups, _ in counts), sum(offsets for _, offsets in counts)
+
+    def _name_of(self, group_id: str) -> TopicPartition | None:
         topic = self._replicas.image.topics.get(OFFSETS_TOPIC)
         if topic is None:
             return None
-        number = partition_of(group_id, len(topic.partitions))
-        return self._replicas.image.partition(TopicPartition(OFFSETS_TOPIC, number))
+        return TopicPartition(OFFSETS_TOPIC, partition_of(group_id, len(topic.partitions)))
+
+    # -- the task
+
+    async def run(self) -> None:
+        """Follow the partitions that are here, and keep the groups of those that are led."""
+        retention_s = self._config.offsets_retention_check_interval_ms / 1000
+        self._retention_at = trio.current_time() + retention_s
+        while True:
+            self._find_shards(trio.current_time())
+            for name, shard in list(self._shards.items()):
+                await self._see_to(name, shard)
+            now = trio.current_time()
+            if now >= self._retention_at:
+                self._retention_at = now + retention_s
+                await self._drop_expired()
+            await self._wait()
+
+    def _find_shards(self, now: float) -> None:
+        """Know the replicas of the offsets topic that are here."""
+        topic = self._replicas.image.topics.get(OFFSETS_TOPIC)
+        names = [] if topic is None else range(len(topic.partitions))
+        for name in (TopicPartition(OFFSETS_TOPIC, number) for number in names):
+            partition, shard = self._replicas.get(name), self._shards.get(name)
+            if shard is not None and shard.partition is not partition:
+                shard.end_term(now)
+                del self._shards[name]
+            if partition is not None and name not in self._shards:
+                self._shards[name] = Shard(partition)
+
+    async def _see_to(self, name: TopicPartition, shard: Shard) -> None:
+        """Take in all that is committed, begin a term if it can be, and do what is due."""
+        if shard.catch_up(trio.current_time()):
+            while shard.catch_up(trio.current_time()):
+                await trio.lowlevel.checkpoint()
+            self._purgatory.notify(name)  # who waits had no chance to see all of it
+        if shard.term is None and shard.may_serve:
+            await self._begin_term(shard)
+        if shard.term is not None:
+            shard.term.tick(trio.current_time())
+
+    async def _begin_term(self, shard: Shard) -> None:
+        leader = shard.leader
+        assert leader is not None
+        term = Term(leader.leader_epoch, shard.table, self._world(shard))
+        begun_at = trio.current_time()
+        for count, group_id in enumerate(shard.table.with_members(), 1):
+            term.revive(group_id, trio.current_time())
+            if count % GROUPS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        if shard.leader is not leader:
+            return
+        shard.term = term
+        groups, offsets = shard.table.statistics()
+        logger.info(
+            "%s: coordinator in epoch %d of %d groups with %d offsets, after %.0f ms",
+            *(shard.partition.topic_partition, term.leader_epoch, groups, offsets),
+            (trio.current_time() - begun_at) * 1000,
+        )
+        gone = set(shard.table.topics) - self._replicas.image.topics.keys()
+        self._try_drop(shard, shard.table.of_topics(gone), trio.current_time())
+
+    def _world(self, shard: Shard) -> World:
+        return World(
+            self._limits,
+            self._config.offsets_commit_timeout_ms / 1000,
+            self._around.wall_ms,
+            lambda records, now: self.append(shard, records, now),
+            self._purgatory.notify,
+        )
+
+    async def _wait(self) -> None:
+        """Until there is something to do."""
+        self._is_to_review = False
+        shards = self._shards.items()
+        names = [name for name, shard in shards if _is_watched(shard)]
+        moments = [shard.term.deadline for _, shard in shards if shard.term]
+        deadline = min([trio.current_time() + FOLLOW_INTERVAL_S, self._retention_at, *moments])
+
+        def attempt(now: float) -> bool | None:
+            self._find_shards(now)
+            is_due = self._is_to_review or any(shard.is_due(now) for _, shard in shards)
+            return True if is_due else None
+
+        keys: tuple[Hashable, ...] = (self, ROLES, *names)
+        await self._purgatory.settle(Parked(keys, lambda: deadline, attempt, lambda: True))
+        await trio.lowlevel.checkpoint()
+
+    # -- what goes
+
+    async def _drop_expired(self) -> None:
+        """Write tombstones for what nobody asked for during the retention (GRP-15), and for the
+        offsets of topics that are gone."""
+        retention_ms = self._config.offsets_retention_minutes * 60_000
+        oldest_ms = self._around.wall_ms() - retention_ms
+        for shard in list(self._shards.values()):
+            if shard.term is None:
+                continue
+            idle = shard.term.idle
+            for first in range(0, len(idle), GROUPS_AT_ONCE):
+                if shard.term is not None:
+                    some = idle[first : first + GROUPS_AT_ONCE]
+                    keys = shard.table.expired(some, oldest_ms)
+                    self._try_drop(shard, keys, trio.current_time())
+                await trio.lowlevel.checkpoint()
+            gone = set(shard.table.topics) - self._replicas.image.topics.keys()
+            self._try_drop(shard, shard.table.of_topics(gone), trio.current_time())
+
+    def _forget_topic(self, topic: str, now: float) -> None:
+        """A topic is no more, or another one of its name: offsets say nothing about that one."""
+        for shard in self._shards.values():
+            self._try_drop(shard, shard.table.of_topics((topic,)), now)
+
+    def _try_drop(self, shard: Shard, keys: Iterable[Key], now: float) -> None:
+        """Write tombstones where it is served; what cannot be written now is looked at again."""
+        dropped = list(keys)
+        if not dropped or shard.term is None:
+            return
+        try:
+            self.drop(shard, dropped, now)
+        except Refused as refused:
+            logger.info("%s: not dropped yet: %s", shard.partition.topic_partition, refused)
+
+
+def _is_watched(shard: Shard) -> bool:
+    """Whether `run` must see at once how far a partition is committed."""
+    return shard.term.is_writing if shard.term is not None else shard.leader is not None
+
+
+def check_group_id(group_id: str) -> None:
+    """Raise `Refused` (INVALID_GROUP_ID) for a name that no record can hold, or none."""
+    if not group_id or not is_storable(group_id):
+        raise Refused(ErrorCode.INVALID_GROUP_ID, "a group id has 1 to 32767 bytes")

@@ -4,7 +4,6 @@ The rule is Kafka's, so that its tools look for a group where it is: the hash th
 string, made positive, modulo the number of partitions. Java's hash counts the text in UTF-16.
 """
 
-GROUP_ID_BYTES_MAX = 2**15 - 1  # a record of the offsets topic cannot hold more
 _INT_MIN = -(2**31)
 
 

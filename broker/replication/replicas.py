@@ -61,7 +61,9 @@ from minibroker.protocol.messages.replicas import (
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 WEAK_ACKS_INTERVAL_S: Final = 3_600.0  # between two warnings about one topic
-IMAGE: Final = "image"  # the purgatory's key for who waits on the cluster as last told
+# The purgatory's keys for who waits on the cluster as last told, or on any change of a role here.
+IMAGE: Final = "image"
+ROLES: Final = "roles"
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +97,7 @@ class Replicas:
         self.image = ClusterImage()
         self.ready = trio.Event()
         # Called with the name of a topic that is not, or is another topic of that name now.
-        self.on_removed: Callable[[str], None] = lambda topic: None
+        self.on_removed: Callable[[str, float], None] = lambda topic, now: None
         parts.flusher.on_flushed = self.note_flushed
 
     # -- the registry
@@ -174,7 +176,7 @@ class Replicas:
             self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
             for topic in removed:
                 logger.info("topic %s is deleted", topic)
-                self.on_removed(topic)
+                self.on_removed(topic, now)
             for topic in reconfigured:
                 self._reconfigure(topic, now)
             self._parts.copier.set_endpoints(
@@ -196,6 +198,7 @@ class Replicas:
             {broker.node_id: Endpoint(broker.host, broker.port) for broker in request.brokers}
         )
         obeyed = tuple(self._hosted.obey(state, now) for state in request.partitions)
+        self._parts.purgatory.notify(ROLES)
         if request.is_full:
             self._hosted.set_strays_aside()
             self._has_all_roles = True
@@ -208,6 +211,7 @@ class Replicas:
         if error:
             return StopReplicaResponse(error)
         obeyed = tuple(self._hosted.give_up(stopped) for stopped in request.partitions)
+        self._parts.purgatory.notify(ROLES)
         return StopReplicaResponse(ErrorCode.NONE, obeyed)
 
     def retry(self, now: float) -> None:

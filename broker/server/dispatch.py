@@ -2,17 +2,20 @@
 
 A handler is a plain function `handle(services, request, now)`. It returns the answer, or a `Parked`
 one that is not ready yet, or None where the protocol has no answer (PRODUCE with acks=0). `now` is
-trio's clock in seconds.
+trio's clock in seconds. JOIN_GROUP is the one request whose sender is remembered, so its handler is
+given that too, and stands beside the table.
 """
 
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from minibroker.broker.groups.member import Client
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import (
     configs,
     control,
     fetch,
+    group_offsets,
     groups,
     metadata,
     offsets,
@@ -37,30 +40,32 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.STOP_REPLICA: control.stop_replica,
     ApiKey.UPDATE_METADATA: control.update_metadata,
     ApiKey.CONTROLLED_SHUTDOWN: control.controlled_shutdown,
-    ApiKey.OFFSET_COMMIT: groups.handle,
-    ApiKey.OFFSET_FETCH: groups.handle,
+    ApiKey.OFFSET_COMMIT: group_offsets.commit,
+    ApiKey.OFFSET_FETCH: group_offsets.fetch,
     ApiKey.FIND_COORDINATOR: groups.find_coordinator,
-    ApiKey.JOIN_GROUP: groups.handle,
-    ApiKey.HEARTBEAT: groups.handle,
-    ApiKey.LEAVE_GROUP: groups.handle,
-    ApiKey.SYNC_GROUP: groups.handle,
-    ApiKey.DESCRIBE_GROUPS: groups.handle,
-    ApiKey.LIST_GROUPS: groups.handle,
+    ApiKey.HEARTBEAT: groups.heartbeat,
+    ApiKey.LEAVE_GROUP: groups.leave,
+    ApiKey.SYNC_GROUP: groups.sync,
+    ApiKey.DESCRIBE_GROUPS: groups.describe,
+    ApiKey.LIST_GROUPS: groups.list_groups,
     ApiKey.API_VERSIONS: versions.handle,
     ApiKey.CREATE_TOPICS: topics.create,
     ApiKey.DELETE_TOPICS: topics.delete,
     ApiKey.INIT_PRODUCER_ID: producer_id.handle,
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: configs.describe,
-    ApiKey.DELETE_GROUPS: groups.handle,
+    ApiKey.DELETE_GROUPS: groups.delete,
     ApiKey.ALTER_CONFIGS: configs.alter,
-    ApiKey.OFFSET_DELETE: groups.handle,
+    ApiKey.OFFSET_DELETE: group_offsets.delete,
     ApiKey.ALTER_PARTITION: control.alter_partition,
     ApiKey.DESCRIBE_REPLICAS: control.describe_replicas,
 }
-assert set(HANDLERS) == set(ApiKey), "every api that is announced is served"
+assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced is served"
 
 
-def dispatch(services: Services, envelope: RequestEnvelope, now: float) -> Outcome:
-    """Serve one request. The decoder has let only known apis and versions through."""
+def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> Outcome:
+    """Serve one request of a peer. The decoder has let only known apis and versions through."""
+    if envelope.api_key == ApiKey.JOIN_GROUP:
+        client = Client(envelope.client_id or "", peer.rpartition(":")[0])
+        return groups.join(services, envelope.message, client, now)
     return HANDLERS[envelope.api_key](services, envelope.message, now)

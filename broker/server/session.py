@@ -150,7 +150,8 @@ class Session:
             if error.api_key != ApiKey.API_VERSIONS:
                 raise
             return _Reply(error.correlation_id, versions.UNSUPPORTED)
-        return _Reply(envelope.correlation_id, dispatch(self._services, envelope, now))
+        outcome = dispatch(self._services, envelope, self._stream.peer, now)
+        return _Reply(envelope.correlation_id, outcome)
 
     # -- the writer
 

@@ -17,7 +17,7 @@ from minibroker.broker.config import load
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports
 from minibroker.broker.controller.state import Registered
-from minibroker.broker.groups.coordinator import Clocks, Coordinator
+from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.metadata.memory_store import MemoryStore
@@ -129,14 +129,15 @@ class Process:
         network = SimulatedNetwork(rng).host(f"broker-{number}")
         # It never runs: acks=all needs no lease, and the stage itself goes to the controller.
         controller = ControllerNode(config, MemoryStore(), network, ports, rng)
-        clocks = Clocks(lambda: WALL_MS, controller.is_lease_current)
+        is_lease_current = controller.is_lease_current
+        around = Around(self.replicas, purgatory, lambda: WALL_MS, is_lease_current, rng)
         self.services = Services(
             config=config,
             replicas=self.replicas,
             purgatory=purgatory,
             controller=controller,
             fetch_sessions=FetchSessions(rng, 10),
-            groups=Coordinator(config, self.replicas, clocks),
+            groups=Coordinator(config, around),
             wall_ms=lambda: WALL_MS,
         )
 

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from minibroker.broker.config import Config, load
-from minibroker.broker.groups.coordinator import Clocks, Coordinator
+from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.replication.flusher import Flusher
@@ -139,8 +139,16 @@ class Node:
         if is_ready:
             self.replicas.ready.set()
         self.controller = NoController()
-        clocks = Clocks(lambda: self.wall_time_ms, self.controller.is_lease_current)
-        self.groups = Coordinator(self.config, self.replicas, clocks)
+        self.groups = Coordinator(
+            self.config,
+            Around(
+                self.replicas,
+                self.purgatory,
+                lambda: self.wall_time_ms,
+                self.controller.is_lease_current,
+                random.Random(3),
+            ),
+        )
         self.services = Services(
             config=self.config,
             replicas=self.replicas,

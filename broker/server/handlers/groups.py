@@ -1,20 +1,32 @@
-"""The group apis: where a group is kept, and its members."""
+"""The group apis: where a group is kept, its members, and what is asked about groups.
+
+Answers that wait (JOIN until all members have joined, SYNC until the assignment is stored) are
+parked on their ticket, without a deadline: the group's own time-outs answer every ticket.
+"""
 
 import logging
+import math
+from typing import TypeVar
 
-from minibroker.broker.groups.placement import GROUP_ID_BYTES_MAX
+from minibroker.broker.groups.coordinator import Serving, check_group_id
+from minibroker.broker.groups.member import Client, Ticket
+from minibroker.broker.groups.states import State
+from minibroker.broker.groups.term import append_error
+from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
-from minibroker.protocol.messages import group_offsets as offsets
 from minibroker.protocol.messages import groups
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 
 AWAY = ErrorCode.COORDINATOR_NOT_AVAILABLE
 CREATION_WAIT_S = 5.0
 MADE = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.KAFKA_STORAGE_ERROR)
+PREFIX_CHARS_MAX = 255  # of a member's id that begins with its client's
+
+Answer = TypeVar("Answer", groups.JoinGroupResponse, groups.SyncGroupResponse)
 
 
 def find_coordinator(
@@ -25,9 +37,10 @@ def find_coordinator(
     COORDINATOR_NOT_AVAILABLE while nobody keeps it, and as long as fewer brokers live than the
     topic has replicas. Raises `HangUp` until a controller has told the cluster.
     """
-    if not 0 < len(request.group_id.encode()) <= GROUP_ID_BYTES_MAX:
-        what = f"a group id has 1 to {GROUP_ID_BYTES_MAX} bytes"
-        return groups.FindCoordinatorResponse(ErrorCode.INVALID_GROUP_ID, what)
+    try:
+        check_group_id(request.group_id)
+    except Refused as refused:
+        return groups.FindCoordinatorResponse(refused.code, refused.message)
     if not services.replicas.is_ready:
         raise HangUp("this broker is still waiting for its controller", logging.INFO)
     if services.groups.has_topic:
@@ -56,33 +69,183 @@ def _found(keeper: BrokerImage | None) -> groups.FindCoordinatorResponse:
     )
 
 
-def handle(services: Services, request: object, now: float) -> object:
-    """An answer that says so."""
-    match request:
-        case groups.JoinGroupRequest():
-            return groups.JoinGroupResponse(AWAY)
-        case groups.SyncGroupRequest():
-            return groups.SyncGroupResponse(AWAY)
-        case groups.HeartbeatRequest():
-            return groups.HeartbeatResponse(AWAY)
-        case groups.LeaveGroupRequest():
-            return groups.LeaveGroupResponse(AWAY)
-        case groups.DescribeGroupsRequest(names):
-            return groups.DescribeGroupsResponse(
-                tuple(groups.GroupDescription(name, AWAY) for name in names)
-            )
-        case groups.ListGroupsRequest():
-            return groups.ListGroupsResponse(AWAY)
-        case groups.DeleteGroupsRequest(names):
-            return groups.DeleteGroupsResponse(
-                tuple(groups.DeletedGroup(name, AWAY) for name in names)
-            )
-        case offsets.OffsetFetchRequest():
-            return offsets.OffsetFetchResponse(AWAY)
-        case offsets.OffsetDeleteRequest():
-            return offsets.OffsetDeleteResponse(AWAY)
-        case offsets.OffsetCommitRequest(partitions=asked):
-            return offsets.OffsetCommitResponse(
-                tuple(offsets.PartitionCommitted(p.topic, p.partition, AWAY) for p in asked)
-            )
-    raise TypeError(request)
+# -- members
+
+
+def join(
+    services: Services, request: groups.JoinGroupRequest, client: Client, now: float
+) -> groups.JoinGroupResponse | Parked[groups.JoinGroupResponse]:
+    """Become a member; only this request can make a group. `client` is told to people only."""
+    try:
+        term = services.groups.serving(request.group_id, now).term
+    except Refused as refused:
+        return groups.JoinGroupResponse(refused.code, member_id=request.member_id)
+    if request.member_id:
+        group = term.get(request.group_id, now)
+        if group is None:
+            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            return groups.JoinGroupResponse(unknown, member_id=request.member_id)
+    else:
+        group = term.get_or_make(request.group_id, now)
+    prefix = request.instance_id or client.client_id
+    fresh_id = services.groups.fresh_id(prefix[:PREFIX_CHARS_MAX])
+    ticket = group.join(request, client, fresh_id, now)
+    term.wait_for(group, ticket)
+    term.settle(group, now)
+    services.groups.review()
+    return _answer(ticket)
+
+
+def sync(
+    services: Services, request: groups.SyncGroupRequest, now: float
+) -> groups.SyncGroupResponse | Parked[groups.SyncGroupResponse]:
+    """Get the part of a member, once the leader's assignment is stored."""
+    try:
+        term = services.groups.serving(request.group_id, now).term
+    except Refused as refused:
+        return groups.SyncGroupResponse(refused.code)
+    group = term.get(request.group_id, now)
+    if group is None:
+        return groups.SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID)
+    ticket = group.sync(request, now)
+    term.wait_for(group, ticket)
+    term.settle(group, now)
+    services.groups.review()
+    return _answer(ticket)
+
+
+def _answer(ticket: Ticket[Answer]) -> Answer | Parked[Answer]:
+    if ticket.answer is not None:
+        return ticket.answer
+
+    def never() -> Answer:
+        raise AssertionError("a ticket has no deadline of its own")
+
+    return Parked((ticket,), lambda: math.inf, lambda now: ticket.answer, never)
+
+
+def heartbeat(
+    services: Services, request: groups.HeartbeatRequest, now: float
+) -> groups.HeartbeatResponse:
+    """A member is alive. Of a group it can only put off moments, so nothing is to be settled."""
+    try:
+        term = services.groups.serving(request.group_id, now).term
+    except Refused as refused:
+        return groups.HeartbeatResponse(refused.code)
+    group = term.get(request.group_id, now)
+    if group is None:
+        return groups.HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID)
+    return groups.HeartbeatResponse(group.heartbeat(request, now))
+
+
+def leave(
+    services: Services, request: groups.LeaveGroupRequest, now: float
+) -> groups.LeaveGroupResponse:
+    """Take members out, each with its own result."""
+    try:
+        term = services.groups.serving(request.group_id, now).term
+    except Refused as refused:
+        return groups.LeaveGroupResponse(refused.code)
+    group = term.get(request.group_id, now)
+    left = []
+    for member in request.members:
+        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else group.leave(member, now)
+        left.append(groups.LeftMember(member.member_id, member.instance_id, error))
+    if group is not None:
+        term.settle(group, now)
+        services.groups.review()
+    return groups.LeaveGroupResponse(members=tuple(left))
+
+
+# -- what is asked about groups
+
+
+def describe(
+    services: Services, request: groups.DescribeGroupsRequest, now: float
+) -> groups.DescribeGroupsResponse:
+    """What the groups are now; one that does not exist is Dead."""
+    return groups.DescribeGroupsResponse(
+        tuple(_description(services, group_id, now) for group_id in request.groups)
+    )
+
+
+def _description(services: Services, group_id: str, now: float) -> groups.GroupDescription:
+    try:
+        term = services.groups.serving(group_id, now).term
+    except Refused as refused:
+        return groups.GroupDescription(group_id, refused.code)
+    group = term.get(group_id, now)
+    if group is None:
+        return groups.GroupDescription(group_id, state=State.DEAD)
+    return group.describe()
+
+
+def list_groups(
+    services: Services, request: groups.ListGroupsRequest, now: float
+) -> groups.ListGroupsResponse:
+    """The groups that are kept here; COORDINATOR_LOAD_IN_PROGRESS if there may be more."""
+    served, is_loading = services.groups.all_serving(now)
+    listed = []
+    for term in (serving.term for serving in served):
+        for group_id in term.group_ids:
+            group = term.get(group_id, now)
+            if group is not None and (not request.states or group.state in request.states):
+                protocol_type = group.describe().protocol_type
+                listed.append(groups.ListedGroup(group_id, protocol_type, group.state))
+    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
+    return groups.ListGroupsResponse(error, tuple(listed))
+
+
+class _Deleting:
+    """One group that goes: its answer, once its tombstones are committed."""
+
+    def __init__(self, services: Services, group_id: str, now: float) -> None:
+        self._group_id = group_id
+        self._error: ErrorCode | None = None
+        self.name: object = None
+        try:
+            self._serving = services.groups.serving(group_id, now)
+            self._end = self._delete(services, self._serving, now)
+        except Refused as refused:
+            self._error = append_error(refused.code)
+        else:
+            self.name = self._serving.shard.partition.topic_partition
+
+    def _delete(self, services: Services, serving: Serving, now: float) -> int:
+        error = serving.term.delete(self._group_id, now)
+        if error:
+            raise Refused(error)
+        keys = serving.shard.table.of_group(self._group_id)
+        return services.groups.drop(serving.shard, keys, now)
+
+    def attempt(self, now: float) -> groups.DeletedGroup | None:
+        if self._error is None:
+            self._serving.shard.catch_up(now)
+            self._error = self._serving.shard.outcome(self._end, self._serving.term)
+        return None if self._error is None else groups.DeletedGroup(self._group_id, self._error)
+
+    def result(self) -> groups.DeletedGroup:
+        """At the deadline."""
+        error = ErrorCode.REQUEST_TIMED_OUT if self._error is None else self._error
+        return groups.DeletedGroup(self._group_id, error)
+
+
+def delete(
+    services: Services, request: groups.DeleteGroupsRequest, now: float
+) -> Parked[groups.DeleteGroupsResponse]:
+    """Forget groups without members, and all that they committed."""
+    deleting = [_Deleting(services, group_id, now) for group_id in request.groups]
+
+    def attempt(now: float) -> groups.DeleteGroupsResponse | None:
+        results = [item.attempt(now) for item in deleting]
+        done = tuple(result for result in results if result is not None)
+        return groups.DeleteGroupsResponse(done) if len(done) == len(deleting) else None
+
+    keys = tuple(item.name for item in deleting if item.name is not None)
+    deadline = now + services.config.offsets_commit_timeout_ms / 1000
+    return Parked(
+        keys,
+        lambda: deadline,
+        attempt,
+        lambda: groups.DeleteGroupsResponse(tuple(item.result() for item in deleting)),
+    )

@@ -17,7 +17,7 @@ from minibroker.broker.controller import entries
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.state import PartitionRecord, State
-from minibroker.broker.groups.coordinator import Clocks, Coordinator
+from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import StoreUnavailable
 from minibroker.broker.replication.purgatory import Purgatory
@@ -125,17 +125,16 @@ class FakeBroker:
         network = self._fleet.network.host(self.name)
         self.node = ControllerNode(self._config, self.store, network, ports, self._rng)
         said = Registration(Endpoint(self.name, PORT), self.directory_id, self.run)
+        replicas: Any = self.replicas
+        is_lease_current = self.node.is_lease_current
+        around = Around(replicas, purgatory, lambda: 0, is_lease_current, self._rng)
         services: Any = Services(
             self._config,
             self.replicas,  # type: ignore[arg-type]
             purgatory,
             self.node,
             FetchSessions(self._rng, 10),
-            Coordinator(
-                self._config,
-                self.replicas,  # type: ignore[arg-type]
-                Clocks(lambda: 0, self.node.is_lease_current),
-            ),
+            Coordinator(self._config, around),
             lambda: 0,
         )
         await self._fleet.nursery.start(self._run, services, replace(said, **registration))

@@ -1,0 +1,161 @@
+"""What one partition of the offsets topic says: committed offsets, and groups as they are now.
+
+THE RULE of a coordinator: this table changes by the replay of committed records and by nothing
+else, in the same way when a new leader loads its partition, at run time and at a follower. So a
+commit counts when its record has been replayed, and whoever leads next knows all that was told.
+
+Beside it the table keeps which offsets are on their way: their record is in the log, and not known
+to be committed. They are noted when they are appended, and forgotten when they are replayed or when
+the term ends in which they were appended.
+
+Expiry (GRP-15) says what to write, not what to forget: the tombstones come back as records. The
+offsets of a group that has had members count from the moment in which it became empty, or from
+their own commit if that was later (Kafka would drop an offset that somebody set for an empty group
+a moment ago); those of a group that never had any, from their own commit.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from minibroker.broker.groups.records import (
+    CommittedOffset,
+    GroupKey,
+    GroupMetadata,
+    Key,
+    OffsetKey,
+    Value,
+)
+from minibroker.protocol.constants import NO_TIMESTAMP
+from minibroker.protocol.types import TopicPartition
+
+_NO_OFFSETS: Final[Mapping[TopicPartition, CommittedOffset]] = MappingProxyType({})
+
+
+class OffsetTable:
+    """See the head of this module."""
+
+    def __init__(self) -> None:
+        # No group in it is without offsets.
+        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._groups: dict[str, GroupMetadata] = {}
+        self._topics: Counter[str] = Counter()  # how many offsets there are of each
+        # Where the newest record lies that is appended and not replayed.
+        self._pending: dict[OffsetKey, int] = {}
+
+    # -- what changes it
+
+    def replay(self, offset: int, key: Key, value: Value | None) -> None:
+        """Take in the record at an offset of the partition; without a value it is a tombstone."""
+        if isinstance(key, OffsetKey):
+            assert value is None or isinstance(value, CommittedOffset)
+            if self._pending.get(key) == offset:
+                del self._pending[key]
+            self._set_offset(key, value)
+        elif value is None:
+            self._groups.pop(key.group_id, None)
+        else:
+            assert isinstance(value, GroupMetadata)
+            self._groups[key.group_id] = value
+
+    def _set_offset(self, key: OffsetKey, value: CommittedOffset | None) -> None:
+        group_id, topic, partition = key
+        offsets = self._offsets.get(group_id)
+        name = TopicPartition(topic, partition)
+        is_known = offsets is not None and name in offsets
+        if value is not None:
+            if offsets is None:
+                offsets = self._offsets[group_id] = {}
+            offsets[name] = value
+            self._topics[topic] += not is_known
+        elif offsets is not None and is_known:
+            del offsets[name]
+            if not offsets:
+                del self._offsets[group_id]
+            self._topics[topic] -= 1
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+    def note_appended(self, key: OffsetKey, offset: int) -> None:
+        """A record of this key was appended at an offset; it is not known to be committed."""
+        self._pending[key] = offset
+
+    def forget_pending(self) -> None:
+        """The term is over: what becomes of its last records is for the next leader to say."""
+        self._pending.clear()
+
+    # -- what it says
+
+    @property
+    def group_ids(self) -> Collection[str]:
+        """All groups of which anything is known."""
+        return self._offsets.keys() | self._groups.keys()
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics of which an offset is known."""
+        return self._topics.keys()
+
+    def knows(self, group_id: str) -> bool:
+        """Whether the group exists."""
+        return group_id in self._groups or group_id in self._offsets
+
+    def metadata(self, group_id: str) -> GroupMetadata | None:
+        """The newest form of a group; None for one that never had members."""
+        return self._groups.get(group_id)
+
+    def with_members(self) -> list[str]:
+        """The groups whose newest form has members."""
+        return [group_id for group_id, metadata in self._groups.items() if metadata.members]
+
+    def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """All that a group has committed; not to be kept over a replay."""
+        return self._offsets.get(group_id, _NO_OFFSETS)
+
+    def is_pending(self, key: OffsetKey) -> bool:
+        """Whether an offset is on its way."""
+        return bool(self._pending) and key in self._pending
+
+    def statistics(self) -> tuple[int, int]:
+        """How many groups and how many offsets there are."""
+        return len(self.group_ids), sum(self._topics.values())
+
+    # -- what to write
+
+    def of_group(self, group_id: str) -> list[Key]:
+        """The keys of all that is known of a group."""
+        keys: list[Key] = [OffsetKey(group_id, *name) for name in self.offsets(group_id)]
+        if group_id in self._groups:
+            keys.append(GroupKey(group_id))
+        return keys
+
+    def of_topics(self, topics: Collection[str]) -> list[OffsetKey]:
+        """The keys of all offsets of these topics, but for those on their way."""
+        return [
+            key
+            for group_id, offsets in self._offsets.items()
+            for name in offsets
+            if name.topic in topics and not self.is_pending(key := OffsetKey(group_id, *name))
+        ]
+
+    def expired(self, group_ids: Iterable[str], oldest_ms: int) -> list[Key]:
+        """The keys of what counts from before `oldest_ms` (GRP-15), of these groups without
+        members. The group itself goes with the last of its offsets."""
+        keys: list[Key] = []
+        for group_id in group_ids:
+            metadata = self._groups.get(group_id)
+            if metadata is not None and metadata.members:
+                continue
+            empty_since = NO_TIMESTAMP if metadata is None else metadata.state_timestamp_ms
+            offsets = self.offsets(group_id)
+            gone = [
+                key
+                for name, committed in offsets.items()
+                if max(empty_since, committed.commit_timestamp_ms) < oldest_ms
+                and not self.is_pending(key := OffsetKey(group_id, *name))
+            ]
+            keys += gone
+            if metadata is not None and empty_since < oldest_ms and len(gone) == len(offsets):
+                keys.append(GroupKey(group_id))
+        return keys

@@ -1,0 +1,189 @@
+"""One partition of the offsets topic at this broker: what it says, how far it was replayed, and
+the term in which this broker serves it, if it does.
+
+`catch_up` is the whole of it, and may be called at any time: it ends a term that is over, replays
+what became committed, and lets groups know. Followers replay too, so that a failover finds little
+left to do.
+
+A leader serves only once its high watermark has reached the start of its term and all below it is
+replayed. A new leader's high watermark may lag behind what its predecessor had committed and told;
+at the start of the term it cannot, and nothing can be told then that could still be lost.
+
+A log that was cut below what was replayed of it (which takes an unclean election, or a log that
+began anew) is replayed from its start. It shows by the leader epoch of the last replayed record:
+where offset and epoch are the same, so is everything before.
+"""
+
+import logging
+from typing import Final
+
+from minibroker.broker.groups.offsets import OffsetTable
+from minibroker.broker.groups.records import (
+    Key,
+    OffsetKey,
+    Unreadable,
+    Value,
+    decode,
+    encode_key,
+    encode_value,
+)
+from minibroker.broker.groups.replay import read_chunk
+from minibroker.broker.groups.term import Term
+from minibroker.broker.log.log import Log
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.roles import Leader
+from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, ErrorCode
+from minibroker.protocol.records.batch import InvalidBatch
+from minibroker.protocol.records.record import RecordToSend, encode_batch
+
+logger = logging.getLogger(__name__)
+
+UNREADABLE_CHARS_MAX: Final = 200  # of a log line about a record
+
+
+class Shard:
+    """See the head of this module. `term` is None while this broker does not serve it.
+
+    All below `replayed_end` is in `table`.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.table = OffsetTable()
+        self.replayed_end = partition.log.log_start
+        self.term: Term | None = None
+        self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
+        self._looked_up_to = self.replayed_end  # whether or not it could be read
+        self._is_broken = False
+
+    @property
+    def leader(self) -> Leader | None:
+        """The role of leader, if this broker has it."""
+        role = self.partition.role
+        return role if isinstance(role, Leader) else None
+
+    # -- reading
+
+    def catch_up(self, now: float) -> bool:
+        """Take in what has become committed, at most one chunk; whether something may be left."""
+        term, leader = self.term, self.leader
+        if term is not None and (leader is None or leader.leader_epoch != term.leader_epoch):
+            self.end_term(now)
+        is_behind = self._replay_chunk(now)
+        if self.term is not None:
+            self.term.note_replayed(self.replayed_end, now)
+        return is_behind
+
+    def end_term(self, now: float) -> None:
+        """Serve it no more; who waits on its groups is told."""
+        if self.term is not None:
+            self.term.close(now)
+            self.term = None
+            self.table.forget_pending()
+
+    def is_due(self, now: float) -> bool:
+        """Whether there is something to do here that somebody may wait for."""
+        term, leader = self.term, self.leader
+        if term is None or leader is None or term.leader_epoch != leader.leader_epoch:
+            return term is not None or (leader is not None and (self.may_serve or self._is_behind))
+        return term.deadline <= now or (term.is_writing and self._is_behind)
+
+    @property
+    def _is_behind(self) -> bool:
+        return self.partition.high_watermark > self._looked_up_to
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether all is known here that anybody was ever told."""
+        leader = self.leader
+        return (
+            leader is not None
+            and leader.high_watermark >= leader.epoch_start
+            and self.replayed_end >= leader.high_watermark
+        )
+
+    def _replay_chunk(self, now: float) -> bool:
+        log, end = self.partition.log, self.partition.high_watermark
+        if not self._continues(log):
+            logger.warning(
+                "%s: its log is not the one that was replayed up to offset %d, starting again",
+                *(self.partition.topic_partition, self.replayed_end),
+            )
+            self.end_term(now)
+            self.table = OffsetTable()
+            self.replayed_end, self._replayed_epoch = log.log_start, NO_EPOCH
+            self._looked_up_to = self.replayed_end
+        if self.replayed_end >= end:
+            return False
+        self._looked_up_to = end
+        try:
+            chunk = read_chunk(log, self.replayed_end, end)
+        except InvalidBatch as invalid:
+            if not self._is_broken:
+                self._is_broken = True
+                logger.error(
+                    "%s cannot be replayed from offset %d on, its groups have no coordinator: %s",
+                    *(self.partition.topic_partition, self.replayed_end, invalid),
+                )
+            return False
+        for offset, _, key, value, _ in chunk.records:
+            decoded = decode(key, value)
+            if isinstance(decoded, Unreadable):
+                self._skip(offset, decoded)
+            else:
+                self.table.replay(offset, *decoded)
+        if chunk.next_offset == self.replayed_end:
+            return False
+        self.replayed_end, self._replayed_epoch = chunk.next_offset, chunk.leader_epoch
+        self._looked_up_to = self.replayed_end
+        return self.replayed_end < end
+
+    def _continues(self, log: Log) -> bool:
+        """Whether what was replayed is still the beginning of this log."""
+        if self._replayed_epoch == NO_EPOCH:
+            return self.replayed_end >= log.log_start
+        return (
+            self.replayed_end <= log.log_end
+            and _epoch_of(log, self.replayed_end - 1) == self._replayed_epoch
+        )
+
+    def _skip(self, offset: int, unreadable: Unreadable) -> None:
+        logger.warning(
+            "%s: the record at offset %d is skipped: %s",
+            *(self.partition.topic_partition, offset, unreadable.reason[:UNREADABLE_CHARS_MAX]),
+        )
+
+    # -- writing
+
+    def append(self, records: list[tuple[Key, Value | None]], now: float, now_ms: int) -> int:
+        """Append records as one batch; the offset behind them, at which they are committed once
+        they are replayed. Raises `Refused` as the partition does."""
+        encoded: list[RecordToSend] = [
+            (now_ms, encode_key(key), None if value is None else encode_value(value), ())
+            for key, value in records
+        ]
+        batch = memoryview(encode_batch(encoded))
+        appended = self.partition.append_as_leader(batch, ACKS_ALL, now, now_ms)
+        for offset, (key, _) in enumerate(records, appended.base_offset):
+            if isinstance(key, OffsetKey):
+                self.table.note_appended(key, offset)
+        return appended.last_offset + 1
+
+    def outcome(self, end: int, term: Term) -> ErrorCode | None:
+        """What became of records that were appended below `end` in a term; None: not known yet."""
+        leader = self.leader
+        if self.term is not term or leader is None:
+            return ErrorCode.NOT_COORDINATOR
+        if self.replayed_end < end:
+            return None
+        if not leader.is_acknowledgeable(self.partition.settings.min_insync_replicas):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+
+def _epoch_of(log: Log, offset: int) -> int:
+    """The leader epoch of the record at an offset."""
+    for entry in reversed(log.epochs.entries):
+        if entry.offset <= offset:
+            return entry.epoch
+    return NO_EPOCH

@@ -1,0 +1,212 @@
+"""The live groups of one partition, in one term of its leader.
+
+A group lives here while it has members, or waits for something. One that does not is only what the
+table says of it, and is made from that when it is asked for: so what nobody uses costs no task, no
+timer and, once its offsets have expired, no memory.
+
+After anything was done to a group comes `settle`: what it wants stored is appended, whose ticket
+was answered is woken, and its next moment is noted. A group hears `written` when its record has
+been replayed, which is when it is committed, or `not_written` when it could not be appended or took
+longer than `offsets.commit.timeout.ms`.
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.member import Ticket
+from minibroker.broker.groups.offsets import OffsetTable
+from minibroker.broker.groups.outbox import Write
+from minibroker.broker.groups.records import GroupKey, Key, Value
+from minibroker.broker.groups.roster import GroupLimits
+from minibroker.broker.groups.states import State
+from minibroker.broker.log.validate import Refused
+from minibroker.protocol.constants import ErrorCode
+
+# What a failed append means to who asked a coordinator (GRP-04); the rest stays what it is.
+APPEND_ERRORS: Final = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+}
+
+
+def append_error(code: ErrorCode) -> ErrorCode:
+    """What a client is told of an append that was refused with this code (GRP-04)."""
+    return APPEND_ERRORS.get(code, code)
+
+
+class World(NamedTuple):
+    """What live groups work with: their limits, how long a write may take (seconds), the wall clock
+    (ms), and how to append records (the offset behind them, or `Refused`) and to wake who waits for
+    a ticket."""
+
+    limits: GroupLimits
+    write_timeout_s: float
+    wall_ms: Callable[[], int]
+    append: Callable[[list[tuple[Key, Value | None]], float], int]
+    wake: Callable[[Ticket[Any]], None]
+
+
+class _Waiting(NamedTuple):
+    """A group's record in the log that is not replayed yet."""
+
+    end: int
+    group: Group
+    token: int
+    deadline: float
+
+
+class Term:
+    """See the head of this module. `leader_epoch` is the term's."""
+
+    def __init__(self, leader_epoch: int, table: OffsetTable, world: World) -> None:
+        self.leader_epoch = leader_epoch
+        self._table = table
+        self._world = world
+        self._groups: dict[str, Group] = {}
+        self._tickets: dict[str, list[Ticket[Any]]] = {}  # that nobody was woken for yet
+        self._waiting: deque[_Waiting] = deque()  # by end, which is by deadline too
+        # When to look at a group: never later than its deadline; at most one entry counts of each.
+        self._moments: list[tuple[float, str]] = []
+        self._moment_of: dict[str, float] = {}
+
+    # -- which groups there are
+
+    def get(self, group_id: str, now: float) -> Group | None:
+        """The group, if there is one."""
+        group = self._groups.get(group_id)
+        if group is None and self._table.knows(group_id):
+            group = self._make(group_id, now)
+        return group
+
+    def get_or_make(self, group_id: str, now: float) -> Group:
+        """The group, a new one if there is none. It stays only if `settle` finds a reason."""
+        return self.get(group_id, now) or self._make(group_id, now)
+
+    def revive(self, group_id: str, now: float) -> None:
+        """A group with members begins to live, from what is stored of it."""
+        group = self._groups[group_id] = self._make(group_id, now)
+        self.settle(group, now)
+
+    def _make(self, group_id: str, now: float) -> Group:
+        return Group(group_id, self._world.limits, self._table.metadata(group_id), now)
+
+    @property
+    def idle(self) -> list[str]:
+        """The groups that are only what the table says."""
+        return [group_id for group_id in self._table.group_ids if group_id not in self._groups]
+
+    @property
+    def group_ids(self) -> list[str]:
+        """All groups there are."""
+        return [*self._groups, *self.idle]
+
+    # -- what happens to them
+
+    def settle(self, group: Group, now: float) -> None:
+        """Something was done to a group: see to what follows from it."""
+        while writes := group.take_writes():
+            for write in writes:
+                self._store(group, write, now)
+        self._wake_answered(group.group_id)
+        group_id, deadline = group.group_id, group.deadline
+        is_unused = group.state in (State.EMPTY, State.DEAD) and deadline == math.inf
+        if is_unused and not any(item.group is group for item in self._waiting):
+            if self._groups.get(group_id) is group:
+                del self._groups[group_id]
+                self._moment_of.pop(group_id, None)
+        else:
+            self._groups[group_id] = group
+            if deadline < self._moment_of.get(group_id, math.inf):
+                self._moment_of[group_id] = deadline
+                heapq.heappush(self._moments, (deadline, group_id))
+
+    def wait_for(self, group: Group, ticket: Ticket[Any]) -> None:
+        """Wake who waits for a ticket once it is answered."""
+        self._tickets.setdefault(group.group_id, []).append(ticket)
+
+    def _wake_answered(self, group_id: str) -> None:
+        tickets = self._tickets.pop(group_id, None)
+        if tickets is None:
+            return
+        left = []
+        for ticket in tickets:
+            if ticket.answer is None:
+                left.append(ticket)
+            else:
+                self._world.wake(ticket)
+        if left:
+            self._tickets[group_id] = left
+
+    def _store(self, group: Group, write: Write, now: float) -> None:
+        value = replace(write.value, state_timestamp_ms=self._world.wall_ms())
+        try:
+            end = self._world.append([(GroupKey(group.group_id), value)], now)
+        except Refused as refused:
+            group.not_written(write.token, append_error(refused.code), now)
+        else:
+            deadline = now + self._world.write_timeout_s
+            self._waiting.append(_Waiting(end, group, write.token, deadline))
+
+    def note_replayed(self, end: int, now: float) -> None:
+        """All below `end` is committed and in the table; what is not in time is given up."""
+        while self._waiting and self._waiting[0].end <= end:
+            item = self._waiting.popleft()
+            item.group.written(item.token, now)
+            self.settle(item.group, now)
+        while self._waiting and self._waiting[0].deadline <= now:
+            item = self._waiting.popleft()
+            item.group.not_written(item.token, ErrorCode.REQUEST_TIMED_OUT, now)
+            self.settle(item.group, now)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a group waits for a record of its own."""
+        return bool(self._waiting)
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` has something to do."""
+        moment = self._moments[0][0] if self._moments else math.inf
+        return min(moment, self._waiting[0].deadline) if self._waiting else moment
+
+    def tick(self, now: float) -> None:
+        """Do what is due in every group."""
+        while self._moments and self._moments[0][0] <= now:
+            moment, group_id = heapq.heappop(self._moments)
+            if self._moment_of.get(group_id) != moment:
+                continue
+            del self._moment_of[group_id]
+            group = self._groups[group_id]
+            if group.deadline <= now:
+                group.tick(now)
+            self.settle(group, now)
+
+    def delete(self, group_id: str, now: float) -> ErrorCode:
+        """End a group that has no members; its tombstones are for the caller to write."""
+        group = self.get(group_id, now)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        error = group.delete(now)
+        if not error:
+            self.settle(group, now)
+        return error
+
+    def close(self, now: float) -> None:
+        """The term is over: whoever waits on a group is told to look for its coordinator."""
+        for group in [*self._groups.values()]:
+            group.close(ErrorCode.NOT_COORDINATOR, now)
+            self._wake_answered(group.group_id)
+        self._groups.clear()
+        self._waiting.clear()
+        self._moments.clear()
+        self._moment_of.clear()

@@ -1,0 +1,207 @@
+"""OFFSET_COMMIT, OFFSET_FETCH and OFFSET_DELETE.
+
+What one request commits is one batch, a record for each partition, so all of it is committed or
+nothing. It is answered when it has been replayed (GRP-02), which is when a fetch can tell it. A
+partition that cannot be committed has its own error, and the others go on (GRP-07).
+
+The coordinator looks at what it can know. A partition must exist, as far as this broker was told;
+an offset must not be negative; beyond that any is taken, since where a log ends is its leader's to
+know, and a consumer that finds nothing there is told so by its first fetch.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from minibroker.broker.groups.coordinator import Serving
+from minibroker.broker.groups.records import (
+    INT32_MAX,
+    CommittedOffset,
+    Key,
+    OffsetKey,
+    Value,
+)
+from minibroker.broker.groups.states import State
+from minibroker.broker.groups.term import append_error
+from minibroker.broker.log.validate import Refused
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import NO_EPOCH, ErrorCode
+from minibroker.protocol.messages.group_offsets import (
+    GroupPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionCommit,
+    PartitionCommitted,
+    PartitionGroupOffset,
+)
+from minibroker.protocol.types import TopicPartition
+
+Answer = TypeVar("Answer")
+Records = list[tuple[Key, Value | None]]
+
+
+def commit(
+    services: Services, request: OffsetCommitRequest, now: float
+) -> OffsetCommitResponse | Parked[OffsetCommitResponse]:
+    """Store how far a group is."""
+    asked = request.partitions
+
+    def answer(error: ErrorCode) -> OffsetCommitResponse:
+        """All that is not refused for itself has this outcome."""
+        return OffsetCommitResponse(
+            tuple(
+                PartitionCommitted(item.topic, item.partition, refusal or error)
+                for item, refusal in zip(asked, refusals, strict=True)
+            )
+        )
+
+    refusals = [ErrorCode.NONE] * len(asked)
+    try:
+        serving = services.groups.serving(request.group_id, now)
+        _check_member(serving, request, now)
+    except Refused as refused:
+        return answer(refused.code)
+    refusals = [_refusal(services, item) for item in asked]
+    now_ms = services.wall_ms()
+    records: Records = [
+        (OffsetKey(request.group_id, item.topic, item.partition), _committed(item, now_ms))
+        for item, refusal in zip(asked, refusals, strict=True)
+        if not refusal
+    ]
+    return _write(services, serving, records, answer, now)
+
+
+def _check_member(serving: Serving, request: OffsetCommitRequest, now: float) -> None:
+    """Raise `Refused` for who may not commit for the group (GRP-05, GRP-06).
+
+    A group that does not exist has no generation; who names none makes one by the commit.
+    """
+    group = serving.term.get(request.group_id, now)
+    if group is not None:
+        error = group.check_commit(request, now)
+    else:
+        error = ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
+    if error:
+        raise Refused(error)
+
+
+def _refusal(services: Services, item: PartitionCommit) -> ErrorCode:
+    """Why this offset cannot be committed, or NONE."""
+    if services.image.partition(TopicPartition(item.topic, item.partition)) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if item.offset < 0:
+        return ErrorCode.OFFSET_OUT_OF_RANGE
+    if not NO_EPOCH <= item.leader_epoch <= INT32_MAX:
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    if item.metadata and len(item.metadata.encode()) > services.config.offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _committed(item: PartitionCommit, now_ms: int) -> CommittedOffset:
+    return CommittedOffset(item.offset, item.leader_epoch, item.metadata or "", now_ms)
+
+
+def _write(
+    services: Services,
+    serving: Serving,
+    records: Records,
+    answer: Callable[[ErrorCode], Answer],
+    now: float,
+) -> Answer | Parked[Answer]:
+    """Append records, and answer with what became of them."""
+    if not records:
+        return answer(ErrorCode.NONE)
+    shard, term = serving
+    try:
+        end = services.groups.append(shard, records, now)
+    except Refused as refused:
+        return answer(append_error(refused.code))
+
+    def attempt(now: float) -> Answer | None:
+        shard.catch_up(now)
+        error = shard.outcome(end, term)
+        return None if error is None else answer(error)
+
+    deadline = now + services.config.offsets_commit_timeout_ms / 1000
+    name = shard.partition.topic_partition
+    late = ErrorCode.REQUEST_TIMED_OUT
+    return Parked((name,), lambda: deadline, attempt, lambda: answer(late))
+
+
+def fetch(services: Services, request: OffsetFetchRequest, now: float) -> OffsetFetchResponse:
+    """How far a group is, as committed (GRP-02, GRP-08)."""
+    try:
+        shard = services.groups.serving(request.group_id, now).shard
+        services.groups.check_session(now)
+    except Refused as refused:
+        return OffsetFetchResponse(refused.code)
+    offsets = shard.table.offsets(request.group_id)
+    asked = request.partitions
+    if asked is None:
+        asked = tuple(GroupPartition(*name) for name in offsets)
+    answers = []
+    for topic, partition in ((item.topic, item.partition) for item in asked):
+        committed = offsets.get(TopicPartition(topic, partition))
+        if request.require_stable and shard.table.is_pending(
+            OffsetKey(request.group_id, topic, partition)
+        ):
+            unstable = ErrorCode.UNSTABLE_OFFSET_COMMIT
+            answers.append(PartitionGroupOffset(topic, partition, unstable, metadata=""))
+        elif committed is None:
+            answers.append(PartitionGroupOffset(topic, partition, metadata=""))
+        else:
+            answers.append(
+                PartitionGroupOffset(
+                    *(topic, partition, ErrorCode.NONE, committed.offset),
+                    *(committed.leader_epoch, committed.metadata),
+                )
+            )
+    return OffsetFetchResponse(partitions=tuple(answers))
+
+
+def delete(
+    services: Services, request: OffsetDeleteRequest, now: float
+) -> OffsetDeleteResponse | Parked[OffsetDeleteResponse]:
+    """Forget some of a group's offsets.
+
+    GROUP_SUBSCRIBED_TO_TOPIC where a member reads the topic, NON_EMPTY_GROUP where the members are
+    no consumers, so that nobody here knows what they read. What was not committed is no error.
+    """
+    try:
+        serving = services.groups.serving(request.group_id, now)
+    except Refused as refused:
+        return OffsetDeleteResponse(refused.code)
+    group = serving.term.get(request.group_id, now)
+    if group is None:
+        return OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
+    offsets = serving.shard.table.offsets(request.group_id)
+    refusals = []
+    for item in request.partitions:
+        name = TopicPartition(item.topic, item.partition)
+        is_read = group.state is not State.EMPTY and group.subscribes_to(item.topic)
+        if is_read is None:
+            return OffsetDeleteResponse(ErrorCode.NON_EMPTY_GROUP)
+        error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
+        if not is_read and name not in offsets and services.image.partition(name) is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        refusals.append(error)
+
+    def answer(error: ErrorCode) -> OffsetDeleteResponse:
+        return OffsetDeleteResponse(
+            partitions=tuple(
+                PartitionCommitted(item.topic, item.partition, refusal or error)
+                for item, refusal in zip(request.partitions, refusals, strict=True)
+            )
+        )
+
+    records: Records = [
+        (OffsetKey(request.group_id, item.topic, item.partition), None)
+        for item, refusal in zip(request.partitions, refusals, strict=True)
+        if not refusal and TopicPartition(item.topic, item.partition) in offsets
+    ]
+    return _write(services, serving, records, answer, now)
