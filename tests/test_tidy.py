@@ -78,7 +78,8 @@ PURE = [
     *("broker/controller/placement.py", "broker/controller/plans.py"),
     *("broker/controller/pushes.py", "broker/controller/requests.py"),
     *("broker/controller/state.py", "broker/controller/topics.py"),
-    "broker/groups/records.py",
+    *("broker/groups/group.py", "broker/groups/member.py", "broker/groups/outbox.py"),
+    *("broker/groups/records.py", "broker/groups/roster.py", "broker/groups/states.py"),
     *("client/accumulator.py", "client/assignors.py", "client/batches.py", "client/numbering.py"),
     "client/sticky.py",
     *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),
@@ -102,6 +103,8 @@ THREADS_ALLOWED = {
     "broker/replication/fetch_thread.py": "a follower copies by threads (4.7)",
     "broker/metadata/sqlite_store.py": "starts none, but wakes the worker that watches the file",
     "client/blocking/": "the blocking clients run the loop in a thread",
+    "audit/run.py": "checks run side by side",
+    "audit/checks/once.py": "a lock for what checks share",
     "audit/progress.py": "looks at what Spark does while the driver waits for it",
 }
 # The only files that read a real clock, and those that make a random generator.
