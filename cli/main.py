@@ -16,6 +16,7 @@ from minibroker.cli import (
     cluster,
     config,
     consume,
+    group,
     lab,
     log,
     partition,
@@ -38,6 +39,7 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(group.app, name="group")
 app.add_typer(partition.app, name="partition")
 app.add_typer(replica.app, name="replica")
 app.add_typer(log.app, name="log")

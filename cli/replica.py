@@ -8,7 +8,7 @@ negative lag; it has records that nobody was promised, and will cut them off.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
@@ -22,6 +22,7 @@ from minibroker.cli.terminal import (
     TimeoutS,
     TopicArgument,
     TopicOption,
+    in_columns,
     one_topic,
     opened_admin,
 )
@@ -79,7 +80,7 @@ def status(
     if output is OutputFormat.JSON:
         print(json.dumps([row._asdict() for row in rows], indent=2))
     else:
-        print("".join(f"{line}\n" for line in table(rows)), end="")
+        print(table(rows), end="")
 
 
 def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") -> Iterator[Row]:
@@ -120,23 +121,6 @@ def _told(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | Non
     )
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
+def table(rows: Sequence[Row]) -> str:
     """A line of heads and one for each row, in columns; nothing if there are no rows."""
-    if not rows:
-        return
-    heads = [name.upper().replace("_", "-") for name in Row._fields]
-    cells = [heads, *([_cell(value) for value in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        yield "  ".join(padded).rstrip()
-
-
-def _cell(value: Any) -> str:
-    match value:
-        case None:
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case _:
-            return str(value)
+    return in_columns([name.upper().replace("_", "-") for name in Row._fields], rows)

@@ -8,7 +8,7 @@ code 1; only a mistake of ours shows a traceback. Usage errors are typer's, with
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from types import FrameType
@@ -82,14 +82,45 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def in_columns(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
+    """A line of heads and one for each row, `-` where there is None; nothing without rows."""
+    cells = [heads, *([_cell(value) for value in row] for row in rows)]
+    if len(cells) == 1:
+        return ""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = (
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """The text, escaped if a terminal would obey what is in it: a name can be any UTF-8."""
+    return text if text.isprintable() else repr(text)
+
+
 def one_topic(argument: str | None, option: str | None) -> str:
     """The topic, given either way."""
+    return one_name("topic", argument, option)
+
+
+def one_name(noun: str, argument: str | None, option: str | None) -> str:
+    """What is named, given either way."""
     if argument is not None and option is not None and argument != option:
-        raise typer.BadParameter(f"two topics are named: {argument} and {option}")
-    topic = argument if argument is not None else option
-    if not topic:
-        raise typer.BadParameter("name a topic: TOPIC or --topic TOPIC")
-    return readable(topic, "the topic's name")
+        raise typer.BadParameter(f"two {noun}s are named: {argument} and {option}")
+    name = argument if argument is not None else option
+    if not name:
+        raise typer.BadParameter(f"name a {noun}: {noun.upper()} or --{noun} {noun.upper()}")
+    return readable(name, f"the {noun}'s name")
 
 
 def readable(text: str, what: str) -> str:

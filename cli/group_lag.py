@@ -1,0 +1,113 @@
+"""How far a group is in each partition: what `group describe` shows.
+
+A row for every partition that the group has committed an offset for or that a member has. The end
+is what a consumer can read up to (the high watermark), as in Kafka's tool. What is not known is
+None: never committed, a topic that is gone, a partition that nobody leads now.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from minibroker.protocol.constants import EARLIEST_TIMESTAMP, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from minibroker.client.blocking import Admin
+    from minibroker.client.groups_admin import (
+        CommittedOffset,
+        GroupDescription,
+        GroupMemberDescription,
+    )
+
+HEADS = (
+    *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
+    *("CONSUMER-ID", "HOST", "CLIENT-ID"),
+)
+
+
+class Row(NamedTuple):
+    """One partition of one group; its fields are the names in JSON, and `HEADS` those in text."""
+
+    group: str
+    topic: str
+    partition: int
+    current_offset: int | None = None
+    log_end_offset: int | None = None
+    lag: int | None = None
+    consumer_id: str | None = None
+    host: str | None = None
+    client_id: str | None = None
+
+
+class Extent(NamedTuple):
+    """What can be read of a partition."""
+
+    log_start: int
+    end: int
+
+
+def rows_of(
+    group: "GroupDescription",
+    committed: "Mapping[TopicPartition, CommittedOffset]",
+    extents: Mapping[TopicPartition, Extent],
+) -> Iterator[Row]:
+    """By topic and partition."""
+    members: dict[TopicPartition, GroupMemberDescription] = {
+        name: member for member in group.members for name in member.assignment
+    }
+    for name in sorted({*committed, *members}):
+        row = Row(group.group_id, *name)
+        if name in committed:
+            row = row._replace(current_offset=committed[name].offset)
+        if name in extents:
+            row = row._replace(log_end_offset=extents[name].end)
+        if name in committed and name in extents:
+            row = row._replace(lag=extents[name].end - committed[name].offset)
+        if (member := members.get(name)) is not None:
+            row = row._replace(
+                consumer_id=member.member_id, host=member.client_host, client_id=member.client_id
+            )
+        yield row
+
+
+def warnings_of(
+    committed: "Mapping[TopicPartition, CommittedOffset]",
+    extents: Mapping[TopicPartition, Extent],
+) -> Iterator[str]:
+    """What is wrong with the offsets, one line each."""
+    for name, (offset, *_) in sorted(committed.items()):
+        if name not in extents:
+            yield f"{name} is gone, or nobody leads it"
+        elif offset < extents[name].log_start:
+            yield (
+                f"{name}: the group is at {offset}, and the log begins at"
+                f" {extents[name].log_start}: what was between is gone (retention), and a consumer"
+                " goes on by auto.offset.reset"
+            )
+        elif offset > extents[name].end:
+            yield (
+                f"{name}: the group is at {offset}, and the log ends at {extents[name].end}:"
+                " records were lost, or the topic was made anew (see `group seek`)"
+            )
+
+
+def extents_of(admin: "Admin", names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+    """Where these begin and end; those that do not exist, or have no leader, are left out."""
+    led = set()
+    for topic in {name.topic for name in names}:
+        try:
+            [found] = admin.describe_topics(topic)
+        except BrokerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+        else:
+            led |= {
+                TopicPartition(topic, each.partition)
+                for each in found.partitions
+                if each.leader_id >= 0
+            }
+    wanted = [name for name in names if name in led]
+    starts = admin.list_offsets(wanted, EARLIEST_TIMESTAMP)
+    ends = admin.list_offsets(wanted)
+    return {name: Extent(starts[name].offset, ends[name].offset) for name in wanted}
