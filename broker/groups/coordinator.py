@@ -108,7 +108,7 @@ class Coordinator:
         if partition is None or not partition.is_leader:
             raise Refused(ErrorCode.NOT_COORDINATOR, f"{name} is not led by this broker")
         shard = self._shards.get(name)
-        if shard is not None and shard.partition is partition:
+        if shard is not None and shard.partition is partition and shard.term is not None:
             shard.catch_up(now)
             if shard.term is not None:
                 return Serving(shard, shard.term)
@@ -199,8 +199,10 @@ class Coordinator:
     async def _see_to(self, name: TopicPartition, shard: Shard) -> None:
         """Take in all that is committed, begin a term if it can be, and do what is due."""
         if shard.catch_up(trio.current_time()):
-            while shard.catch_up(trio.current_time()):
+            is_behind = True
+            while is_behind:
                 await trio.lowlevel.checkpoint()
+                is_behind = shard.catch_up(trio.current_time())
             self._purgatory.notify(name)  # who waits had no chance to see all of it
         if shard.term is None and shard.may_serve:
             await self._begin_term(shard)

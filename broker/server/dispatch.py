@@ -66,6 +66,6 @@ assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced
 def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> Outcome:
     """Serve one request of a peer. The decoder has let only known apis and versions through."""
     if envelope.api_key == ApiKey.JOIN_GROUP:
-        client = Client(envelope.client_id or "", peer.rpartition(":")[0])
+        client = Client(envelope.client_id or "", peer.rsplit(":", 1)[0])
         return groups.join(services, envelope.message, client, now)
     return HANDLERS[envelope.api_key](services, envelope.message, now)
