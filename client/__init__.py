@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ClientClosed,
         ClientError,
         ClientTimeout,
+        CommitFailed,
         ConfigError,
         CorruptRecords,
         DeliveryFailed,
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
         PositionError,
     )
     from minibroker.client.groups_admin import CommittedOffset, GroupDescription, GroupsReport
+    from minibroker.client.health import ConsumerHealth, PartitionHealth
     from minibroker.client.options import Seams
+    from minibroker.client.position import OffsetAndMetadata
     from minibroker.client.producer import Producer
     from minibroker.protocol.errors import BrokerError
     from minibroker.protocol.types import TopicPartition
@@ -41,9 +44,11 @@ __all__ = [
     "ClientTimeout",
     "CloseReport",
     "ClusterDescription",
+    "CommitFailed",
     "CommittedOffset",
     "ConfigError",
     "Consumer",
+    "ConsumerHealth",
     "ConsumerRecord",
     "CorruptRecords",
     "Delivery",
@@ -52,7 +57,9 @@ __all__ = [
     "GroupsReport",
     "LogTruncated",
     "NewTopic",
+    "OffsetAndMetadata",
     "OffsetOutOfRange",
+    "PartitionHealth",
     "PendingDelivery",
     "PositionError",
     "Producer",
@@ -70,11 +77,20 @@ _HOMES: Final = {
         *("CloseReport", "Delivery", "PendingDelivery", "RecordDelivered"),
     ),
     "minibroker.client.errors": (
-        *("BufferFull", "ClientClosed", "ClientError", "ClientTimeout", "ConfigError"),
-        *("CorruptRecords", "DeliveryFailed", "LogTruncated", "OffsetOutOfRange", "PositionError"),
+        *("BufferFull", "ClientClosed", "ClientError", "ClientTimeout", "CommitFailed"),
+        *(
+            "ConfigError",
+            "CorruptRecords",
+            "DeliveryFailed",
+            "LogTruncated",
+            "OffsetOutOfRange",
+            "PositionError",
+        ),
     ),
     "minibroker.client.groups_admin": ("CommittedOffset", "GroupDescription", "GroupsReport"),
+    "minibroker.client.health": ("ConsumerHealth", "PartitionHealth"),
     "minibroker.client.options": ("Seams",),
+    "minibroker.client.position": ("OffsetAndMetadata",),
     "minibroker.client.producer": ("Producer",),
     "minibroker.protocol.errors": ("BrokerError",),
     "minibroker.protocol.types": ("TopicPartition",),

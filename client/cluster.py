@@ -59,6 +59,7 @@ class Cluster:
     def __init__(self, options: ClientOptions, seams: Seams) -> None:
         self.options = options
         self.seams = seams
+        self.may_create_topics = options.may_create_topics  # by asking for them
         self._links = Links(options, seams, self.request_refresh)
         self._known = Metadata()
         self._wanted: dict[str, None] = {}  # the topics that are asked for, in order
@@ -153,7 +154,7 @@ class Cluster:
 
     def _no_topic(self, name: str) -> BrokerError:
         text = f"there is no topic {name!r}, and this client may not create it: create it first"
-        if self.options.may_create_topics:
+        if self.may_create_topics:
             text = (
                 f"there is no topic {name!r}, and asking for it did not create it:"
                 " create it first (auto.create.topics.enable may be off)"
@@ -296,7 +297,7 @@ class Cluster:
                 fruitless_since = float("inf")
             self._refreshes_begun += 1
             wanted = tuple(self._wanted)
-            request = MetadataRequest(wanted, self.options.may_create_topics)
+            request = MetadataRequest(wanted, self.may_create_topics)
             channel, answer = await self._ask(ApiKey.METADATA, request, avoid)
             assert isinstance(answer, MetadataResponse)
             is_news = self._known.take_over(answer) or wanted != tuple(self._wanted)
@@ -320,7 +321,7 @@ class Cluster:
     def _is_final(self, error: ErrorCode) -> bool:
         """Whether a topic with this error will not come to be by waiting."""
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return not self.options.may_create_topics
+            return not self.may_create_topics
         return error != ErrorCode.NONE and error not in RETRIABLE
 
 

@@ -1,7 +1,12 @@
-"""A consumer of partitions that the application names.
+"""A consumer: of partitions that the application names, or as a member of a group.
 
     async with Consumer("127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
         await consumer.assign_topics("events")
+        async for record in consumer:
+            ...
+
+    async with Consumer("127.0.0.1:9092", group_id="workers") as consumer:
+        await consumer.subscribe("events")
         async for record in consumer:
             ...
 
@@ -12,14 +17,22 @@ not seen. Records come in order within a partition, each once, and only what is 
 
 `PositionError` (a gap that no policy covers, damaged data) concerns one partition, which stands
 still until the application seeks; every poll raises it until then, so that it is not overlooked.
+
+Members of a group share the partitions of what they subscribe to. Each partition begins behind what
+the group has committed, else where `auto.offset.reset` says. With `enable.auto.commit` (the
+default) that is what the application has come back from: the records of earlier polls, and those
+that iteration has handed out before the current one; they are committed every
+`auto.commit.interval.ms`, before a partition goes to another member, and at the end. What an
+exception interrupted is not, and is read again. Whoever commits by itself, after its work, turns it
+off. Either way a record is read again after a crash, rather than not at all (K6, CCO-06).
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
-from operator import length_hint
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import trio
 
@@ -28,6 +41,10 @@ from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.errors import ClientClosed
 from minibroker.client.fetch_session import Limits
 from minibroker.client.fetcher import Fetcher
+from minibroker.client.group import Group
+from minibroker.client.group_calls import GroupCalls
+from minibroker.client.hand import Hand
+from minibroker.client.health import ConsumerHealth, describe
 from minibroker.client.ledger import ConsumerLedger
 from minibroker.client.offsets import find_time, list_offsets
 from minibroker.client.options import (
@@ -41,6 +58,12 @@ from minibroker.client.positions import Positions
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, INT64_MAX, LATEST_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
+# How long leaving the block may take to commit and to leave the group; and if it is interrupted.
+CLOSE_S: Final = 10.0
+INTERRUPTED_CLOSE_S: Final = 1.0
+
+log = logging.getLogger("minibroker.client")
+
 
 class ConsumerStatistics(NamedTuple):
     """What a consumer holds: assigned partitions, and bytes fetched but not yet returned."""
@@ -49,7 +72,7 @@ class ConsumerStatistics(NamedTuple):
     queued_bytes: int
 
 
-class Consumer:
+class Consumer(GroupCalls):
     """See the head of this module. One task polls or iterates; any may call the rest.
 
     Options are Kafka's, as keywords or as a mapping of dotted names (`ConfigError`). Where
@@ -74,9 +97,11 @@ class Consumer:
         self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
-        # What iteration has taken: all of it, and what of it was not handed out yet.
-        self._drawn: list[ConsumerRecord] = []
-        self._undrawn: Iterator[ConsumerRecord] = iter(())
+        self._hand = Hand(self._positions)
+        self._group: Group | None = None
+        self._reader: trio.lowlevel.Task | None = None  # who polls
+        self._is_closing = False
+        self._closed = trio.Event()
 
     async def __aenter__(self) -> Self:
         limits = Limits(self._options.fetch_max_wait_ms, self._options.fetch_min_bytes)
@@ -88,6 +113,10 @@ class Consumer:
             fetcher = Fetcher(cluster, self._positions, limits)
             await stack.enter_async_context(in_background(fetcher.run))
             self._cluster, self._fetcher = cluster, fetcher
+            if self._options.group_id:
+                self._group = Group(cluster, fetcher, self._positions, self._hand)
+                await stack.enter_async_context(in_background(self._group.run))
+            stack.push_async_exit(self._end)
             self._stack = stack.pop_all()
         return self
 
@@ -97,14 +126,56 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        self.close()
         return await self._stack.__aexit__(kind, error, traceback)
 
-    def close(self) -> None:
-        """Read no more: whoever waits in `poll` gets `ClientClosed` at once."""
-        self._cluster = None
-        if self._fetcher is not None:
-            self._fetcher.arrived.unpark_all()
+    async def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Commit what may be committed, leave the group, read no more: in this time, whoever
+        answers. Whoever waits in `poll` gets `ClientClosed` at once.
+
+        Called by another task than that which polls, it does not commit what that one may still be
+        working on. `on_revoked` is told of all partitions; what it raises comes out.
+        """
+        await self.close_from(timeout_s, is_reader=trio.lowlevel.current_task() is self._reader)
+
+    async def close_from(self, timeout_s: float, *, is_reader: bool, may_call: bool = True) -> None:
+        """The same, for one who knows who calls: with `is_reader` all that was handed out is done.
+
+        `may_call`: whether callbacks are called.
+        """
+        with trio.move_on_after(timeout_s) as scope:
+            if self._is_closing:
+                await self._closed.wait()
+                return
+            self._is_closing = True
+            try:
+                if is_reader:
+                    self._hand.come_back()
+                else:
+                    self._hand.drop()
+                if self._fetcher is not None:
+                    self._fetcher.arrived.unpark_all()
+                if self._group is not None:
+                    await self._group.close(may_call=may_call)
+            finally:
+                self._cluster = None
+                self._closed.set()
+        if scope.cancelled_caught:
+            log.warning("closed after %g s, before the group has answered", timeout_s)
+
+    async def _end(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """The block is left. Interrupted, by a cancellation too, it leaves the group at once."""
+        if error is None:
+            await self.close_from(CLOSE_S, is_reader=True)
+        elif isinstance(error, Exception):
+            try:
+                await self.close_from(CLOSE_S, is_reader=False)
+            except Exception as other:
+                log.warning("a callback failed while the consumer was closed: %s", other)
+        else:
+            with trio.CancelScope(shield=True):
+                await self.close_from(INTERRUPTED_CLOSE_S, is_reader=False, may_call=False)
 
     # -- which partitions
 
@@ -128,14 +199,22 @@ class Consumer:
         return names
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read these partitions, and only them. One that was assigned before goes on."""
-        self._return_undrawn()
+        """Read these partitions, and only them. One that was assigned before goes on.
+
+        Raises `ClientError` for who is subscribed.
+        """
+        fetcher = self._open_fetcher()
+        self._hand.return_undrawn()
+        if self._group is not None:
+            self._group.check_alone()
         self._positions.assign(TopicPartition(*name) for name in partitions)
-        self._open_fetcher().hurry()
+        fetcher.hurry()
+        if self._group is not None:
+            self._group.note_assigned()
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return nothing of these until `resume`; they keep their positions."""
-        self._return_undrawn()
+        self._hand.return_undrawn()
         for name in partitions or self.assignment:
             self._positions.pause(name)
         self._open_fetcher().tell()
@@ -150,14 +229,11 @@ class Consumer:
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record; None while the broker was not asked where to begin."""
-        for record in self._drawn[len(self._drawn) - length_hint(self._undrawn) :]:
-            if record[:2] == partition:
-                return record.offset
-        return self._positions.position(partition)
+        return self._hand.position(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at this offset, or at the first record behind it."""
-        self._return_undrawn()
+        self._hand.return_undrawn()
         self._positions.seek(partition, offset)
         self._open_fetcher().hurry()
 
@@ -186,30 +262,61 @@ class Consumer:
         """The offset behind the last readable record of each, as of now. Raises the same."""
         return await self._offsets(partitions, LATEST_TIMESTAMP)
 
+    async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
+        """How far each is behind its end; None while it has no position. Raises the same."""
+        ends = await self.end_offsets(*partitions)
+        positions = {name: self.position(name) for name in ends}
+        return {
+            name: None if (offset := positions[name]) is None else max(0, ends[name] - offset)
+            for name in ends
+        }
+
+    def health(self) -> ConsumerHealth:
+        """Whether it is a member, and when each partition moved last."""
+        member = None if self._group is None else self._group.membership
+        return describe(member, self._positions, self._hand, trio.current_time())
+
     # -- what is in them
 
     async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
         """Wait for records; none if none came in time. 0 takes what is there.
 
-        Raises `PositionError` and `ClientClosed`.
+        In a group, rebalances happen in here, and are waited for whatever the time.
+        Raises `PositionError`, `ClientClosed`, what a callback raises, and `BrokerError` where the
+        group refuses this consumer.
         """
         fetcher = self._open_fetcher()
         fetcher.start()
-        self._return_undrawn()
+        self._hand.come_back()
+        self._reader = trio.lowlevel.current_task()
+        deadline = trio.current_time() + timeout_s
+        if self._group is None:
+            return await self._wait_for_records(deadline)
+        self._group.begin_poll()
+        try:
+            return await self._wait_for_records(deadline)
+        finally:
+            self._group.end_poll()
+
+    async def _wait_for_records(self, deadline: float) -> list[ConsumerRecord]:
+        arrived = self._open_fetcher().arrived
         await trio.lowlevel.checkpoint()
-        if (records := self._take()) or timeout_s <= 0:
-            return records
-        with trio.move_on_after(timeout_s):
-            while not records:
-                await fetcher.arrived.park()
-                records = self._take()
-        return records
+        while True:
+            if self._is_closing:
+                raise ClientClosed("this consumer was closed")
+            may_take = self._group is None or await self._group.advance()
+            if may_take and (records := self._take()):
+                return records
+            if trio.current_time() >= deadline:
+                return []
+            with trio.move_on_at(deadline):
+                await arrived.park()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        for record in self._undrawn:
+        for record in self._hand.undrawn:
             return record
         return next(await self.draw())
 
@@ -218,9 +325,7 @@ class Consumer:
 
         What is left in it at the next call of anything goes back, and the iterator is empty then.
         """
-        self._drawn = await self.poll()
-        self._undrawn = iter(self._drawn)
-        return self._undrawn
+        return self._hand.draw(await self.poll())
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""
@@ -240,7 +345,7 @@ class Consumer:
 
     def _take(self) -> list[ConsumerRecord]:
         fetcher = self._open_fetcher()
-        records = self._positions.take(self._options.max_poll_records)
+        records = self._positions.take(self._options.max_poll_records, trio.current_time())
         if self._ledger is not None and records:
             try:
                 self._ledger.record(records)
@@ -250,12 +355,8 @@ class Consumer:
         fetcher.tell()
         return records
 
-    def _return_undrawn(self) -> None:
-        if undrawn := list(self._undrawn):
-            self._positions.give_back(undrawn)
-
     def _seek_to(self, partitions: tuple[TopicPartition, ...], sentinel: int) -> None:
-        self._return_undrawn()
+        self._hand.return_undrawn()
         for name in partitions or self.assignment:
             self._positions.seek_to(name, sentinel)
         self._open_fetcher().hurry()

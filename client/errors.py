@@ -42,6 +42,14 @@ class DeliveryFailed(ClientError):
         self.first = first
 
 
+class CommitFailed(ClientError):
+    """The group did not take the offsets: this consumer is not a member any more.
+
+    Its partitions may be read by others by now, from what was committed before. The next poll calls
+    `on_lost`, and joins again.
+    """
+
+
 class PositionError(ClientError):
     """A consumer cannot read on in one partition until it seeks; `offset` is where it stands."""
 

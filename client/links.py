@@ -1,7 +1,9 @@
 """A client's connections: at most one for each broker and lane, made when somebody wants it.
 
 A lane is a purpose. A broker answers the requests of one connection in order, so a consumer's
-long poll has a lane of its own: a question asked meanwhile does not wait behind it.
+long poll has a lane of its own: a question asked meanwhile does not wait behind it. So have three
+kinds of a group member's requests, which can all take long. Nobody wonders at a silent JOIN, for it
+waits for the other members; the heartbeats tell meanwhile if the broker is there.
 
 Each connection is one task: wait out the back-off, connect, serve until it ends. Who wants it
 waits for that attempt's outcome, and for no other connection (NET-07). After a failure the back-off
@@ -17,6 +19,7 @@ whoever can find out if that broker is still alive (`on_silence`), who then says
 
 import logging
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 import trio
@@ -27,6 +30,9 @@ from minibroker.protocol.types import Endpoint
 
 REQUESTS: Final = "requests"
 FETCHES: Final = "fetches"
+JOINS: Final = "joins"
+HEARTBEATS: Final = "heartbeats"
+COMMITS: Final = "commits"
 JITTER: Final = 0.2
 WORTH_A_WARNING: Final = 6  # tries in a row; what goes on for less than a second is a failover
 # Beyond the time for which the client asks a broker to wait; and how often it is said.
@@ -87,6 +93,8 @@ class Links:
             request_timeout_s=options.request_timeout_ms / 1000,
             connect_timeout_s=options.socket_connection_setup_timeout_ms / 1000,
         )
+        patience_s = max(options.request_timeout_ms, options.longest_join_ms) / 1000
+        self._join_options = replace(self._channel_options, request_timeout_s=patience_s)
         self._links: dict[tuple[Endpoint, str], Link] = {}
         self._nursery: trio.Nursery | None = None
         self.changed = trio.lowlevel.ParkingLot()
@@ -119,7 +127,9 @@ class Links:
         return [
             link.endpoint
             for link in self._links.values()
-            if link.channel is not None and self._is_silent(link.channel, now)
+            if link.lane != JOINS
+            and link.channel is not None
+            and self._is_silent(link.channel, now)
         ]
 
     def close_silent(self, alive: Collection[Endpoint]) -> None:
@@ -144,10 +154,9 @@ class Links:
 
     async def _serve(self, link: Link, attempt: _Attempt) -> None:
         await trio.sleep_until(link.retry_at)
+        options = self._join_options if link.lane == JOINS else self._channel_options
         try:
-            channel = await connect_channel(
-                self._seams.network, link.endpoint, self._channel_options
-            )
+            channel = await connect_channel(self._seams.network, link.endpoint, options)
         except OSError as error:
             self._note_failure(link, error)
             link.attempt = None
@@ -164,7 +173,8 @@ class Links:
         attempt.settle(channel)
         self.changed.unpark_all()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch, channel)
+            if link.lane != JOINS:
+                nursery.start_soon(self._watch, channel)
             await channel.run()
             nursery.cancel_scope.cancel()
 

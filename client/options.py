@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
+from minibroker.client.assignors import ASSIGNORS
 from minibroker.client.errors import ConfigError
 from minibroker.client.net import Network, TcpNetwork
 from minibroker.protocol.constants import ACKS_ALL, IN_FLIGHT_MAX
@@ -26,6 +27,7 @@ from minibroker.protocol.types import Endpoint
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
+JOIN_SLACK_MS: Final = 5_000  # beyond max.poll.interval.ms, which all members have to join
 NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
 ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
 
@@ -60,6 +62,11 @@ class ClientOptions:
     @property
     def longest_poll_ms(self) -> int:
         """For how long this client asks a broker to wait when there is nothing to answer yet."""
+        return 0
+
+    @property
+    def longest_join_ms(self) -> int:
+        """For how long a broker may let a JOIN or SYNC of this client wait for other members."""
         return 0
 
     @property
@@ -113,7 +120,12 @@ class ProducerOptions(ClientOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerOptions(ClientOptions):
-    """A consumer's. `fetch.max.bytes` bounds an answer, and what waits to be returned."""
+    """A consumer's. `fetch.max.bytes` bounds an answer, and what waits to be returned.
+
+    Without `group.id` nothing is committed. The one strategy by default differs from Kafka, whose
+    default takes everything from everybody in each rebalance: members of one group must have a
+    strategy in common, and if any of a member's is not cooperative, none works as if it were.
+    """
 
     auto_offset_reset: str = option("latest", choices=("latest", "earliest", "none"))
     fetch_min_bytes: int = option(1)
@@ -124,6 +136,16 @@ class ConsumerOptions(ClientOptions):
     check_crcs: bool = option(True)
     allow_auto_create_topics: bool = option(True)
     default_api_timeout_ms: int = option(60_000)
+    group_id: str = option("")
+    group_instance_id: str = option("")
+    enable_auto_commit: bool = option(True)
+    auto_commit_interval_ms: int = option(5_000, low=1)
+    session_timeout_ms: int = option(45_000, low=1)
+    heartbeat_interval_ms: int = option(3_000, low=1)
+    max_poll_interval_ms: int = option(300_000, low=1)
+    partition_assignment_strategy: tuple[str, ...] = option(
+        ("cooperative-sticky",), choices=ASSIGNORS
+    )
 
     @property
     def patience_ms(self) -> int:
@@ -132,6 +154,10 @@ class ConsumerOptions(ClientOptions):
     @property
     def longest_poll_ms(self) -> int:
         return self.fetch_max_wait_ms
+
+    @property
+    def longest_join_ms(self) -> int:
+        return self.max_poll_interval_ms + JOIN_SLACK_MS
 
     @property
     def may_create_topics(self) -> bool:
@@ -144,6 +170,13 @@ class ConsumerOptions(ClientOptions):
                 f"request.timeout.ms is {self.request_timeout_ms}, but must be above"
                 f" fetch.max.wait.ms, which is {self.fetch_max_wait_ms}"
             )
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat.interval.ms is {self.heartbeat_interval_ms}, but must be below"
+                f" session.timeout.ms, which is {self.session_timeout_ms}"
+            )
+        if self.group_instance_id and not self.group_id:
+            raise ConfigError("group.instance.id names a member of a group: give group.id, too")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +246,8 @@ def _read_value(name: str, default: object, value: object, metadata: Mapping[str
     try:
         if name == "bootstrap_servers":
             return parse_servers(value)
+        if isinstance(default, tuple):
+            return _read_names(value, choices)
         if choices:
             text = str(value)
             return {"acks": ACKS}.get(name, {}).get(text, text) if text in choices else _refuse()
@@ -230,6 +265,15 @@ def _read_value(name: str, default: object, value: object, metadata: Mapping[str
         raise ConfigError(f"{dotted} = {value!r} is not allowed; it takes {takes}") from None
 
 
+def _read_names(value: object, choices: tuple[str, ...]) -> tuple[str, ...]:
+    """Names separated by commas, or a sequence of them; some, and each once."""
+    names = value.split(",") if isinstance(value, str) else value
+    read = tuple(str(name).strip() for name in names) if isinstance(names, Sequence) else ()
+    if not read or len(set(read)) < len(read) or not set(read) <= set(choices):
+        raise ValueError
+    return read
+
+
 def _refuse() -> Any:
     raise ValueError
 
@@ -237,7 +281,8 @@ def _refuse() -> Any:
 def _describe_range(name: str, default: object, metadata: Mapping[str, Any]) -> str:
     """The values allowed, as words."""
     if metadata["choices"]:
-        return ", ".join(metadata["choices"])
+        several = ", several separated by commas" if isinstance(default, tuple) else ""
+        return ", ".join(metadata["choices"]) + several
     if name == "bootstrap_servers":
         return "HOST:PORT, several separated by commas"
     if isinstance(default, bool):

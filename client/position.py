@@ -1,40 +1,64 @@
 """One assigned partition of a consumer: where it stands. Written by client/positions.py alone."""
 
 from collections import deque
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.client.chunks import Chunk
 from minibroker.client.errors import PositionError
 from minibroker.client.trail import Trail
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 
 # After an error that passes, doubling; a new leader is often there within a few of these.
 RETRY_S: Final = 0.02
 RETRY_S_MAX: Final = 0.2
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: that of the next record to read.
+
+    `metadata` is the application's own, at most `offset.metadata.max.bytes` of the broker;
+    `leader_epoch` that of the record before, -1 if it is not known.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
+
+Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
+
+
 class Position:
     """One assigned partition.
 
     Either it has a position, or `reset_to` says what is to be asked for (the sentinel for the
-    latest or the earliest offset), or there is a failure. `retry_at` is when to ask at the soonest,
-    and `trail` tells the leader epochs of what was fetched.
+    latest or the earliest offset), or there is a failure, or else it waits for what its group has
+    committed. `retry_at` is when to ask at the soonest, and `trail` tells the leader epochs of what
+    was fetched.
+
+    `done` is up to where the application is done: what it was given behind that `is_in_hand`.
+    `saved` is what was committed last, as far as that is known here and counts: not after a seek.
     """
 
     __slots__ = (
         "chunks",
+        "done",
         "failed_epoch",
         "failure",
         "failures",
         "fetch_offset",
         "high_watermark",
+        "is_in_hand",
         "is_out_of_range",
         "is_paused",
+        "moved_at",
         "name",
         "position",
         "reset_to",
         "retry_at",
+        "saved",
         "trail",
     )
 
@@ -42,12 +66,16 @@ class Position:
         self.name = name
         self.is_paused = False
         self.high_watermark = NO_OFFSET
+        self.moved_at: float | None = None  # when records were taken last
         self.seek(None, None)
 
     def seek(self, offset: int | None, reset_to: int | None) -> None:
         """Go on from `offset`, or from what `reset_to` will turn out to be."""
         self.position = offset
         self.fetch_offset = offset
+        self.done = offset
+        self.saved: int | None = None
+        self.is_in_hand = False
         self.reset_to = reset_to
         self.chunks: deque[Chunk] = deque()
         self.failure: tuple[type[PositionError], str] | None = None
@@ -63,6 +91,27 @@ class Position:
         trail.cut(offset)
         self.seek(offset, None)
         self.trail = trail
+
+    @property
+    def is_unplaced(self) -> bool:
+        """Whether it waits for what its group has committed."""
+        return self.position is None and self.reset_to is None and self.failure is None
+
+    def place(self, committed: OffsetAndMetadata) -> None:
+        """Go on from what was committed."""
+        self.seek(committed.offset, None)
+        self.saved = committed.offset
+        if committed.offset:
+            self.trail.note(OffsetAndEpoch(committed.offset - 1, committed.leader_epoch))
+
+    def committable(self, offset: int) -> OffsetAndMetadata:
+        """An offset with the epoch of the record before it, as it is committed."""
+        return OffsetAndMetadata(offset, leader_epoch=self.trail.epoch_before(offset))
+
+    @property
+    def is_unsaved(self) -> bool:
+        """Whether the application is done with more than was committed."""
+        return self.done is not None and (self.saved is None or self.done > self.saved)
 
     def may_ask(self, leader_epoch: int, now: float) -> bool:
         """Whether nothing has failed lately. A new leader is a new try (CPR-13, for consumers)."""

@@ -38,7 +38,7 @@ from minibroker.client.errors import (
     error_code,
 )
 from minibroker.client.options import ConsumerOptions
-from minibroker.client.position import Position
+from minibroker.client.position import OffsetAndMetadata, Position
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     INT64_MAX,
@@ -73,6 +73,8 @@ class Positions:
         self._positions: dict[TopicPartition, Position] = {}
         # Whose turn it is to return records: an entry for each chunk, and perhaps some too many.
         self._turns: deque[Position] = deque()
+        # Of which records were taken since this was emptied (client/hand.py).
+        self.taken_from: list[Position] = []
         self.is_changed = False
 
     # -- the application's side
@@ -88,11 +90,14 @@ class Positions:
         return sum(chunk.size for position in self._positions.values() for chunk in position.chunks)
 
     def assign(self, names: Iterable[TopicPartition]) -> None:
-        """Read these partitions from now on; one that was assigned before goes on."""
+        """Read these partitions from now on; one that was assigned before goes on.
+
+        In a group a new one waits for what was committed (`unplaced`).
+        """
         before, self._positions = self._positions, {}
         for name in names:
             self._positions[name] = before.get(name) or Position(name)
-            if self._positions[name].position is None and name not in before:
+            if name not in before and not self._options.group_id:
                 self._reset(self._positions[name], "it has no position yet")
         self._turns = deque(turn for turn in self._turns if turn.name in self._positions)
         self.is_changed = True
@@ -101,36 +106,36 @@ class Positions:
         """Return the record of this offset next, or the first one behind it."""
         if not 0 <= offset <= INT64_MAX:
             raise ValueError(f"an offset is 0 to {INT64_MAX}, not {offset}")
-        self._of(name).seek(offset, None)
+        self.of(name).seek(offset, None)
         self.is_changed = True
 
     def seek_to(self, name: TopicPartition, reset_to: int) -> None:
         """Go on at the earliest or latest offset, wherever the broker says that this is."""
-        self._of(name).seek(None, reset_to)
+        self.of(name).seek(None, reset_to)
         self.is_changed = True
 
     def position(self, name: TopicPartition) -> int | None:
         """The offset of the next record to return; None while it is not known."""
-        return self._of(name).position
+        return self.of(name).position
 
     def high_watermark(self, name: TopicPartition) -> int:
         """The end of what may be read, as last heard; -1 before."""
-        return self._of(name).high_watermark
+        return self.of(name).high_watermark
 
     def pause(self, name: TopicPartition) -> None:
         """Return nothing of this partition; it keeps its place."""
-        self._of(name).is_paused = True
+        self.of(name).is_paused = True
         self.is_changed = True  # what it holds is in nobody's way any more
 
     def resume(self, name: TopicPartition) -> None:
         """End a pause."""
-        position = self._of(name)
+        position = self.of(name)
         if position.is_paused:
             position.is_paused = False
             self._turns.extend([position] * len(position.chunks))
             self.is_changed = True
 
-    def take(self, count: int) -> list[ConsumerRecord]:
+    def take(self, count: int, now: float = 0.0) -> list[ConsumerRecord]:
         """Up to `count` records, in order within each partition. Raises `PositionError`."""
         self._raise_failure()
         taken: list[ConsumerRecord] = []
@@ -139,6 +144,10 @@ class Positions:
             is_ready = position.chunks and not position.is_paused
             if is_ready and (records := self._take_from(position, count - len(taken))):
                 taken += records
+                position.moved_at = now
+                if not position.is_in_hand:
+                    position.is_in_hand = True
+                    self.taken_from.append(position)
             else:
                 self._turns.popleft()
         if not taken:
@@ -157,6 +166,28 @@ class Positions:
             position.chunks[0].give_back(group)
             position.position = group[0].offset
             self._turns.appendleft(position)
+
+    def of(self, name: TopicPartition) -> Position:
+        """An assigned partition, to look at. Raises `ClientError`."""
+        if name not in self._positions:
+            raise ClientError(f"{name} is not assigned")
+        return self._positions[name]
+
+    # -- the group's side
+
+    def unplaced(self) -> list[TopicPartition]:
+        """Which wait for what was committed."""
+        return [name for name, position in self._positions.items() if position.is_unplaced]
+
+    def place(self, name: TopicPartition, committed: OffsetAndMetadata | None) -> None:
+        """What was committed; dropped if the application has sought elsewhere meanwhile."""
+        position = self._positions.get(name)
+        if position is not None and position.is_unplaced:
+            if committed is None:
+                self._reset(position, "nothing was committed")
+            else:
+                position.place(committed)
+            self.is_changed = True
 
     # -- the brokers' side
 
@@ -260,11 +291,6 @@ class Positions:
         """What a poll would return in time. What is paused may stay, and must not stop the rest."""
         moving = (each for each in self._positions.values() if not each.is_paused)
         return sum(chunk.size for position in moving for chunk in position.chunks)
-
-    def _of(self, name: TopicPartition) -> Position:
-        if name not in self._positions:
-            raise ClientError(f"{name} is not assigned")
-        return self._positions[name]
 
     def _chunk(self, name: TopicPartition, data: memoryview, start: int) -> Chunk:
         return Chunk(name, data, start, check_crcs=self._options.check_crcs)

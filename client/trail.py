@@ -33,6 +33,11 @@ class Trail:
         """That of the last record fetched; -1 where none was."""
         return self._starts[-1].leader_epoch if self._starts else NO_EPOCH
 
+    def epoch_before(self, offset: int) -> int:
+        """That of the last record before an offset that was fetched; -1 where it is not known."""
+        before = (start.leader_epoch for start in self._starts if start.offset < offset)
+        return max(before, default=NO_EPOCH)
+
     def note(self, start: OffsetAndEpoch) -> None:
         """A batch of this epoch was fetched, from this offset on."""
         if start.leader_epoch > self.last_epoch:

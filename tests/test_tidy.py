@@ -81,7 +81,7 @@ PURE = [
     *("broker/groups/group.py", "broker/groups/member.py", "broker/groups/outbox.py"),
     *("broker/groups/records.py", "broker/groups/roster.py", "broker/groups/states.py"),
     *("client/accumulator.py", "client/assignors.py", "client/batches.py", "client/numbering.py"),
-    "client/sticky.py",
+    *("client/sticky.py", "client/hand.py", "client/health.py", "client/membership.py"),
     *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),
     *("client/chunks.py", "client/fetch_session.py", "client/position.py", "client/trail.py"),
     "testing/lab/",

@@ -234,7 +234,7 @@ async def test_close_wakes_who_polls(start_broker: Any, consumer: Any, autojump_
         nursery.start_soon(poll)
         await trio.sleep(2)
         closed_at = trio.current_time()
-        it.close()
+        await it.close()
         await trio.sleep(0.5)
         assert woken_at - closed_at < 0.001
         with pytest.raises(ClientClosed):

@@ -1,0 +1,327 @@
+"""What keeps a consumer a member of its group, beside the application.
+
+    run ---- _join           whenever it shall and may: find the coordinator, JOIN, assign, SYNC
+         |-- _beat           HEARTBEAT, on a connection that nothing else holds up
+         |-- _watch_poll     goes if the application does not come back for max.poll.interval.ms
+         |-- _look           what a pattern matches
+         `-- _follow_topics  whoever leads the group has it assign anew when partitions are added
+
+The application is needed only where it has something to let go or to take over; then `on_news` is
+called, and the next poll does that (client/group.py). All else goes on between polls: a member of a
+cooperative group joins the next generation while its application works on what it keeps.
+
+While a JOIN waits for others, heartbeats go on. Their answers mean nothing then but that there is a
+coordinator; a broker that is gone is found out by them, and the JOIN goes to its successor.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from minibroker.client.assignors import ASSIGNORS, GroupMember
+from minibroker.client.cluster import Cluster
+from minibroker.client.coordinator import Coordinator
+from minibroker.client.errors import error_code
+from minibroker.client.hand import Hand
+from minibroker.client.interest import Interest
+from minibroker.client.links import HEARTBEATS, JOINS
+from minibroker.client.membership import NOT_THE_COORDINATOR, Advice, Membership, State
+from minibroker.client.options import ConsumerOptions
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.errors import BrokerError, ProtocolError
+from minibroker.protocol.messages.groups import (
+    NO_GENERATION,
+    GroupProtocol,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberAssignment,
+    SyncGroupResponse,
+)
+from minibroker.protocol.subscription import (
+    Assignment,
+    Subscription,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from minibroker.protocol.types import TopicPartition
+
+# A heartbeat without an answer is sent again, by another connection, after this share of a session.
+PATIENCE_SHARE: Final = 1 / 3
+# For how long it is tried to tell that a member goes.
+LEAVE_PATIENCE_S: Final = 5.0
+# Between looks for a topic that is subscribed to and not there.
+MISSING_TOPIC_S: Final = 1.0
+
+log = logging.getLogger("minibroker.client")
+
+
+class Attendance:
+    """Of one consumer, for its `membership`. `changed` is unparked when that may do something."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        membership: Membership,
+        hand: Hand,
+        on_news: Callable[[], None],
+    ) -> None:
+        options = cluster.options
+        assert isinstance(options, ConsumerOptions)
+        self._options = options
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._membership = membership
+        self._hand = hand
+        self._on_news = on_news
+        strategies = (ASSIGNORS[name] for name in options.partition_assignment_strategy)
+        self._is_eager = not all(strategy.is_cooperative for strategy in strategies)
+        self._joining = trio.CancelScope()
+        self._led: dict[str, int] | None = None  # what was assigned, if this member leads
+        self._led_topics: tuple[str, ...] = ()
+        self._undrawn_seen = 0
+        self._changed = trio.lowlevel.ParkingLot()
+        self.interest = Interest(cluster)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be a member whenever it is wanted, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._join)
+            nursery.start_soon(self._beat)
+            nursery.start_soon(self._watch_poll)
+            nursery.start_soon(self._look)
+            nursery.start_soon(self._follow_topics)
+            task_status.started()
+
+    # -- with the application
+
+    def tell(self) -> None:
+        """The membership has changed: whoever can go on shall."""
+        self._changed.unpark_all()
+        if self.needs_application:
+            self._on_news()
+
+    @property
+    def needs_application(self) -> bool:
+        """Whether there is something to let go, to take over, or to know."""
+        member = self._membership
+        is_waiting = member.is_lost or member.failure is not None
+        return is_waiting or member.state is State.ASSIGNED or bool(self.to_release())
+
+    def to_release(self) -> list[TopicPartition]:
+        """What the application has to let go before the next JOIN."""
+        member = self._membership
+        if not (member.must_join and member.state in (State.OUT, State.STABLE)):
+            return []
+        held = self._hand.assignment
+        return [name for name in held if self._is_eager or name.topic not in self.interest.topics]
+
+    def abandon_join(self) -> None:
+        """The member is out; nobody waits for an answer."""
+        self._joining.cancel()
+        self.tell()
+
+    async def leave(self, request: LeaveGroupRequest) -> None:
+        """Tell the coordinator who goes; it finds out by itself if that does not succeed."""
+        failures = 0
+        with trio.move_on_after(LEAVE_PATIENCE_S):
+            while True:
+                try:
+                    answer = await self._coordinator.ask(ApiKey.LEAVE_GROUP, request, HEARTBEATS)
+                    assert isinstance(answer, LeaveGroupResponse)
+                    if error_code(answer.error) not in NOT_THE_COORDINATOR:
+                        return
+                    self._coordinator.forget()
+                except (OSError, BrokerError):
+                    pass  # whoever keeps the group then is told
+                await self._coordinator.pause(failures)
+                failures += 1
+
+    # -- joining
+
+    async def _join(self) -> None:
+        while True:
+            if self._membership.may_join and self.interest.is_known and not self.to_release():
+                self._membership.begin_join()
+                with trio.CancelScope() as self._joining:
+                    await self._join_until_assigned()
+                self._compare_topics()
+                self.tell()
+            else:
+                await self._changed.park()
+
+    async def _join_until_assigned(self) -> None:
+        member = self._membership
+        failures = 0
+        while member.state is State.JOINING:
+            try:
+                advice = await self._join_and_sync()
+            except OSError as error:
+                log.debug("group %s: %s", member.group_id, error)
+                member.note_disconnect()
+                advice = Advice.LATER
+            except BrokerError as error:
+                member.fail(error)
+                return
+            if advice is Advice.FIND:
+                self._coordinator.forget()
+            if advice in (Advice.FIND, Advice.LATER):
+                await self._coordinator.pause(failures)
+                failures += 1
+
+    async def _join_and_sync(self) -> Advice:
+        member = self._membership
+        joined = await self._coordinator.ask(
+            ApiKey.JOIN_GROUP, member.join(self._protocols()), JOINS
+        )
+        assert isinstance(joined, JoinGroupResponse)
+        if not member.is_in(State.JOINING):
+            return Advice.STOP  # it left meanwhile
+        advice = member.note_join(joined, trio.current_time())
+        if advice is not Advice.GO_ON:
+            return advice
+        assignments = await self._assign(joined)
+        sent_at = trio.current_time()
+        if not member.is_in(State.SYNCING):
+            return Advice.STOP
+        synced = await self._coordinator.ask(ApiKey.SYNC_GROUP, member.sync(assignments), JOINS)
+        assert isinstance(synced, SyncGroupResponse)
+        return member.note_sync(synced, sent_at) if member.is_in(State.SYNCING) else Advice.STOP
+
+    def _protocols(self) -> tuple[GroupProtocol, ...]:
+        """The ways to assign that this member can do, and what the leader has to know for them."""
+        owned = () if self._is_eager else tuple(self._hand.assignment)
+        generation = self._membership.held_generation if owned else NO_GENERATION
+        data = encode_subscription(Subscription(self.interest.topics, owned, generation))
+        return tuple(GroupProtocol(n, data) for n in self._options.partition_assignment_strategy)
+
+    async def _assign(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
+        """Everybody's part, if this is the leader's duty.
+
+        A static member that comes back as the leader has nothing to assign: nothing has changed.
+        """
+        if joined.leader != joined.member_id:
+            self._led = None
+            return ()
+        members: dict[str, GroupMember] = {}
+        for each in joined.members:
+            try:
+                subscription = decode_subscription(each.metadata)
+            except ProtocolError as error:
+                log.warning("group member %s is given nothing: %s", each.member_id, error)
+                subscription = Subscription(())
+            members[each.member_id] = GroupMember(subscription, each.instance_id)
+        topics = {topic for member in members.values() for topic in member.subscription.topics}
+        self._led_topics = tuple(sorted(topics or self.interest.topics))
+        self._led = await self.interest.learn(self._led_topics)
+        if not members:
+            return ()
+        parts = ASSIGNORS[joined.protocol].assign(self._led, members)
+        return tuple(
+            MemberAssignment(member_id, encode_assignment(Assignment(tuple(names))))
+            for member_id, names in parts.items()
+        )
+
+    # -- being a member
+
+    async def _beat(self) -> None:
+        failures = 0
+        while True:
+            if self._membership.is_in(State.OUT):
+                await self._changed.park()
+                continue
+            if failures:
+                await self._coordinator.pause(failures - 1)
+            else:
+                await trio.sleep(self._options.heartbeat_interval_ms / 1000)
+            self._note_progress()
+            if not self._membership.is_in(State.OUT):
+                failures = 0 if await self._beat_once() else failures + 1
+
+    async def _beat_once(self) -> bool:
+        """Whether there was an answer from the coordinator."""
+        member = self._membership
+        asked, sent_at = member.heartbeat(), trio.current_time()
+        advice = Advice.FIND
+        with trio.move_on_after(PATIENCE_SHARE * self._options.session_timeout_ms / 1000):
+            try:
+                answer = await self._coordinator.ask(ApiKey.HEARTBEAT, asked, HEARTBEATS)
+            except (OSError, BrokerError) as error:
+                log.debug("group %s: %s", member.group_id, error)
+                return False
+            assert isinstance(answer, HeartbeatResponse)
+            was_in_doubt = member.is_in_doubt(trio.current_time())
+            advice = member.note_heartbeat(asked, error_code(answer.error), sent_at)
+            if was_in_doubt:
+                self._on_news()
+        if advice is Advice.FIND:
+            self._coordinator.forget()
+        self.tell()
+        return advice is not Advice.FIND
+
+    def _note_progress(self) -> None:
+        """Who iterates comes back with each record, and polls only once for many."""
+        count = self._hand.undrawn_count
+        if count != self._undrawn_seen and self._membership.poll_deadline < float("inf"):
+            self._membership.end_poll(trio.current_time())
+        self._undrawn_seen = count
+
+    async def _watch_poll(self) -> None:
+        member = self._membership
+        interval_s = self._options.max_poll_interval_ms / 1000
+        while True:
+            if member.is_in(State.OUT):
+                await self._changed.park()
+                continue
+            await trio.sleep_until(min(member.poll_deadline, trio.current_time() + interval_s))
+            self._note_progress()
+            if not member.is_in(State.OUT) and trio.current_time() >= member.poll_deadline:
+                text = "group %s: no poll for max.poll.interval.ms (%d): this consumer leaves"
+                log.warning(text, member.group_id, self._options.max_poll_interval_ms)
+                request = member.expire()
+                self.abandon_join()
+                if request is not None:
+                    await self.leave(request)
+
+    # -- topics
+
+    async def _look(self) -> None:
+        while True:
+            if self.interest.pattern is None:
+                await self._changed.park()
+                continue
+            if await self.interest.look():
+                self._membership.want()
+                self.tell()
+            with trio.move_on_after(self._options.metadata_max_age_ms / 1000):
+                while self.interest.is_known:
+                    await self._changed.park()
+
+    async def _follow_topics(self) -> None:
+        while True:
+            if self._led is None:
+                await self._changed.park()
+                continue
+            is_missing = len(self._led) < len(self._led_topics)
+            with trio.move_on_after(MISSING_TOPIC_S if is_missing else float("inf")):
+                await self._cluster.wait_changed()
+            if is_missing:
+                self._cluster.request_refresh()
+            if self._compare_topics():
+                self.tell()
+
+    def _compare_topics(self) -> bool:
+        """Whether the group has to assign anew, for there are more partitions, or less."""
+        member = self._membership
+        if self._led is None or member.state not in (State.ASSIGNED, State.STABLE):
+            return False
+        is_changed = self.interest.counts(self._led_topics) != self._led
+        if is_changed and not member.must_join:
+            log.info("group %s: its topics have changed", member.group_id)
+            member.want()
+        return is_changed

@@ -1,0 +1,141 @@
+"""Commits, and what was committed: OFFSET_COMMIT and OFFSET_FETCH, until there is an answer.
+
+Commits of one consumer go out one at a time, over one connection, and each says what is true when
+its turn comes; one that is not answered is sent again before any other. So an older one overtakes a
+newer one in no log: the coordinator appends in the order in which it reads. What remains possible
+is a request that was given to the network, whose connection was lost here, and which reaches the
+same coordinator, in the same generation, only after its successor came by the next connection. Then
+the committed offset goes back to where this consumer was a moment before. Nothing is lost by that:
+a successor would read again what was done in between, and the next commit puts it right.
+
+Errors that pass are waited out: another coordinator, one that loads, too few replicas, a rebalance
+under way (a cooperative member goes on to the next generation without the application's doing, and
+then may commit in that one). A commit that the group refuses because this consumer is no member of
+it any more can never succeed; what was read since the last one will be read again.
+"""
+
+from collections.abc import Callable, Iterable
+
+import trio
+
+from minibroker.client.coordinator import Coordinator
+from minibroker.client.errors import ClientTimeout, error_code
+from minibroker.client.links import COMMITS
+from minibroker.client.membership import NOT_THE_COORDINATOR, PUT_OUT, Advice, Membership
+from minibroker.client.position import OffsetAndMetadata, Offsets
+from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.group_offsets import (
+    GroupPartition,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionCommit,
+)
+from minibroker.protocol.types import TopicPartition
+
+
+class Commits:
+    """Those of one consumer."""
+
+    def __init__(self, coordinator: Coordinator, membership: Membership) -> None:
+        self._coordinator = coordinator
+        self._membership = membership
+        self._turn = trio.StrictFIFOLock()
+
+    async def commit(self, choose: Callable[[], Offsets], patience_s: float) -> Offsets:
+        """Commit what `choose` returns when its turn has come; that is returned.
+
+        Raises `CommitFailed`; `BrokerError` for a partition that was refused, when the others are
+        committed; `ClientTimeout` when the patience ends, and then nobody knows.
+        """
+        last: list[Exception] = []
+        with trio.move_on_after(patience_s):
+            async with self._turn:
+                offsets = choose()
+                await self._commit(offsets, last)
+            return offsets
+        told = f"; last error: {last[-1]}" if last else ""
+        raise ClientTimeout(f"no answer to a commit within {patience_s:g} s{told}")
+
+    async def fetch(
+        self, names: Iterable[TopicPartition], patience_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What was committed, None where nothing was; commits under way are waited for.
+
+        Raises `BrokerError` and `ClientTimeout`.
+        """
+        asked = tuple(GroupPartition(*name) for name in names)
+        request = OffsetFetchRequest(self._membership.group_id, asked, require_stable=True)
+        last: Exception | None = None
+        failures = 0
+        with trio.move_on_after(patience_s):
+            while True:
+                try:
+                    answer = await self._coordinator.ask(ApiKey.OFFSET_FETCH, request, COMMITS)
+                    return _read(answer)
+                except (OSError, BrokerError) as error:
+                    last = error
+                    if isinstance(error, BrokerError):
+                        if not error.is_retriable:
+                            raise
+                        if error.code in NOT_THE_COORDINATOR:
+                            self._coordinator.forget()
+                await self._coordinator.pause(failures)
+                failures += 1
+        raise ClientTimeout(f"no committed offsets within {patience_s:g} s; last error: {last}")
+
+    async def _commit(self, offsets: Offsets, last: list[Exception]) -> None:
+        left = dict(offsets)
+        refusals: list[Exception] = []
+        failures = 0
+        while left:
+            asked = (
+                PartitionCommit(*name, each.offset, each.leader_epoch, each.metadata)
+                for name, each in left.items()
+            )
+            request = self._membership.commit(tuple(asked))
+            sent_at = trio.current_time()
+            try:
+                answer = await self._coordinator.ask(ApiKey.OFFSET_COMMIT, request, COMMITS)
+            except OSError as error:
+                last.append(error)
+            else:
+                assert isinstance(answer, OffsetCommitResponse)
+                for told in answer.partitions:
+                    name = TopicPartition(told.topic, told.partition)
+                    error_told = error_code(told.error)
+                    advice = self._membership.note_commit(request, error_told, sent_at)
+                    if advice in (Advice.GO_ON, Advice.STOP):
+                        del left[name]
+                    if advice is not Advice.GO_ON:
+                        last.append(self._refusal(name, error_told))
+                    if advice is Advice.STOP:
+                        refusals.append(last[-1])
+                    if advice is Advice.FIND:
+                        self._coordinator.forget()
+            if left:
+                await self._coordinator.pause(failures)
+                failures += 1
+        if refusals:
+            raise refusals[0]
+
+    def _refusal(self, name: TopicPartition, error: ErrorCode) -> Exception:
+        if error not in PUT_OUT or error == ErrorCode.FENCED_INSTANCE_ID:
+            return BrokerError(error, f"the commit of {name}")
+        return self._membership.commit_failed(error.name)
+
+
+def _read(answer: object) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Raises `BrokerError` for any error in the answer."""
+    assert isinstance(answer, OffsetFetchResponse)
+    if answer.error:
+        raise BrokerError(error_code(answer.error), "what the group has committed")
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    for each in answer.partitions:
+        name = TopicPartition(each.topic, each.partition)
+        if each.error:
+            raise BrokerError(error_code(each.error), f"what was committed of {name}")
+        committed = OffsetAndMetadata(each.offset, each.metadata or "", each.leader_epoch)
+        found[name] = None if each.offset == NO_OFFSET else committed
+    return found

@@ -1,0 +1,76 @@
+"""The way to the broker that keeps a group: any broker knows which it is.
+
+It is asked for when it is needed and not known, and forgotten as soon as a connection to it is lost
+or it says that it is another; so after a failover each request asks again, until somebody answers.
+While its election lasts the old one may be named again and again, and while it loads nothing can be
+done; who sends requests has to be patient (`pause`), and knows for how long.
+"""
+
+from typing import Any
+
+import trio
+
+from minibroker.client.channel import ConnectionLost
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import error_code
+from minibroker.client.links import COMMITS, JITTER
+from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.errors import RETRIABLE, BrokerError
+from minibroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+
+
+class Coordinator:
+    """That of one group."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self._cluster = cluster
+        self._group_id = group_id
+        self._node_id = NO_NODE
+        self._finding = trio.StrictFIFOLock()
+
+    async def ask(self, api_key: ApiKey, message: object, lane: str) -> Any:
+        """One try; if it is cancelled, its connection is closed, or the next would wait behind it.
+
+        Not so in the lane of commits, whose order must stay. Raises `OSError` where nobody answers
+        or knows whom to ask, and `BrokerError` where that will not change.
+        """
+        node_id = await self._find()
+        try:
+            channel = await self._cluster.channel(node_id, lane)
+            reply = channel.start(api_key, message)
+            try:
+                return await reply.wait()
+            finally:
+                if not reply.is_settled and lane != COMMITS:
+                    channel.close()
+        except OSError:
+            self.forget(node_id)
+            raise
+
+    def forget(self, node_id: int | None = None) -> None:
+        """Ask again who it is, unless it has become another than `node_id`."""
+        if node_id in (None, self._node_id):
+            self._node_id = NO_NODE
+
+    async def pause(self, failures: int) -> None:
+        """Between tries: `retry.backoff.ms`, doubled with each failure up to its maximum."""
+        options = self._cluster.options
+        backoff_ms = options.retry_backoff_ms * 2 ** min(failures, 30)
+        jitter = self._cluster.seams.rng.uniform(1 - JITTER, 1 + JITTER)
+        await trio.sleep(min(backoff_ms, options.retry_backoff_max_ms) / 1000 * jitter)
+
+    async def _find(self) -> int:
+        async with self._finding:
+            if self._node_id == NO_NODE:
+                request = FindCoordinatorRequest(self._group_id)
+                answer = await self._cluster.ask(ApiKey.FIND_COORDINATOR, request)
+                assert isinstance(answer, FindCoordinatorResponse)
+                error = error_code(answer.error)
+                text = f"the coordinator of group {self._group_id!r}"
+                text += f": {answer.error_message}" if answer.error_message else ""
+                if error in RETRIABLE:
+                    raise ConnectionLost(f"{error.name}: {text}")
+                if error != ErrorCode.NONE:
+                    raise BrokerError(error, text)
+                self._node_id = answer.node_id
+            return self._node_id

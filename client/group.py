@@ -1,0 +1,308 @@
+"""A consumer's group, as its application meets it: rebalances, commits, and the end.
+
+What is assigned changes only while the application polls (or ends), for then it is done with all
+records that it was handed. `advance` does what is due there, in this order:
+
+1. Partitions that are lost are dropped, after `on_lost`; nothing of them is committed.
+2. An error that the application has to know is raised.
+3. Partitions that were given to others are let go: `on_revoked`, then, with `enable.auto.commit`, a
+   commit, then they are dropped. With range or roundrobin that is everything, before each JOIN;
+   with cooperative-sticky only what moves, after SYNC, and the member joins again to say so.
+4. What was assigned is taken over: `on_assigned`. Where nothing is sought there, a new partition
+   begins behind what its group has committed.
+
+A step is repeated by the next poll if the application cancels it. An exception of a callback comes
+out of the poll once the step is done. While another task is in `advance`, `close` ends that first.
+
+With `assign` and a group id there is no membership: offsets are committed and fetched, no more.
+"""
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+import trio
+
+from minibroker.client.attendance import Attendance
+from minibroker.client.cluster import Cluster
+from minibroker.client.committed import Commits
+from minibroker.client.coordinator import Coordinator
+from minibroker.client.errors import ClientClosed, ClientError
+from minibroker.client.fetcher import Fetcher
+from minibroker.client.hand import Hand
+from minibroker.client.membership import Membership, State
+from minibroker.client.options import ConsumerOptions
+from minibroker.client.position import OffsetAndMetadata, Offsets
+from minibroker.client.positions import Positions
+from minibroker.protocol.constants import INT64_MAX
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.types import TopicPartition
+
+Callback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[object]]
+# What is committed: an offset, or one with a text beside it.
+Wanted: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+log = logging.getLogger("minibroker.client")
+
+
+class Callbacks(NamedTuple):
+    """What the application wants to be told. Without `lost`, `revoked` is called in its place."""
+
+    assigned: Callback | None = None
+    revoked: Callback | None = None
+    lost: Callback | None = None
+
+
+class Group:
+    """The part of one consumer in its group."""
+
+    def __init__(
+        self, cluster: Cluster, fetcher: Fetcher, positions: Positions, hand: Hand
+    ) -> None:
+        options = cluster.options
+        assert isinstance(options, ConsumerOptions)
+        self._options = options
+        self._fetcher = fetcher
+        self._positions = positions
+        self._hand = hand
+        self._callbacks = Callbacks()
+        self._turn = trio.StrictFIFOLock()  # of who changes what is assigned
+        self._advancing = trio.CancelScope()
+        self._is_polled = False
+        self._unplaced = trio.lowlevel.ParkingLot()
+        self.membership = Membership(options)
+        coordinator = Coordinator(cluster, options.group_id)
+        self._attendance = Attendance(cluster, coordinator, self.membership, hand, self._wake)
+        self._commits = Commits(coordinator, self.membership)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Do what needs no application, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._attendance.run)
+            nursery.start_soon(self._place)
+            if self._options.enable_auto_commit:
+                nursery.start_soon(self._commit_now_and_then)
+            task_status.started()
+
+    # -- which topics
+
+    @property
+    def subscription(self) -> list[str]:
+        """The topics that it reads as a member; a pattern's only once they were looked for."""
+        return list(self._attendance.interest.topics)
+
+    def subscribe(
+        self, topics: Iterable[str], pattern: re.Pattern[str] | None, callbacks: Callbacks
+    ) -> None:
+        """From the next poll on, with the group; in place of what it was before."""
+        if not self.membership.is_subscribed and self._positions.assignment:
+            raise ClientError("partitions are assigned by hand: `unsubscribe` first")
+        self._callbacks = callbacks
+        self._attendance.interest.choose(topics, pattern)
+        self.membership.want()
+        self._attendance.tell()
+
+    async def unsubscribe(self) -> None:
+        """Let go of everything and leave."""
+        async with self._turn:
+            failure = await self._part()
+        if failure is not None:
+            raise failure
+
+    def check_alone(self) -> None:
+        """Raise `ClientError` for who wants to assign by hand, and is a member."""
+        if self.membership.is_subscribed:
+            raise ClientError("this consumer is subscribed: `unsubscribe` before you assign")
+
+    def note_assigned(self) -> None:
+        """The application has assigned by hand."""
+        self._unplaced.unpark_all()
+
+    # -- polling
+
+    def begin_poll(self) -> None:
+        """The application asks for records. Raises `ClientError` while it does so already."""
+        if self._is_polled:
+            raise ClientError("a consumer is polled by one task, and not by a callback of its poll")
+        self._is_polled = True
+        self.membership.begin_poll()
+
+    def end_poll(self) -> None:
+        """It has them, or gave up waiting."""
+        self._is_polled = False
+        self.membership.end_poll(trio.current_time())
+
+    async def advance(self) -> bool:
+        """Do what is due; whether records may be handed out then.
+
+        No checkpoint where nothing is due. Raises what a callback raised, or what a broker refused.
+        """
+        if self._attendance.needs_application:
+            with trio.CancelScope() as self._advancing:
+                async with self._turn:
+                    await self._advance()
+            if self._advancing.cancelled_caught:
+                raise ClientClosed("this consumer was closed")
+        return not self.membership.is_in_doubt(trio.current_time())
+
+    async def _advance(self) -> None:
+        member = self.membership
+        while self._attendance.needs_application:
+            failure: Exception | None = None
+            if member.is_lost:
+                failure = await self._lose()
+            elif member.failure is not None:
+                failure = member.take_failure()
+                self._unplaced.unpark_all()
+            elif member.state is State.ASSIGNED:
+                failure = await self._take_over()
+            else:
+                failure = await self._let_go(self._attendance.to_release())
+            self._attendance.tell()
+            if failure is not None:
+                raise failure
+
+    async def _lose(self) -> Exception | None:
+        failure: Exception | None = None
+        if lost := self._positions.assignment:
+            failure = await self._call(self._callbacks.lost or self._callbacks.revoked, lost)
+        self._assign(())
+        self.membership.accept_loss()
+        return failure
+
+    async def _let_go(self, revoked: list[TopicPartition]) -> Exception | None:
+        failure = await self._call(self._callbacks.revoked, revoked)
+        if not self.membership.is_lost:
+            await self._commit_quietly()
+        self._assign(name for name in self._positions.assignment if name not in set(revoked))
+        return failure
+
+    async def _take_over(self) -> Exception | None:
+        generation, assigned = self.membership.generation, set(self.membership.assignment)
+        held = set(self._positions.assignment)
+        failure: Exception | None = None
+        if revoked := sorted(held - assigned):
+            failure = await self._let_go(revoked)
+        if self.membership.is_lost or self.membership.generation != generation:
+            return failure
+        self._assign(assigned)
+        self.membership.take_over(must_join=bool(revoked))
+        self._attendance.tell()
+        return await self._call(self._callbacks.assigned, sorted(assigned - held)) or failure
+
+    async def _call(
+        self, callback: Callback | None, partitions: list[TopicPartition]
+    ) -> Exception | None:
+        """Call it; what it raises is for the application, when the step is done."""
+        try:
+            if callback is not None:
+                await callback(partitions)
+        except Exception as error:
+            return error
+        return None
+
+    def _assign(self, names: Iterable[TopicPartition]) -> None:
+        self._positions.assign(sorted(names))
+        self._fetcher.hurry()
+        self._unplaced.unpark_all()
+
+    def _wake(self) -> None:
+        """Whoever polls, or iterates, has to look at what is due."""
+        self._hand.return_undrawn()
+        self._fetcher.arrived.unpark_all()
+
+    # -- commits
+
+    async def commit(self, offsets: Wanted | None) -> None:
+        """See `Consumer.commit`."""
+        chosen = self._hand.standing() if offsets is None else _read(offsets)
+        patience_s = self._options.default_api_timeout_ms / 1000
+        self._hand.note_saved(await self._commits.commit(lambda: chosen, patience_s))
+
+    async def committed(
+        self, names: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """See `Consumer.committed`."""
+        return await self._commits.fetch(names, self._options.default_api_timeout_ms / 1000)
+
+    async def _commit_done(self) -> None:
+        """Commit up to where the application is done, as far as that is not committed."""
+
+        def choose() -> Offsets:
+            self._hand.note_iteration()
+            return self._hand.unsaved()
+
+        if choose():
+            patience_s = self._options.default_api_timeout_ms / 1000
+            self._hand.note_saved(await self._commits.commit(choose, patience_s))
+
+    async def _commit_quietly(self) -> None:
+        if self._options.enable_auto_commit:
+            try:
+                await self._commit_done()
+            except (ClientError, BrokerError) as error:
+                log.warning("group %s: auto commit: %s", self.membership.group_id, error)
+
+    async def _commit_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(self._options.auto_commit_interval_ms / 1000)
+            if not self.membership.is_lost:
+                await self._commit_quietly()
+
+    async def _place(self) -> None:
+        """Have new partitions begin behind what was committed."""
+        while True:
+            if not (names := self._positions.unplaced()):
+                await self._unplaced.park()
+                continue
+            try:
+                found = await self._commits.fetch(names, float("inf"))
+            except BrokerError as error:
+                self.membership.report(error)
+                self._wake()
+                await self._unplaced.park()
+                continue
+            for name, committed in found.items():
+                self._positions.place(name, committed)
+            self._fetcher.hurry()
+
+    # -- the end
+
+    async def close(self, *, may_call: bool) -> None:
+        """Commit, leave, and let go; the caller bounds the time. With `may_call`, tell it."""
+        self._advancing.cancel()
+        async with self._turn:
+            if not may_call:
+                self._callbacks = Callbacks()
+            failure = await self._part()
+        if failure is not None:
+            raise failure
+
+    async def _part(self) -> Exception | None:
+        failure: Exception | None = None
+        if self.membership.is_lost:
+            failure = await self._lose()
+        elif self.membership.is_subscribed:
+            if held := self._positions.assignment:
+                failure = await self._let_go(held)
+        else:
+            await self._commit_quietly()
+        request = self.membership.leave()
+        self._attendance.interest.choose((), None)
+        self._attendance.abandon_join()
+        self._assign(())
+        if request is not None:
+            await self._attendance.leave(request)
+        return failure
+
+
+def _read(wanted: Wanted) -> Offsets:
+    """Raises `ValueError` for what is no offset."""
+    chosen = {}
+    for name, offset in wanted.items():
+        each = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        if not 0 <= each.offset <= INT64_MAX:
+            raise ValueError(f"an offset is 0 to {INT64_MAX}, not {each.offset}")
+        chosen[TopicPartition(*name)] = each
+    return chosen

@@ -1,0 +1,55 @@
+"""What a consumer says of its own health: whether it is a member, and whether it moves."""
+
+from typing import NamedTuple
+
+from minibroker.client.hand import Hand
+from minibroker.client.membership import Membership
+from minibroker.client.positions import Positions
+from minibroker.protocol.messages.groups import NO_GENERATION
+from minibroker.protocol.types import TopicPartition
+
+
+class PartitionHealth(NamedTuple):
+    """The next offset, None while it is not known, and for how long no record was taken.
+
+    `idle_s` is None where none was taken since the partition was assigned.
+    """
+
+    position: int | None
+    idle_s: float | None
+
+
+class ConsumerHealth(NamedTuple):
+    """`state` is out, joining, syncing, assigned (the next poll takes it over), stable, fenced or
+    in doubt (the coordinator has not answered for a session); alone where partitions are assigned
+    by hand.
+
+    `heartbeat_age_s` is how long ago a heartbeat was sent that was answered well; None for no
+    member.
+    """
+
+    state: str
+    member_id: str
+    generation: int
+    heartbeat_age_s: float | None
+    partitions: dict[TopicPartition, PartitionHealth]
+
+
+def describe(
+    member: Membership | None, positions: Positions, hand: Hand, now: float
+) -> ConsumerHealth:
+    """As of `now`. A consumer without a group has no `member`."""
+    partitions = {}
+    for name in positions.assignment:
+        moved_at = positions.of(name).moved_at
+        idle_s = None if moved_at is None else now - moved_at
+        partitions[name] = PartitionHealth(hand.position(name), idle_s)
+    if member is None or not member.is_subscribed:
+        return ConsumerHealth("alone", "", NO_GENERATION, None, partitions)
+    state = member.state.name.lower()
+    if member.is_fenced:
+        state = "fenced"
+    elif member.is_in_doubt(now):
+        state = "in doubt"
+    age_s = member.contact_age_s(now)
+    return ConsumerHealth(state, member.member_id, member.generation, age_s, partitions)

@@ -1,0 +1,65 @@
+"""Which topics a group's member reads, and how many partitions the topics of its group have.
+
+Topics are named, or matched by a pattern against the names of all topics but internal ones: once
+before the first join, then with the age of metadata. A pattern takes what is there, so a consumer
+that has one creates no topics by asking for them, or a deleted one would come back.
+"""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+from minibroker.client.cluster import Cluster
+from minibroker.client.errors import ClientTimeout
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+
+
+class Interest:
+    """Of one consumer. `topics` are those that it reads now, in order."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.topics: tuple[str, ...] = ()
+        self.pattern: re.Pattern[str] | None = None
+        self.is_known = True  # a pattern's topics are not before they were looked for
+
+    def choose(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
+        """Read these from now on, or what matches."""
+        self.topics, self.pattern = tuple(sorted(set(topics))), pattern
+        self.is_known = pattern is None
+        self._cluster.may_create_topics = (
+            self._cluster.options.may_create_topics and pattern is None
+        )
+        for topic in self.topics:
+            self._cluster.want(topic)
+
+    async def look(self) -> bool:
+        """Ask what the pattern matches now, however long it takes. True if that has changed."""
+        pattern = self.pattern
+        answer = await self._cluster.ask(ApiKey.METADATA, MetadataRequest(None, False))
+        assert isinstance(answer, MetadataResponse)
+        if pattern is None or pattern is not self.pattern:
+            return False
+        names = sorted(topic.name for topic in answer.topics if not topic.is_internal)
+        before, self.topics = self.topics, tuple(name for name in names if pattern.fullmatch(name))
+        is_news = before != self.topics or not self.is_known
+        self.is_known = True
+        for topic in self.topics:
+            self._cluster.want(topic)
+        return is_news
+
+    def counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """How many partitions these have; what is not known to exist is left out."""
+        known = ((topic, self._cluster.partition_count(topic)) for topic in topics)
+        return {topic: count for topic, count in known if count is not None}
+
+    async def learn(self, topics: Iterable[str]) -> dict[str, int]:
+        """The same, once a broker was asked for those of which nothing is known."""
+        unknown = [topic for topic in topics if self._cluster.partition_count(topic) is None]
+        for topic in unknown:
+            self._cluster.want(topic)
+        if unknown:
+            with suppress(ClientTimeout):  # who leads the group has to go on with what it knows
+                await self._cluster.refreshed()
+        return self.counts(topics)

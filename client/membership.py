@@ -1,0 +1,362 @@
+"""A member of a consumer group as a machine: what it may ask for, and what each answer means.
+
+    OUT ------> JOINING ---> SYNCING ---> ASSIGNED ---> STABLE
+     ^             ^ \\_________/ ^            |            |
+     |             |____________|____________|____________| a rebalance: join again
+     |_____________________________________________________| left, or lost
+
+Pure: who sends and waits is client/group.py. A request is made here from what is true at that
+moment, and its answer is judged by what is true when it comes, so an answer to an older generation
+changes nothing.
+
+*Lost* means that the coordinator may have given this member's partitions to others: it says that it
+does not know the member or its generation, or the application has not polled for
+`max.poll.interval.ms` and the member has gone. Nothing read from them may be committed any more.
+The application learns of it in its next poll, and only then does the member join again. A member
+that the coordinator still knows, or may know, keeps its member id, so that nobody waits for a ghost
+of it: through lost connections, other coordinators and ILLEGAL_GENERATION, but not through
+UNKNOWN_MEMBER_ID.
+
+*In doubt* is a member whose coordinator has not answered for `session.timeout.ms`. It may have been
+put out, and cannot know; so nothing more of its partitions is handed out until somebody answers.
+If it is still a member then, as after an outage of all brokers, it has lost nothing.
+
+A session counts from when a request was sent that was answered well, for the coordinator cannot
+have restarted it before. Times are seconds of one clock, given by the caller.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from minibroker.client.errors import CommitFailed, error_code
+from minibroker.client.options import ConsumerOptions
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.errors import RETRIABLE, BrokerError, ProtocolError
+from minibroker.protocol.messages.group_offsets import OffsetCommitRequest, PartitionCommit
+from minibroker.protocol.messages.groups import (
+    NO_GENERATION,
+    GroupProtocol,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from minibroker.protocol.subscription import decode_assignment
+from minibroker.protocol.types import TopicPartition
+
+# Somebody else keeps the group now, or nobody does yet.
+NOT_THE_COORDINATOR: Final = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+# The coordinator does not know this member, or has gone on without it.
+PUT_OUT: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+)
+
+
+class State(Enum):
+    """Where a member stands. ASSIGNED: it has a part that the application has not taken over."""
+
+    OUT = auto()
+    JOINING = auto()
+    SYNCING = auto()
+    ASSIGNED = auto()
+    STABLE = auto()
+
+
+class Advice(Enum):
+    """What its driver does after an answer."""
+
+    GO_ON = auto()
+    AGAIN = auto()  # the same kind of request, at once
+    LATER = auto()  # the same, after a pause
+    FIND = auto()  # the same, after the coordinator was asked for
+    STOP = auto()  # the application has to know first
+
+
+_ALLOWED: Final = {
+    State.OUT: (State.JOINING,),
+    State.JOINING: (State.SYNCING, State.OUT),
+    State.SYNCING: (State.ASSIGNED, State.JOINING, State.OUT),
+    State.ASSIGNED: (State.STABLE, State.OUT),
+    State.STABLE: (State.JOINING, State.OUT),
+}
+_HOLDING: Final = (State.ASSIGNED, State.STABLE)
+
+
+class Membership:
+    """See the head of this module. Read its fields; only its methods change them."""
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        self._options = options
+        self._instance_id = options.group_instance_id or None
+        self._contact_at = float("-inf")  # when the last request was sent that was answered well
+        self.group_id = options.group_id
+        self.is_subscribed = False  # or else the application assigns by itself, and this is idle
+        self.state = State.OUT
+        self.member_id = ""
+        self.generation = NO_GENERATION
+        self.protocol = ""
+        self.leader = ""  # its member id
+        self.assignment: tuple[TopicPartition, ...] = ()  # of the generation
+        self.held_generation = NO_GENERATION  # of what the application has
+        self.must_join = False
+        self.is_lost = False
+        self.failure: Exception | None = None  # for the application
+        self.poll_deadline = float("inf")  # when the next poll is due at the latest
+
+    # -- what the application does
+
+    def want(self) -> None:
+        """Join as soon as it may: for the first time, or with something new to tell."""
+        self.is_subscribed = self.must_join = True
+
+    def begin_poll(self) -> None:
+        """While it polls, the application is well."""
+        self.poll_deadline = float("inf")
+
+    def end_poll(self, now: float) -> None:
+        """It has records to work on, or other things to do."""
+        self.poll_deadline = now + self._options.max_poll_interval_ms / 1000
+
+    def accept_loss(self) -> None:
+        """The application knows; the member may join again."""
+        self.is_lost = False
+
+    def report(self, failure: Exception) -> None:
+        """The application is to be told; meanwhile nobody joins."""
+        self.failure = failure
+
+    def take_failure(self) -> Exception | None:
+        """What the application is to be told: once, but for a fenced member."""
+        failure = self.failure
+        if not self.is_fenced:
+            self.failure = None
+        return failure
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether another took over its instance id: then it is over."""
+        failure = self.failure
+        return isinstance(failure, BrokerError) and failure.code == ErrorCode.FENCED_INSTANCE_ID
+
+    @property
+    def may_join(self) -> bool:
+        """Whether JOIN is the next thing to do."""
+        is_free = self.failure is None and not self.is_lost
+        return self.must_join and is_free and self.state in (State.OUT, State.STABLE)
+
+    def is_in(self, *states: State) -> bool:
+        """Whether it is in one of these states."""
+        return self.state in states
+
+    def is_in_doubt(self, now: float) -> bool:
+        """Whether its session may have ended without its knowing."""
+        has_session = self.generation != NO_GENERATION
+        return has_session and now > self._contact_at + self._options.session_timeout_ms / 1000
+
+    def contact_age_s(self, now: float) -> float | None:
+        """How long ago a request was sent that was answered well; None for no member."""
+        return None if self.generation == NO_GENERATION else now - self._contact_at
+
+    # -- joining
+
+    def begin_join(self) -> None:
+        """From now on `join` is sent until there is an answer."""
+        self.must_join = False
+        self._move(State.JOINING)
+
+    def join(self, protocols: tuple[GroupProtocol, ...]) -> JoinGroupRequest:
+        """`protocols` in the order of preference."""
+        assert self.state is State.JOINING
+        return JoinGroupRequest(
+            self.group_id,
+            self._options.session_timeout_ms,
+            self._options.max_poll_interval_ms,
+            self.member_id,
+            self._instance_id,
+            protocols=protocols,
+        )
+
+    def note_join(self, answer: JoinGroupResponse, now: float) -> Advice:
+        """GO_ON: send `sync`; its `assignments` are the duty of the leader."""
+        assert self.state is State.JOINING
+        error = error_code(answer.error)
+        if error == ErrorCode.NONE:
+            if self.generation == NO_GENERATION:
+                self._contact_at = now  # its first session begins
+            self.generation, self.member_id = answer.generation, answer.member_id
+            self.protocol, self.leader = answer.protocol, answer.leader
+            self._move(State.SYNCING)
+            return Advice.GO_ON
+        if error == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = answer.member_id
+            return Advice.AGAIN
+        return self._note_refusal(error)
+
+    def sync(self, assignments: tuple[MemberAssignment, ...] = ()) -> SyncGroupRequest:
+        """Asks for this member's part; the leader tells everybody's."""
+        assert self.state is State.SYNCING
+        return SyncGroupRequest(
+            self.group_id, self.generation, self.member_id, self._instance_id, assignments
+        )
+
+    def note_sync(self, answer: SyncGroupResponse, sent_at: float) -> Advice:
+        """GO_ON: there is an assignment. AGAIN, LATER, FIND: join again."""
+        assert self.state is State.SYNCING
+        error = error_code(answer.error)
+        if error == ErrorCode.NONE:
+            try:
+                self.assignment = decode_assignment(answer.assignment).partitions
+            except ProtocolError as failure:
+                return self.fail(failure)
+            self._note_contact(sent_at)
+            self._move(State.ASSIGNED)
+            return Advice.GO_ON
+        advice = self._note_refusal(error)
+        if advice is not Advice.STOP:
+            self._move(State.JOINING)
+        return Advice.AGAIN if error == ErrorCode.REBALANCE_IN_PROGRESS else advice
+
+    def note_disconnect(self) -> None:
+        """The answer to JOIN or SYNC is lost: join again, as the same member."""
+        if self.state is State.SYNCING:
+            self._move(State.JOINING)
+
+    def take_over(self, *, must_join: bool) -> None:
+        """The application has what was assigned, and gave up the rest.
+
+        `must_join`: that has to be told, so that others can get it (cooperative).
+        """
+        self.must_join |= must_join
+        self.held_generation = self.generation
+        self._move(State.STABLE)
+
+    def fail(self, failure: Exception) -> Advice:
+        """Out, with something to tell the application; its next poll after that tries again."""
+        self.report(failure)
+        self._go_out()
+        self.is_lost = self.must_join = True
+        return Advice.STOP
+
+    # -- being a member
+
+    def heartbeat(self) -> HeartbeatRequest:
+        """To be sent in every state but OUT: while JOIN waits, it finds out whether at anybody."""
+        return HeartbeatRequest(self.group_id, self.generation, self.member_id, self._instance_id)
+
+    def note_heartbeat(self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float) -> Advice:
+        """FIND: the coordinator is another now. STOP: the partitions are lost."""
+        if error in NOT_THE_COORDINATOR:
+            return Advice.FIND
+        if not self._is_current(asked.generation, asked.member_id):
+            return Advice.GO_ON
+        if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._note_contact(sent_at)
+            if error == ErrorCode.REBALANCE_IN_PROGRESS and self.state in _HOLDING:
+                self.must_join = True
+        elif error in PUT_OUT and self.state in _HOLDING:
+            return self._note_refusal(error)
+        return Advice.GO_ON
+
+    def commit(self, partitions: tuple[PartitionCommit, ...]) -> OffsetCommitRequest:
+        """To be made anew for each try. Raises `CommitFailed` for who is no member any more."""
+        if not self.is_subscribed:
+            return OffsetCommitRequest(self.group_id, partitions=partitions)
+        if self.generation == NO_GENERATION:
+            raise self.commit_failed("it is not a member now")
+        return OffsetCommitRequest(
+            self.group_id, self.generation, self.member_id, self._instance_id, partitions
+        )
+
+    def commit_failed(self, reason: str) -> CommitFailed:
+        """The error, and what to do."""
+        text = f"group {self.group_id!r} takes no offsets from this consumer ({reason})"
+        if not self.is_subscribed:
+            return CommitFailed(f"{text}: it has members, so subscribe, or take another group.id")
+        return CommitFailed(
+            f"{text}: what it read since its last commit will be read again, perhaps by others."
+            " Poll, to join again. If it polled too rarely, work faster on less (max.poll.records)"
+            " or raise max.poll.interval.ms"
+        )
+
+    def note_commit(self, asked: OffsetCommitRequest, error: ErrorCode, sent_at: float) -> Advice:
+        """One partition's answer. STOP: it cannot be done any more.
+
+        Who joins just now may have been told of a generation that it does not know yet; the answer
+        to its JOIN or SYNC will say whether it is put out.
+        """
+        is_current = self._is_current(asked.generation, asked.member_id)
+        if error == ErrorCode.NONE:
+            if is_current:
+                self._note_contact(sent_at)
+            return Advice.GO_ON
+        if error in NOT_THE_COORDINATOR:
+            return Advice.FIND
+        if error not in PUT_OUT:
+            may_pass = error in RETRIABLE and error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return Advice.LATER if may_pass else Advice.STOP
+        if is_current and self.state in _HOLDING:
+            return self._note_refusal(error)
+        return Advice.STOP if self.generation == NO_GENERATION else Advice.LATER
+
+    # -- the end
+
+    def expire(self) -> LeaveGroupRequest | None:
+        """The application does not poll: go, so that others can go on with its partitions."""
+        request = self.leave()
+        self.is_subscribed = self.is_lost = self.must_join = True
+        return request
+
+    def leave(self) -> LeaveGroupRequest | None:
+        """Be no member any more; what to tell the coordinator.
+
+        Nothing for a static member: its place is kept for when it comes back.
+        """
+        member_id, was_member = self.member_id, self.state is not State.OUT
+        self.member_id = ""
+        self._go_out()
+        self.is_subscribed = self.must_join = False
+        self.failure = None
+        if not (was_member and member_id) or self._instance_id is not None:
+            return None
+        return LeaveGroupRequest(self.group_id, (LeavingMember(member_id),))
+
+    # -- inside
+
+    def _move(self, state: State) -> None:
+        assert state in _ALLOWED[self.state], f"{self.state} to {state}"
+        self.state = state
+
+    def _go_out(self) -> None:
+        if self.state is not State.OUT:
+            self._move(State.OUT)
+        self.generation = NO_GENERATION
+        self.assignment = ()
+
+    def _is_current(self, generation: int, member_id: str) -> bool:
+        is_member = generation != NO_GENERATION
+        return is_member and (generation, member_id) == (self.generation, self.member_id)
+
+    def _note_contact(self, sent_at: float) -> None:
+        self._contact_at = max(self._contact_at, sent_at)
+
+    def _note_refusal(self, error: ErrorCode) -> Advice:
+        if error == ErrorCode.FENCED_INSTANCE_ID:
+            text = f"another consumer runs with group.instance.id {self._instance_id!r}"
+            return self.fail(BrokerError(error, text))
+        if error in PUT_OUT:
+            if error == ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = ""
+            self._go_out()
+            self.is_lost = self.must_join = True
+            return Advice.STOP
+        if error in NOT_THE_COORDINATOR:
+            return Advice.FIND
+        if error in RETRIABLE:
+            return Advice.LATER
+        return self.fail(BrokerError(error, f"group {self.group_id!r}"))
