@@ -242,3 +242,18 @@ def run_cli(*arguments: str, stdin: str = "", timeout_s: float = 30) -> subproce
         timeout=timeout_s,
         check=False,
     )
+
+
+class Shell:
+    """Runs commands against one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
+        """A command's stdout; it must end with `code`, and never with a traceback."""
+        done = run_cli(*line.split(), "--bootstrap-server", self.address, stdin=stdin)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        self.stderr = done.stderr
+        return done.stdout

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import BrokerProcess, running_broker
+from tests.processes import BrokerProcess, Shell, running_broker
 
 
 @pytest.fixture(scope="session")
@@ -13,6 +13,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One broker for all of them; each takes topics of its own."""
     with running_broker(tmp_path_factory.mktemp("broker") / "data") as running:
         yield running
+
+
+@pytest.fixture
+def shell(broker: BrokerProcess) -> Shell:
+    """A shell for the common broker."""
+    return Shell(broker.address)
 
 
 @pytest.fixture

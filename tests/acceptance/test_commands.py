@@ -9,28 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import COMMAND, BrokerProcess, run_cli
-
-
-class Shell:
-    """Runs commands against one broker."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
-        """A command's stdout; it must end with `code`, and never with a traceback."""
-        done = run_cli(*line.split(), "--bootstrap-server", self.address, stdin=stdin)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        self.stderr = done.stderr
-        return done.stdout
-
-
-@pytest.fixture
-def shell(broker: BrokerProcess) -> Shell:
-    """A shell for the common broker."""
-    return Shell(broker.address)
+from tests.processes import COMMAND, Shell, run_cli
 
 
 def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
