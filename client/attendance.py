@@ -11,7 +11,7 @@ called, and the next poll does that (client/group.py). All else goes on between 
 cooperative group joins the next generation while its application works on what it keeps.
 
 While a JOIN waits for others, heartbeats go on. Their answers mean nothing then but that there is a
-coordinator; a broker that is gone is found out by them, and the JOIN goes to its successor.
+coordinator; a broker that is gone is found out by them, and the JOIN is sent again.
 """
 
 import logging
@@ -82,10 +82,12 @@ class Attendance:
         strategies = (ASSIGNORS[name] for name in options.partition_assignment_strategy)
         self._is_eager = not all(strategy.is_cooperative for strategy in strategies)
         self._joining = trio.CancelScope()
+        self._asking = trio.CancelScope()  # around one JOIN and SYNC
         self._led: dict[str, int] | None = None  # what was assigned, if this member leads
         self._led_topics: tuple[str, ...] = ()
         self._undrawn_seen = 0
         self._changed = trio.lowlevel.ParkingLot()
+        self.is_withholding = False  # records, from the application, because it is in doubt
         self.interest = Interest(cluster)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -103,7 +105,7 @@ class Attendance:
     def tell(self) -> None:
         """The membership has changed: whoever can go on shall."""
         self._changed.unpark_all()
-        if self.needs_application:
+        if self.needs_application or self.is_withholding:
             self._on_news()
 
     @property
@@ -159,15 +161,17 @@ class Attendance:
         member = self._membership
         failures = 0
         while member.state is State.JOINING:
+            advice = Advice.LATER
             try:
-                advice = await self._join_and_sync()
+                with trio.CancelScope() as self._asking:
+                    advice = await self._join_and_sync()
             except OSError as error:
                 log.debug("group %s: %s", member.group_id, error)
-                member.note_disconnect()
-                advice = Advice.LATER
             except BrokerError as error:
                 member.fail(error)
                 return
+            if advice is Advice.LATER:
+                member.note_disconnect()
             if advice is Advice.FIND:
                 self._coordinator.forget()
             if advice in (Advice.FIND, Advice.LATER):
@@ -242,6 +246,8 @@ class Attendance:
             self._note_progress()
             if not self._membership.is_in(State.OUT):
                 failures = 0 if await self._beat_once() else failures + 1
+            if failures:
+                self._asking.cancel()  # its connection may be as dead
 
     async def _beat_once(self) -> bool:
         """Whether there was an answer from the coordinator."""
@@ -255,10 +261,7 @@ class Attendance:
                 log.debug("group %s: %s", member.group_id, error)
                 return False
             assert isinstance(answer, HeartbeatResponse)
-            was_in_doubt = member.is_in_doubt(trio.current_time())
             advice = member.note_heartbeat(asked, error_code(answer.error), sent_at)
-            if was_in_doubt:
-                self._on_news()
         if advice is Advice.FIND:
             self._coordinator.forget()
         self.tell()

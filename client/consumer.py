@@ -142,6 +142,8 @@ class Consumer(GroupCalls):
 
         `may_call`: whether callbacks are called.
         """
+        if self._group is not None:
+            self._group.check_outside()
         with trio.move_on_after(timeout_s) as scope:
             if self._is_closing:
                 await self._closed.wait()

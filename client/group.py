@@ -105,6 +105,7 @@ class Group:
 
     async def unsubscribe(self) -> None:
         """Let go of everything and leave."""
+        self.check_outside()
         async with self._turn:
             failure = await self._part()
         if failure is not None:
@@ -114,6 +115,11 @@ class Group:
         """Raise `ClientError` for who wants to assign by hand, and is a member."""
         if self.membership.is_subscribed:
             raise ClientError("this consumer is subscribed: `unsubscribe` before you assign")
+
+    def check_outside(self) -> None:
+        """Raise `ClientError` in a callback, where it cannot leave."""
+        if self._turn.statistics().owner is trio.lowlevel.current_task():
+            raise ClientError("a callback cannot leave the group: raise an error, or do it later")
 
     def note_assigned(self) -> None:
         """The application has assigned by hand."""
@@ -144,7 +150,9 @@ class Group:
                     await self._advance()
             if self._advancing.cancelled_caught:
                 raise ClientClosed("this consumer was closed")
-        return not self.membership.is_in_doubt(trio.current_time())
+        is_in_doubt = self.membership.is_in_doubt(trio.current_time())
+        self._attendance.is_withholding = is_in_doubt
+        return not is_in_doubt
 
     async def _advance(self) -> None:
         member = self.membership
