@@ -13,12 +13,9 @@ from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
+    from minibroker.client import GroupDescription, OffsetAndMetadata
     from minibroker.client.blocking import Admin
-    from minibroker.client.groups_admin import (
-        CommittedOffset,
-        GroupDescription,
-        GroupMemberDescription,
-    )
+    from minibroker.client.groups_admin import GroupMemberDescription
 
 HEADS = (
     *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
@@ -49,7 +46,7 @@ class Extent(NamedTuple):
 
 def rows_of(
     group: "GroupDescription",
-    committed: "Mapping[TopicPartition, CommittedOffset]",
+    committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     extents: Mapping[TopicPartition, Extent],
 ) -> Iterator[Row]:
     """By topic and partition."""
@@ -72,7 +69,7 @@ def rows_of(
 
 
 def warnings_of(
-    committed: "Mapping[TopicPartition, CommittedOffset]",
+    committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     extents: Mapping[TopicPartition, Extent],
 ) -> Iterator[str]:
     """What is wrong with the offsets, one line each."""

@@ -17,8 +17,8 @@ from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition
 
 if TYPE_CHECKING:
+    from minibroker.client import OffsetAndMetadata
     from minibroker.client.blocking import Admin
-    from minibroker.client.groups_admin import CommittedOffset
 
 HEADS: Final = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET")
 
@@ -124,7 +124,7 @@ def plan(
     group: str,
     target: Target,
     names: Sequence[TopicPartition],
-    committed: "Mapping[TopicPartition, CommittedOffset]",
+    committed: "Mapping[TopicPartition, OffsetAndMetadata]",
 ) -> list[Move]:
     """A move for each partition, also for one that stays where it is. Raises `Failure`."""
     if target.kind == "shift":

@@ -24,13 +24,7 @@ from minibroker.client import groups_admin
 from minibroker.client.cluster import Cluster, open_cluster
 from minibroker.client.controller import Outcome, Result, ask_controller
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
-from minibroker.client.groups_admin import (
-    CommittedOffset,
-    GroupDescription,
-    GroupsReport,
-    Offsets,
-    Partitions,
-)
+from minibroker.client.groups_admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
@@ -39,6 +33,7 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
+from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import LATEST_TIMESTAMP, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.configs import (
@@ -295,7 +290,7 @@ class Admin:
 
     async def committed_offsets(
         self, group: str, partitions: Partitions | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a group has committed, of these partitions or of all.
 
         What was never committed is missing; of a group that does not exist that is all.

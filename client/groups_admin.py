@@ -19,7 +19,8 @@ import trio
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientTimeout, error_code
-from minibroker.protocol.constants import INT64_MAX, NO_EPOCH, NO_OFFSET, ApiKey, ErrorCode
+from minibroker.client.position import OffsetAndMetadata
+from minibroker.protocol.constants import INT64_MAX, NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -68,19 +69,8 @@ WHAT_TO_DO: Final[Mapping[ErrorCode, str]] = {
 }
 
 
-class CommittedOffset(NamedTuple):
-    """Where a group goes on in a partition: `offset` is that of the next record to read.
-
-    `leader_epoch` is that of the last record read, if known; `metadata` a text of the consumer's.
-    """
-
-    offset: int
-    leader_epoch: int = NO_EPOCH
-    metadata: str = ""
-
-
 Partitions: TypeAlias = Iterable[tuple[str, int]]
-Offsets: TypeAlias = Mapping[tuple[str, int], int | CommittedOffset]
+Offsets: TypeAlias = Mapping[tuple[str, int], int | OffsetAndMetadata]
 
 
 class GroupsReport(NamedTuple):
@@ -227,7 +217,7 @@ async def delete_groups(cluster: Cluster, names: Sequence[str]) -> None:
 
 async def committed_offsets(
     cluster: Cluster, name: str, partitions: Partitions | None
-) -> dict[TopicPartition, CommittedOffset]:
+) -> dict[TopicPartition, OffsetAndMetadata]:
     """What a group has committed, of these partitions or of all, by partition."""
     wanted = None if partitions is None else tuple(GroupPartition(*each) for each in partitions)
     answer = await _ask(
@@ -243,7 +233,9 @@ async def committed_offsets(
         partition = TopicPartition(each.topic, each.partition)
         _raise_refusal(name, each.error, partition)
         if each.offset != NO_OFFSET:
-            found[partition] = CommittedOffset(each.offset, each.leader_epoch, each.metadata or "")
+            found[partition] = OffsetAndMetadata(
+                each.offset, each.metadata or "", each.leader_epoch
+            )
     return found
 
 
@@ -251,10 +243,14 @@ async def commit_offsets(cluster: Cluster, name: str, offsets: Offsets) -> None:
     """Set what a group without members has committed, and make the group if need be."""
     commits = []
     for (topic, number), offset in offsets.items():
-        committed = CommittedOffset(offset) if isinstance(offset, int) else offset
+        committed = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         if not 0 <= committed.offset <= INT64_MAX:
             raise ValueError(f"an offset is 0 to {INT64_MAX}, not {committed.offset}")
-        commits.append(PartitionCommit(topic, number, *committed))
+        commits.append(
+            PartitionCommit(
+                topic, number, committed.offset, committed.leader_epoch, committed.metadata
+            )
+        )
     request = OffsetCommitRequest(name, partitions=tuple(commits))
     answer = await _ask(cluster, name, ApiKey.OFFSET_COMMIT, request, _first_error)
     for each in answer.message.partitions:

@@ -8,14 +8,9 @@ from typing import Self
 from minibroker.client.admin import Admin as TrioAdmin
 from minibroker.client.admin import ClusterDescription, NewTopic, ReplicasReport
 from minibroker.client.blocking.portal import Held, Portal
-from minibroker.client.groups_admin import (
-    CommittedOffset,
-    GroupDescription,
-    GroupsReport,
-    Offsets,
-    Partitions,
-)
+from minibroker.client.groups_admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.options import Seams, Servers
+from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import LATEST_TIMESTAMP
 from minibroker.protocol.messages.configs import ConfigDescription
 from minibroker.protocol.messages.metadata import TopicMetadata
@@ -109,7 +104,7 @@ class Admin:
 
     def committed_offsets(
         self, group: str, partitions: Partitions | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a group has committed, of these partitions or of all; what it has not is missing."""
         return self._portal.call(self._admin.committed_offsets, group, partitions)
 

@@ -13,11 +13,11 @@ from minibroker.cli.group_seek import Scope, parse_scope
 from minibroker.cli.terminal import Failure, OutputFormat
 from minibroker.client.admin import ClusterDescription
 from minibroker.client.groups_admin import (
-    CommittedOffset,
     GroupDescription,
     GroupMemberDescription,
     GroupsReport,
 )
+from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.groups import ListedGroup
@@ -68,10 +68,10 @@ class FakeAdmin:
             self._check(name)
         self.changes += names
 
-    def committed_offsets(self, name: str) -> dict[TopicPartition, CommittedOffset]:
+    def committed_offsets(self, name: str) -> dict[TopicPartition, OffsetAndMetadata]:
         if name == "new":
             return {}
-        return {each: CommittedOffset(offset) for each, offset in sorted(self.committed.items())}
+        return {each: OffsetAndMetadata(offset) for each, offset in sorted(self.committed.items())}
 
     def commit_offsets(self, name: str, offsets: Mapping[Any, int]) -> None:
         self.changes.append((name, offsets))

@@ -8,7 +8,7 @@ import trio
 
 from minibroker.client.admin import Admin
 from minibroker.client.errors import ClientTimeout
-from minibroker.client.groups_admin import CommittedOffset
+from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.group_offsets import (
@@ -186,8 +186,8 @@ async def test_committed_offsets_leave_out_what_was_never_committed(
     async with Admin("a:9092", seams=seams) as admin:
         found = await admin.committed_offsets("g")
         assert list(found.items()) == [
-            (T0, CommittedOffset(7, 2, "x")),
-            (TopicPartition("u", 0), CommittedOffset(1)),
+            (T0, OffsetAndMetadata(7, "x", 2)),
+            (TopicPartition("u", 0), OffsetAndMetadata(1)),
         ]
         await admin.committed_offsets("g", [("t", 0)])
     *_, last = pair.brokers[2].asked(OffsetFetchRequest)
@@ -201,7 +201,7 @@ async def test_offsets_are_committed_as_who_assigns_by_itself(
     pair.serve(ApiKey.OFFSET_COMMIT, committed)
     pair.refusals = [None, ErrorCode.REQUEST_TIMED_OUT]
     async with Admin("a:9092", seams=seams) as admin:
-        await admin.commit_offsets("g", {("t", 0): 5, ("t", 1): CommittedOffset(6, 3, "why")})
+        await admin.commit_offsets("g", {("t", 0): 5, ("t", 1): OffsetAndMetadata(6, "why", 3)})
         with pytest.raises(ValueError, match="not -1"):
             await admin.commit_offsets("g", {("t", 0): -1})
     *_, last = requests = pair.brokers[2].asked(OffsetCommitRequest)
