@@ -228,6 +228,11 @@ class Group:
         return self._roster.generation
 
     @property
+    def protocol_type(self) -> str:
+        """What kind of group it is, "" before its first member."""
+        return self._roster.protocol_type
+
+    @property
     def members(self) -> Mapping[str, Member]:
         """Its members by id, to look at."""
         return self._roster.by_id
@@ -238,7 +243,7 @@ class Group:
         return GroupDescription(
             self.group_id,
             state=self.state.value,
-            protocol_type=self._roster.protocol_type,
+            protocol_type=self.protocol_type,
             protocol=protocol or "",
             generation=self.generation,
             members=tuple(member.described(protocol) for member in self._roster),
@@ -328,7 +333,6 @@ class Group:
         for member in self._roster:
             member.answer_sync(SyncGroupResponse(told), now)
         self._outbox.forget()
-        self._unsynced.clear()
         self._sync_ends = self._empty_again_at = math.inf
         timeout_s = self._roster.rebalance_timeout_s
         delay_s = min(self._limits.initial_rebalance_delay_ms / 1000, timeout_s)

@@ -190,8 +190,7 @@ def list_groups(
         for group_id in term.group_ids:
             group = term.get(group_id, now)
             if group is not None and (not request.states or group.state in request.states):
-                protocol_type = group.describe().protocol_type
-                listed.append(groups.ListedGroup(group_id, protocol_type, group.state))
+                listed.append(groups.ListedGroup(group_id, group.protocol_type, group.state))
     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
     return groups.ListGroupsResponse(error, tuple(listed))
 
