@@ -175,6 +175,8 @@ class Group:
         if self._sync_ends <= now:
             gone += self._unsynced.difference(gone)
         if gone:
+            names = ", ".join(gone)
+            LOGGER.info("group %.99s: not heard of in time: %.999s", self.group_id, names)
             self._remove(gone, now)
         self._complete_if_joined(now)
         if self._empty_again_at <= now:
@@ -322,8 +324,8 @@ class Group:
     # -- from state to state
 
     def _become(self, state: State) -> None:
-        assert state in TRANSITIONS[self.state], f"{self.group_id}: {self.state} -> {state}"
-        LOGGER.debug("group %s: %s -> %s", self.group_id, self.state, state)
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        LOGGER.debug("group %.99s: %s -> %s", self.group_id, self.state, state)
         self.state = state
 
     def _prepare(self, now: float, told: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
@@ -357,6 +359,8 @@ class Group:
         self._unsynced = set(self._roster.by_id)
         self._sync_ends = now + self._roster.rebalance_timeout_s
         self._become(State.COMPLETING_REBALANCE)
+        counts = (self.generation, len(self._roster))
+        LOGGER.info("group %.99s: generation %d has %d members", self.group_id, *counts)
         for member in self._roster:
             member.answer_join(self._roster.joined(member), now)
 

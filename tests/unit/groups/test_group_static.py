@@ -82,6 +82,22 @@ def test_the_old_id_is_fenced_everywhere() -> None:
         bench.store()
 
 
+def test_a_static_member_that_begins_again_before_its_sync_is_not_missed() -> None:
+    """The time to sync was the old id's; the new one is given its part and stays."""
+    bench = Bench()
+    bench.join(instance_id="i1")
+    bench.join(instance_id="i2")
+    bench.wait(0.2)
+    bench.sync("m1", {"m1": b"m1", "m2": b"m2"})
+    bench.store()
+    ticket = bench.join(instance_id="i2")
+    bench.store()
+    assert joined(ticket).generation == 1
+    bench.beat_on(70, "m1", "m3")
+    assert [*bench.group.members] == ["m1", "m3"]
+    assert bench.state is State.STABLE
+
+
 def test_what_the_old_id_waits_for_is_fenced() -> None:
     """A JOIN or SYNC of the old id that waits is answered FENCED_INSTANCE_ID at once."""
     bench = Bench()
