@@ -176,7 +176,7 @@ class Group:
             gone += self._unsynced.difference(gone)
         if gone:
             names = ", ".join(gone)
-            LOGGER.info("group %.99s: not heard of in time: %.999s", self.group_id, names)
+            LOGGER.info("[Group %.99s] Not heard of in time: %.999s", self.group_id, names)
             self._remove(gone, now)
         self._complete_if_joined(now)
         if self._empty_again_at <= now:
@@ -325,7 +325,7 @@ class Group:
 
     def _become(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
-        LOGGER.debug("group %.99s: %s -> %s", self.group_id, self.state, state)
+        LOGGER.debug("[Group %.99s] %s -> %s", self.group_id, self.state, state)
         self.state = state
 
     def _prepare(self, now: float, told: ErrorCode = ErrorCode.REBALANCE_IN_PROGRESS) -> None:
@@ -360,7 +360,7 @@ class Group:
         self._sync_ends = now + self._roster.rebalance_timeout_s
         self._become(State.COMPLETING_REBALANCE)
         counts = (self.generation, len(self._roster))
-        LOGGER.info("group %.99s: generation %d has %d members", self.group_id, *counts)
+        LOGGER.info("[Group %.99s] Generation %d has %d members", self.group_id, *counts)
         for member in self._roster:
             member.answer_join(self._roster.joined(member), now)
 

@@ -150,13 +150,14 @@ class Roster:
         One that runs says so by the same bytes. One that has begun again (without an id) cannot
         say what it holds, as it did before; if it is a consumer, its topics tell.
         """
-        protocol = self.protocol or ""
+        protocol, names = self.protocol or "", list(member.protocols)
         began_again = not request.member_id and self.protocol_type == CONSUMER
         before = member.topics() if began_again else member.protocols.get(protocol)
         member.update(request, client)
         self.protocol_type = request.protocol_type
         after = member.topics() if began_again else member.protocols.get(protocol)
-        return before is not None and before == after and self._choose_protocol() == protocol
+        is_same = before is not None and before == after
+        return is_same and (names == list(member.protocols) or self._choose_protocol() == protocol)
 
     def remove(self, member_id: str) -> Member:
         """A member is out."""
