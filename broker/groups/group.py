@@ -114,7 +114,6 @@ class Group:
             ticket.answer = SyncGroupResponse(error)
             return ticket
         member = self._roster[request.member_id]
-        member.renew(now)
         self._synced(request.member_id)
         member.answer_sync(SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS), now)
         member.sync = ticket
@@ -345,9 +344,8 @@ class Group:
     def _complete_if_joined(self, now: float) -> None:
         if self.state is not State.PREPARING_REBALANCE:
             return
-        is_empty = not self._roster and not self._roster.is_awaited
         have_joined = self._initial_ends is None and self._roster.have_all_joined
-        if self._join_ends <= now or is_empty or have_joined:
+        if have_joined or self._join_ends <= now:
             self._next_generation(now)
 
     def _next_generation(self, now: float) -> None:

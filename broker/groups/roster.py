@@ -66,11 +66,6 @@ class Roster:
         """The members, to look at."""
         return self._members
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether somebody was given an id and has not come back with it."""
-        return bool(self._pending)
-
     # -- who is it
 
     def find(self, member_id: str, instance_id: str | None) -> Member | None:

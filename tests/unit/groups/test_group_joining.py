@@ -92,6 +92,23 @@ def test_an_id_given_out_can_be_given_back() -> None:
     bench.join()
     assert bench.leave("m1") == ErrorCode.NONE
     assert joined(bench.join("m1")).error == ErrorCode.UNKNOWN_MEMBER_ID
+    bench = Bench()
+    names = bench.stable()
+    expected = joined(bench.join()).member_id
+    tickets = [bench.join(name) for name in names]
+    bench.leave(expected)
+    assert {joined(ticket).generation for ticket in tickets} == {2}, "nobody else is waited for"
+
+
+def test_who_goes_during_the_initial_delay_leaves_an_empty_group() -> None:
+    """A first member that does not stay is no generation's."""
+    bench = Bench()
+    name, ticket = bench.enter()
+    bench.leave(name)
+    assert joined(ticket).error == ErrorCode.UNKNOWN_MEMBER_ID
+    bench.wait(0.2)
+    assert bench.state is State.EMPTY
+    bench.stable()
 
 
 def test_the_first_generation_waits_for_those_who_start_together() -> None:

@@ -6,7 +6,7 @@ from minibroker.broker.groups.states import TRANSITIONS, State
 from tests.unit.groups.group_world import World
 
 WHERE = "tests/unit/groups/test_group_model.py"
-SEEDS = 150
+SEEDS = 100
 STEPS = 150
 
 

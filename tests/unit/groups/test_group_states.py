@@ -167,9 +167,10 @@ def test_whoever_waits_is_told_that_the_coordinator_moved() -> None:
     close(bench)
     assert joined(waiting).error == MOVED
     bench = bench_in(COMPLETING)
-    sync = bench.sync(FOLLOWER)
+    syncs = [bench.sync(FOLLOWER), bench.sync("m1")]
     close(bench)
-    assert synced(sync).error == MOVED
+    assert {synced(sync).error for sync in syncs} == {MOVED}
+    assert bench.group.take_writes() == (), "it may not write any more"
     close(bench)
     assert bench.group.deadline == float("inf")
 
