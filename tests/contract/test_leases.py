@@ -7,38 +7,92 @@ SQLite's boot clock is the same one.
 
 import random
 import sqlite3
+from contextlib import ExitStack
 
+import httpx
 import pytest
 import trio
 
 from minibroker.broker.disk import in_worker
+from minibroker.broker.metadata.etcd_gateway import Access
+from minibroker.broker.metadata.etcd_store import EtcdStore
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import ABSENT, Compare, Delete, LeaseLost, Put
 from minibroker.testing.store import StoreLink
+from tests.etcd import NEEDS_ETCD, running_etcd
 
 TTL_S = 60.0
+STORES = ["memory", "links", "sqlite", "two sqlite"]
+
+
+class LeapingClock(trio.abc.Clock):
+    """A clock whose `jump` also ends the leases of an etcd whose time it takes."""
+
+    def __init__(self):
+        self._clock = trio.testing.MockClock(rate=1.0)
+        self.url = ""
+        self.ends = {}
+
+    def current_time(self):
+        return self._clock.current_time()
+
+    def deadline_to_sleep_time(self, deadline):
+        return self._clock.deadline_to_sleep_time(deadline)
+
+    def start_clock(self):
+        self._clock.start_clock()
+
+    def jump(self, seconds):
+        self._clock.jump(seconds)
+        for lease_id in [one for one, end in self.ends.items() if end <= self.current_time()]:
+            httpx.post(f"{self.url}/v3/lease/revoke", json={"ID": str(lease_id)})
+            del self.ends[lease_id]
+
+
+class LeapingEtcd(EtcdStore):
+    """Tells a clock that can leap of the leases that etcd has promised."""
+
+    def __init__(self, clock, access, writer):
+        super().__init__(access, "test/", writer, random.Random(writer))
+        self._clock = clock
+
+    async def grant(self, ttl_s):
+        lease = await super().grant(ttl_s)
+        self._clock.ends[lease.id] = trio.current_time() + ttl_s
+        return lease
+
+    async def renew(self, lease_id):
+        await super().renew(lease_id)
+        self._clock.ends[lease_id] = trio.current_time() + TTL_S
 
 
 @pytest.fixture
 def clock():
-    return trio.testing.MockClock(rate=1.0)
+    return LeapingClock()
 
 
-@pytest.fixture(params=["memory", "links", "sqlite", "two sqlite"])
+@pytest.fixture(params=[*STORES, *(pytest.param(n, marks=NEEDS_ETCD) for n in ("etcd", "etcds"))])
 async def stores(request, tmp_path, clock):
     memory = MemoryStore()
-    if request.param == "memory":
-        opened = (memory, memory)
-    elif request.param == "sqlite":
-        opened = (await open_sqlite(tmp_path, clock),) * 2
-    elif request.param == "two sqlite":
-        opened = (await open_sqlite(tmp_path, clock), await open_sqlite(tmp_path, clock))
-    else:
-        opened = tuple(StoreLink(memory, random.Random(seed)) for seed in (1, 2))
-    yield opened
-    for store in opened:
-        await store.close()
+    with ExitStack() as servers:
+        if request.param == "memory":
+            opened = (memory, memory)
+        elif request.param == "sqlite":
+            opened = (await open_sqlite(tmp_path, clock),) * 2
+        elif request.param == "two sqlite":
+            opened = (await open_sqlite(tmp_path, clock), await open_sqlite(tmp_path, clock))
+        elif request.param == "links":
+            opened = tuple(StoreLink(memory, random.Random(seed)) for seed in (1, 2))
+        else:
+            [etcd] = servers.enter_context(running_etcd(tmp_path))
+            clock.url = etcd.url
+            one = LeapingEtcd(clock, Access([etcd.url]), "1")
+            is_one = request.param == "etcd"
+            opened = (one, one if is_one else LeapingEtcd(clock, Access([etcd.url]), "2"))
+        yield opened
+        for store in opened:
+            await store.close()
 
 
 async def open_sqlite(tmp_path, clock, boot="boot-1"):

@@ -1,7 +1,8 @@
-"""What every metadata store must do, memory and SQLite alike (architecture 4.9)."""
+"""What every metadata store must do: memory, SQLite and etcd alike (architecture 4.9)."""
 
 import random
 import sqlite3
+from contextlib import ExitStack
 
 import pytest
 import trio
@@ -10,6 +11,8 @@ from crc32c import crc32c
 from minibroker.broker.clock import boot_id, boottime_s
 from minibroker.broker.disk import in_worker
 from minibroker.broker.metadata import sqlite_file
+from minibroker.broker.metadata.etcd_gateway import Access
+from minibroker.broker.metadata.etcd_store import EtcdStore
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import (
@@ -22,22 +25,27 @@ from minibroker.broker.metadata.store import (
     StoreUnavailable,
 )
 from minibroker.testing.store import StoreLink
+from tests.etcd import NEEDS_ETCD, running_etcd
 
 
 async def open_sqlite(path):
     return await SqliteStore.open(path, BootClock(boot_id(), boottime_s), in_worker)
 
 
-@pytest.fixture(params=["memory", "link", "sqlite"])
+@pytest.fixture(params=["memory", "link", "sqlite", pytest.param("etcd", marks=NEEDS_ETCD)])
 async def store(request, tmp_path):
-    if request.param == "memory":
-        opened = MemoryStore()
-    elif request.param == "link":
-        opened = StoreLink(MemoryStore(), random.Random(1))
-    else:
-        opened = await open_sqlite(tmp_path / "metadata.db")
-    yield opened
-    await opened.close()
+    with ExitStack() as servers:
+        if request.param == "memory":
+            opened = MemoryStore()
+        elif request.param == "link":
+            opened = StoreLink(MemoryStore(), random.Random(1))
+        elif request.param == "sqlite":
+            opened = await open_sqlite(tmp_path / "metadata.db")
+        else:
+            [etcd] = servers.enter_context(running_etcd(tmp_path))
+            opened = EtcdStore(Access([etcd.url]), "test/", "1", random.Random(1))
+        yield opened
+        await opened.close()
 
 
 async def test_a_new_store_is_empty(store):

@@ -1,0 +1,136 @@
+"""The bodies of requests to etcd's JSON gateway, and what its answers say.
+
+Bytes are base64, 64-bit numbers are text, and what is zero, empty or false is left out of an
+answer. Our revision is etcd's less one, whose first is 1: so that 0 is before the first write
+here, as in every store. For a key, etcd's 0 and ours are both "absent".
+
+etcd takes 128 operations in a transaction, unless it is told otherwise; but one of them may be a
+transaction. So many writes are cut into groups, and stay one transaction of one revision.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Compare, Delete, Entry, Put
+
+Json = dict[str, Any]
+
+GROUP: Final = 64  # operations: 64 groups of 64 keep within 128 at each depth, and so in sum
+REFUSED: Final = b" refused"
+
+
+class Mark(NamedTuple):
+    """A writer's own key: what each of its transactions compares and changes (see `etcd_store`)."""
+
+    key: str
+    revision: int  # as it is known, `ABSENT` for none
+
+
+def range_body(prefix: str) -> Json:
+    """Every entry whose key begins with `prefix`, which is not empty."""
+    return {"key": _b64(prefix), "range_end": _end_of(prefix)}
+
+
+def watch_body(prefix: str, after: int) -> Json:
+    """Everything that has happened under `prefix` since revision `after`, and what will."""
+    created = {**range_body(prefix), "start_revision": str(after + 2)}  # inclusive, and etcd's
+    return {"create_request": created}
+
+
+def comparison_body(compare: Sequence[Compare], anchor: str) -> Json:
+    """Whether all these hold.
+
+    Without an operation etcd would compare with what one member knows, however old: the read makes
+    it ask the others. `anchor` is any key.
+    """
+    read = [{"request_range": {"key": _b64(anchor), "count_only": True}}]
+    return {"compare": [_comparison(*one) for one in compare], "success": read, "failure": read}
+
+
+def transaction_body(
+    compare: Sequence[Compare],
+    writes: Sequence[Put | Delete],
+    mark: Mark,
+    attempt: bytes,
+    is_in_doubt: bool,
+) -> Json:
+    """The writes and `attempt` as the mark's value, if all comparisons and that of the mark hold.
+
+    If not, the mark is read. In doubt, it is first changed if it is still the same, so that no
+    earlier request of the same attempt can be made from then on.
+    """
+    unchanged = _comparison(mark.key, mark.revision)
+    operations = [_operation(write) for write in writes]
+    if len(operations) > GROUP:
+        groups = [operations[n : n + GROUP] for n in range(0, len(operations), GROUP)]
+        operations = [{"request_txn": {"success": group}} for group in groups]
+    refusal: Json = {"compare": [unchanged], "success": [_put(mark.key, attempt + REFUSED)]}
+    return {
+        "compare": [unchanged, *(_comparison(*one) for one in compare)],
+        "success": [_put(mark.key, attempt), *operations],
+        "failure": [
+            *([{"request_txn": refusal}] if is_in_doubt else []),
+            {"request_range": mark_body(mark.key)},
+        ],
+    }
+
+
+def mark_body(key: str) -> Json:
+    """One key, a mark's."""
+    return {"key": _b64(key)}
+
+
+def read_mark(answer: Json) -> Entry:
+    """The mark, from the answer to `mark_body`, or to a transaction that was not made."""
+    if "responses" in answer:
+        answer = answer["responses"][-1]["response_range"]
+    found = answer.get("kvs")
+    return _entry(found[0]) if found else Entry(b"", ABSENT)
+
+
+def read_entries(answer: Json, root: str) -> dict[str, Entry]:
+    """The entries of an answer to `range_body`, by key without `root`."""
+    return {
+        b64decode(found["key"]).decode().removeprefix(root): _entry(found)
+        for found in answer.get("kvs", ())
+    }
+
+
+def revision_of(answer: Json) -> int:
+    """The store's revision."""
+    return int(answer["header"]["revision"]) - 1
+
+
+def term_of(answer: Json) -> int:
+    """The term of etcd's own leader, as the member knew it that has answered."""
+    return int(answer["header"]["raft_term"])
+
+
+def _entry(found: Json) -> Entry:
+    return Entry(b64decode(found.get("value", "")), int(found["mod_revision"]) - 1)
+
+
+def _comparison(key: str, revision: int) -> Json:
+    theirs = str(revision if revision == ABSENT else revision + 1)
+    return {"key": _b64(key), "target": "MOD", "result": "EQUAL", "mod_revision": theirs}
+
+
+def _operation(write: Put | Delete) -> Json:
+    if isinstance(write, Put):
+        return _put(write.key, write.value, write.lease)
+    return {"request_delete_range": {"key": _b64(write.key)}}
+
+
+def _put(key: str, value: bytes, lease: int = NO_LEASE) -> Json:
+    put = {"key": _b64(key), "value": b64encode(value).decode()}
+    return {"request_put": {**put, "lease": str(lease)} if lease != NO_LEASE else put}
+
+
+def _b64(key: str) -> str:
+    return b64encode(key.encode()).decode()
+
+
+def _end_of(prefix: str) -> str:
+    first = prefix.encode()  # of UTF-8, so no byte is 255
+    return b64encode(first[:-1] + bytes([first[-1] + 1])).decode()

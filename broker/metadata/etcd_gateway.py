@@ -1,0 +1,276 @@
+"""Requests to etcd over its v3 JSON gateway: which endpoint, whose token, and what an error means.
+
+A request goes to one endpoint and stays there while that answers. Where it does not, the next one
+is asked, and all that follow go there. Nothing is sent a second time by itself unless its caller
+says that this does no harm: `Unanswered` is how the others hear that a request may have been done.
+
+Every request carries `hasleader`: a member that is cut off from the others then refuses at once,
+instead of keeping its callers waiting, and ends the watches that it could not serve.
+
+With a user there is a token. etcd forgets it after some minutes, and with a restart; who hears so
+gets another one and asks again. An answer from another cluster than the first one is an error: two
+clusters behind one list of endpoints would give an office to two.
+"""
+
+import json
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+import httpx
+import trio
+
+from minibroker.broker.metadata.store import StoreError, StoreUnavailable
+
+CONNECT_S_MAX: Final = 0.5
+ANSWER_S_MAX: Final = 1.0  # between two pieces of an answer, the first included
+TIMEOUT: Final = httpx.Timeout(ANSWER_S_MAX, connect=CONNECT_S_MAX, pool=None)
+UNENDING: Final = httpx.Timeout(None, connect=CONNECT_S_MAX)
+HEADERS: Final = {"Grpc-Metadata-Hasleader": "true"}
+
+# gRPC's codes. These say that nothing was done, and another try may go through,
+RESOURCE_EXHAUSTED: Final = 8  # no space, too many requests
+FAILED_PRECONDITION: Final = 9  # a learner, or a member that is not up to it
+PASSING: Final = {RESOURCE_EXHAUSTED, FAILED_PRECONDITION}
+# and these that nothing was done, and none would.
+INVALID_ARGUMENT: Final = 3
+NOT_FOUND: Final = 5
+PERMISSION_DENIED: Final = 7
+OUT_OF_RANGE: Final = 11
+UNAUTHENTICATED: Final = 16
+FINAL: Final = {INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, OUT_OF_RANGE, UNAUTHENTICATED}
+OLD_TOKEN: Final = "revision of auth store is old"  # roles have changed since it was given
+NO_USER: Final = "user name is empty"
+BEGINNING: Final = {"header", "created", "watch_id"}  # what the first message of a watch has
+
+Json = dict[str, Any]
+
+
+class Unanswered(StoreUnavailable):
+    """The request may have been done, or may yet be."""
+
+
+class Refused(StoreError):
+    """etcd has refused the request, and would refuse it again. `code` is one of gRPC's."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where etcd is and how it is spoken to; the files may be None, `user` empty."""
+
+    endpoints: Sequence[str]  # http://HOST:PORT, or https
+    user: str = ""
+    password_file: PurePath | None = None
+    ca_file: PurePath | None = None  # None: whom this system trusts
+    cert_file: PurePath | None = None
+    key_file: PurePath | None = None  # None: in the same file as the certificate
+
+
+class Gateway:
+    """See the head of this module. Used by many tasks at once."""
+
+    def __init__(self, access: Access) -> None:
+        """Reads the files. Raises `StoreError` naming one that cannot be used."""
+        self._endpoints = [endpoint.rstrip("/") for endpoint in access.endpoints]
+        self._current = 0
+        self._user = access.user
+        self._password = _password(access)
+        self._token = ""
+        self._token_turn = trio.Lock()
+        self._cluster_id = ""
+        self._http = httpx.AsyncClient(verify=_tls(access), timeout=TIMEOUT, trust_env=False)
+
+    async def call(self, path: str, body: Json, *, may_repeat: bool = True) -> Json:
+        """The answer of the first endpoint that gives one.
+
+        Raises `StoreUnavailable` if none does, as `Unanswered` if the request may have been done;
+        without `may_repeat` no second one is asked then. Raises `Refused`, and `StoreError` where
+        an endpoint belongs to another cluster.
+        """
+        for left in reversed(range(len(self._endpoints))):
+            endpoint = self._endpoints[self._current]
+            try:
+                answer = await self._ask(endpoint, path, body)
+            except StoreUnavailable as error:
+                self._leave(endpoint)
+                if not left or (isinstance(error, Unanswered) and not may_repeat):
+                    raise
+            else:
+                self._check_cluster(endpoint, answer)
+                return answer
+        raise AssertionError("there is no endpoint")
+
+    async def first_news(self, path: str, body: Json, wait_s: float) -> Json:
+        """The first message of an endless answer that says more than that it has begun.
+
+        Nothing if there is none for `wait_s` seconds. Raises `StoreUnavailable`, and `Refused`.
+        """
+        endpoint = self._endpoints[self._current]
+        try:
+            told = await self._first_line(endpoint, path, body, wait_s)
+            return _result(endpoint, *told) if told is not None else {}
+        except StoreUnavailable:
+            self._leave(endpoint)
+            raise
+
+    async def close(self) -> None:
+        """Close all connections; may be called twice."""
+        await self._http.aclose()
+
+    async def _first_line(
+        self, endpoint: str, path: str, body: Json, wait_s: float
+    ) -> tuple[int, bytes] | None:
+        """HTTP's status and the line; see `first_news`."""
+        told = None
+        with trio.move_on_after(wait_s) as scope, _transport_errors(endpoint):
+            headers = await self._headers(endpoint)
+            request = self._request(endpoint, path, body, headers)
+            request.extensions["timeout"] = UNENDING.as_dict()
+            async with aclosing(await self._http.send(request, stream=True)) as response:
+                async for line in response.aiter_lines():
+                    if told is None and _is_news(line):
+                        told = response.status_code, line.encode()
+                        # Not `break`: cancelled while they read, httpx's generators end in order.
+                        scope.cancel()
+        if told is None and not scope.cancelled_caught:
+            raise Unanswered(f"etcd at {endpoint} has ended its answer")
+        return told
+
+    async def _ask(self, endpoint: str, path: str, body: Json) -> Json:
+        headers = await self._headers(endpoint)
+        try:
+            return await self._post(endpoint, path, body, headers)
+        except Refused as refusal:
+            is_token_old = refusal.code == UNAUTHENTICATED or OLD_TOKEN in str(refusal)
+            if not (self._user and is_token_old):
+                raise
+            if self._token == headers.get("Authorization"):
+                self._token = ""
+        return await self._post(endpoint, path, body, await self._headers(endpoint))
+
+    async def _post(
+        self, endpoint: str, path: str, body: Json, headers: Mapping[str, str] = HEADERS
+    ) -> Json:
+        with _transport_errors(endpoint):
+            response = await self._http.send(self._request(endpoint, path, body, headers))
+        return _result(endpoint, response.status_code, response.content)
+
+    def _request(
+        self, endpoint: str, path: str, body: Json, headers: Mapping[str, str]
+    ) -> httpx.Request:
+        content = json.dumps(body).encode()
+        url = f"{endpoint}/v3/{path}"
+        request = self._http.build_request("POST", url, content=content, headers=headers)
+        request.stream = _Content(content)
+        return request
+
+    async def _headers(self, endpoint: str) -> Mapping[str, str]:
+        if not self._user:
+            return HEADERS
+        async with self._token_turn:
+            if not self._token:
+                body = {"name": self._user, "password": self._password}
+                self._token = (await self._post(endpoint, "auth/authenticate", body))["token"]
+        return {**HEADERS, "Authorization": self._token}
+
+    def _leave(self, endpoint: str) -> None:
+        """Ask another one from now on, unless that has been seen to."""
+        if self._endpoints[self._current] == endpoint:
+            self._current = (self._current + 1) % len(self._endpoints)
+
+    def _check_cluster(self, endpoint: str, answer: Json) -> None:
+        found = answer["header"]["cluster_id"]
+        self._cluster_id = self._cluster_id or found
+        if found != self._cluster_id:
+            raise StoreError(
+                f"the etcd at {endpoint} belongs to another cluster than those asked before"
+                f" ({found}, not {self._cluster_id}); metadata.store must name members of one"
+            )
+
+
+class _Content(httpx.AsyncByteStream):
+    """What is sent. httpx's own is a generator, which a cancelled request leaves unfinished."""
+
+    def __init__(self, content: bytes) -> None:
+        self._pieces = iter((content,))
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+
+@contextmanager
+def _transport_errors(endpoint: str) -> Iterator[None]:
+    """Say which failures of a connection leave open whether the request arrived."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise StoreUnavailable(f"etcd at {endpoint} cannot be reached: {_text(error)}") from error
+    except httpx.HTTPError as error:
+        raise Unanswered(f"etcd at {endpoint} does not answer: {_text(error)}") from error
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _is_news(line: str) -> bool:
+    try:
+        return not json.loads(line)["result"].keys() <= BEGINNING
+    except (ValueError, KeyError):
+        return bool(line.strip())  # an error: that is news
+
+
+def _result(endpoint: str, status: int, content: bytes) -> Json:
+    """What an answer, or a message of a stream, says. Raises as `Gateway.call` does."""
+    try:
+        answer: Json = json.loads(content)
+    except ValueError:
+        raise Unanswered(f"{endpoint} does not answer as etcd does: HTTP status {status}") from None
+    error = answer.get("error")
+    if status == httpx.codes.OK and error is None:
+        result: Json = answer.get("result", answer)
+        return result
+    told = error if isinstance(error, dict) else answer  # that of a stream lies one deeper
+    code = told.get("code", told.get("grpc_code"))
+    text = f"etcd at {endpoint} says {told.get('message', error)!r}"
+    if code in FINAL:
+        hint = "; set metadata.store.user and metadata.store.password.file"
+        raise Refused(text + hint if NO_USER in text else text, code)
+    if code in PASSING:
+        raise StoreUnavailable(text)
+    raise Unanswered(text)
+
+
+def _password(access: Access) -> str:
+    if access.password_file is None:
+        return ""
+    try:
+        return Path(access.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"cannot read the password for etcd: {error}") from error
+
+
+def _tls(access: Access) -> ssl.SSLContext | bool:
+    if not any(endpoint.startswith("https:") for endpoint in access.endpoints):
+        return False
+    try:
+        context = ssl.create_default_context(cafile=access.ca_file)
+        if access.cert_file is not None:
+            context.load_cert_chain(access.cert_file, access.key_file)
+    except OSError as error:  # ssl's errors are some
+        files = (access.ca_file, access.cert_file, access.key_file)
+        named = ", ".join(str(file) for file in files if file is not None)
+        raise StoreError(f"cannot use the TLS files for etcd ({named}): {error}") from error
+    return context

