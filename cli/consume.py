@@ -4,11 +4,16 @@ It starts at the end of the topic unless told otherwise, as Kafka's console cons
 until it is stopped, has enough records, or has reached the end. SIGINT and SIGTERM are the normal
 way out of an endless read: exit code 0. A partition without a leader is named and left out, so that
 the others can be read; with --exit-at-end the exit code is then 1.
+
+With --group it is a member of that group, reads the partitions that it is given, and goes on where
+the group was; --from-beginning and --offset beginning or end are only for where it never was. What
+is committed was written out before; a batch that a signal interrupts is printed again by the next.
 """
 
 import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +31,7 @@ from minibroker.cli.terminal import (
     counted,
     interruptible,
     note,
+    one_name,
     one_topic,
     pairs,
 )
@@ -33,7 +39,7 @@ from minibroker.cli.terminal import (
 if TYPE_CHECKING:
     from minibroker.cli.formats import Piece, Start
     from minibroker.client import ConsumerRecord
-    from minibroker.client.blocking import Consumer
+    from minibroker.protocol.messages.metadata import TopicMetadata
     from minibroker.protocol.types import TopicPartition
 
 POLL_S = 0.5
@@ -89,6 +95,14 @@ LedgerFile = Annotated[
         help="Write what was read, as JSON lines; a file that is there is added to.",
     ),
 ]
+GroupId = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="Share the topic with the others of a group, and remember where it was.",
+    ),
+]
 
 
 def consume(
@@ -105,45 +119,65 @@ def consume(
     properties: Properties = None,
     options: Options = None,
     ledger: LedgerFile = None,
+    group: GroupId = None,
 ) -> None:
     """Print records; by default those that arrive from now on."""
+    from minibroker.cli.reading import GroupReader, Reader
     from minibroker.client.blocking import Consumer
-    from minibroker.protocol.types import TopicPartition
 
     name = one_topic(topic, topic_option)
     start = _start(from_beginning, offset)
     write = _writer(format_string, pairs(properties or [], "--property"))
+    given = pairs(options or [], "--consumer-property")
+    group = group if group is not None else given.get("group.id")
     config = {
         "bootstrap.servers": bootstrap,
         "allow.auto.create.topics": "false",
         "max.poll.records": "10000",
         "default.api.timeout.ms": PATIENCE_MS,
-        **pairs(options or [], "--consumer-property"),
+        **given,
+        **_membership(group, partition, start),
     }
     if sys.stdout is None:
         raise Failure("there is nowhere to print records to: stdout is closed")
-    count = 0
+    printer = Printer(write, count_max)
     began = time.monotonic()
     left_out: set[int] = set()
     reading = Consumer(config, ledger=ledger)
-    with contextlib.suppress(Interrupted), interruptible(), reading as consumer:
-        consumer.assign_topics(name)  # says first if there is no such topic
+    with contextlib.suppress(_Stopped), interruptible(), reading as consumer, _stoppable():
+        if group is None:
+            consumer.assign_topics(name)  # says first if there is no such topic
         found = look_up(name, partition, config, "default.api.timeout.ms")
         left_out = without_leader(found, partition, "is not read")
-        wanted = consumer.assignment if partition is None else [TopicPartition(name, partition)]
-        reader = Reader(consumer, [each for each in wanted if each.partition not in left_out])
+        names = consumer.assignment if group is None else _partitions(name, found)
+        wanted = [each for each in names if partition in (None, each.partition)]
+        led = [each for each in wanted if each.partition not in left_out]
+        reader = (Reader if group is None else GroupReader)(consumer, led)
         reader.begin(start)
         if exit_at_end:
             reader.tell_what_is_beyond()
-        while not (exit_at_end and reader.is_done) and count != count_max:
-            records = consumer.poll(POLL_S)
-            if count_max is not None:
-                records = records[: count_max - count]
-            count += len(records)  # first, because a signal may come while they are printed
-            _print(write, records)
-    note(f"{counted(count, 'record')} consumed from {name} in {time.monotonic() - began:.1f} s")
+        while not (exit_at_end and reader.is_done) and not printer.is_done:
+            reader.give_back(printer.print(consumer.poll(POLL_S)))
+    seconds = time.monotonic() - began
+    note(f"{counted(printer.count, 'record')} consumed from {name} in {seconds:.1f} s")
     if left_out and exit_at_end:
         raise Failure(f"{name} was not read whole: {counted(len(left_out), 'partition')} left out")
+
+
+class _Stopped(Exception):
+    """A signal ended the reading."""
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """A signal is an error for the consumer inside, which then commits what was printed, no more.
+
+    As an interrupt of its thread it would only end the connections.
+    """
+    try:
+        yield
+    except Interrupted:
+        raise _Stopped from None
 
 
 def _start(from_beginning: bool, offset: str | None) -> "Start":
@@ -159,6 +193,26 @@ def _start(from_beginning: bool, offset: str | None) -> "Start":
         raise typer.BadParameter(str(error)) from None
 
 
+def _membership(group: str | None, partition: int | None, start: "Start") -> dict[str, str]:
+    """The options of a member. Raises `typer.BadParameter` for what a group decides."""
+    if group is None:
+        return {}
+    if partition is not None:
+        raise typer.BadParameter("--partition and --group: a group decides who reads which")
+    resets = {"beginning": "earliest", "end": "latest"}
+    if start.kind not in resets:
+        raise typer.BadParameter("--offset and --group: `minibroker group seek` moves a group")
+    return {"group.id": one_name("group", group, None), "auto.offset.reset": resets[start.kind]}
+
+
+def _partitions(topic: str, found: "TopicMetadata | None") -> "list[TopicPartition]":
+    from minibroker.protocol.types import TopicPartition
+
+    if found is None:
+        raise Failure(f"there is no topic {topic!r}: create it first")
+    return [TopicPartition(topic, each.partition) for each in found.partitions]
+
+
 def _writer(format_string: str | None, properties: dict[str, str]) -> "Piece":
     from minibroker.cli.formats import FormatError, compile_format, format_of
 
@@ -172,49 +226,25 @@ def _writer(format_string: str | None, properties: dict[str, str]) -> "Piece":
         raise typer.BadParameter(str(error)) from None
 
 
-class Reader:
-    """Which partitions are read, from where, and to where."""
+class Printer:
+    """Where records go, and how many of them; `count_max` None: all."""
 
-    def __init__(self, consumer: "Consumer", names: "list[TopicPartition]") -> None:
-        self._consumer = consumer
-        self._names = names
-        self._ends: dict[TopicPartition, int] = {}
-
-    def begin(self, start: "Start") -> None:
-        """Assign the partitions and go to where the reading starts."""
-        consumer, names = self._consumer, self._names
-        if not names:
-            raise Failure("nothing can be read; the broker's log says why")
-        consumer.assign(names)
-        self._ends = consumer.end_offsets(*names)
-        if start.kind == "time":
-            consumer.seek_to_time(start.number)
-            return
-        beginnings = consumer.beginning_offsets(*names)
-        for name in names:
-            first, end = beginnings[name], self._ends[name]
-            offset = {
-                "beginning": first,
-                "end": end,
-                "tail": max(first, end - start.number),
-                "offset": start.number,
-            }[start.kind]
-            consumer.seek(name, offset)
-
-    def tell_what_is_beyond(self) -> None:
-        """Name the partitions that end before the place where the reading starts."""
-        for name, end in self._ends.items():
-            offset = self._consumer.position(name)
-            if offset is not None and offset > end:
-                note(f"{name}: offset {offset} is beyond the end, which is {end}")
+    def __init__(self, write: "Piece", count_max: int | None) -> None:
+        self._write = write
+        self._count_max = count_max
+        self.count = 0
 
     @property
     def is_done(self) -> bool:
-        """Whether everything was read that was there at the beginning."""
-        return all((self._consumer.position(name) or 0) >= end for name, end in self._ends.items())
+        """Whether it has printed as many as it shall."""
+        return self.count == self._count_max
 
-
-def _print(write: "Piece", records: "list[ConsumerRecord]") -> None:
-    if records:
-        sys.stdout.buffer.write(b"".join([write(record) for record in records]))
-        sys.stdout.buffer.flush()
+    def print(self, records: "list[ConsumerRecord]") -> "list[ConsumerRecord]":
+        """Write them out. Returns those that are too many."""
+        room = len(records) if self._count_max is None else self._count_max - self.count
+        wanted = records[:room]
+        self.count += len(wanted)  # first, because a signal may come while they are printed
+        if wanted:
+            sys.stdout.buffer.write(b"".join([self._write(record) for record in wanted]))
+            sys.stdout.buffer.flush()
+        return records[room:]

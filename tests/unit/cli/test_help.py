@@ -70,6 +70,9 @@ WRONG = [
     ["consume", ""],
     ["consume", "t", "-p", "-1"],
     ["consume", "t", "-o", "5", "--from-beginning"],
+    ["consume", "t", "-o", "5", "--group", "g"],
+    ["consume", "t", "-p", "0", "--group", "g"],
+    ["consume", "t", "--group", ""],
     ["consume", "t", "--property", "print.key=maybe"],
     ["consume", "t", "--property", "print.key=true", "-f", "%s"],
 ]
