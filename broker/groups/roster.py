@@ -166,12 +166,14 @@ class Roster:
         self._members = {each.member_id: each for each in self}
 
     def next_generation(self) -> None:
-        """The join phase is over: who did not join is out (GRP-13), the others have agreed."""
+        """The join phase is over: who did not join is out (GRP-13), the others have agreed.
+
+        The member that is longest there leads, and so goes on leading until it goes.
+        """
         self._members = {name: each for name, each in self._members.items() if each.join}
         self.generation += 1
         self.protocol = self._choose_protocol() if self._members else None
-        if self.leader not in self._members:
-            self.leader = next(iter(self._members), None)
+        self.leader = next(iter(self._members), None)
 
     def clear(self) -> None:
         """Nobody is left."""

@@ -61,6 +61,7 @@ def test_a_join_must_share_type_and_protocol_with_the_members(changes: dict[str,
     joined(bench.join(names[0]))
     # Alone it may change its mind.
     assert joined(bench.join(names[0], **changes)).error == ErrorCode.NONE
+    assert bench.group.protocol_type == changes.get("protocol_type", "consumer")
 
 
 def test_the_first_join_is_given_an_id_to_come_back_with() -> None:
