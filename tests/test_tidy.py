@@ -80,6 +80,8 @@ PURE = [
     *("broker/controller/state.py", "broker/controller/topics.py"),
     *("broker/groups/group.py", "broker/groups/member.py", "broker/groups/outbox.py"),
     *("broker/groups/records.py", "broker/groups/roster.py", "broker/groups/states.py"),
+    *("broker/groups/offsets.py", "broker/groups/placement.py", "broker/groups/replay.py"),
+    *("broker/groups/shard.py", "broker/groups/term.py"),
     *("client/accumulator.py", "client/assignors.py", "client/batches.py", "client/numbering.py"),
     *("client/sticky.py", "client/hand.py", "client/health.py", "client/membership.py"),
     *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),

@@ -180,13 +180,14 @@ class Term:
         return min(moment, self._waiting[0].deadline) if self._waiting else moment
 
     def tick(self, now: float) -> None:
-        """Do what is due in every group."""
+        """Do what is due in every group, once."""
+        due = []
         while self._moments and self._moments[0][0] <= now:
             moment, group_id = heapq.heappop(self._moments)
-            if self._moment_of.get(group_id) != moment:
-                continue
-            del self._moment_of[group_id]
-            group = self._groups[group_id]
+            if self._moment_of.get(group_id) == moment:
+                del self._moment_of[group_id]
+                due.append(self._groups[group_id])
+        for group in due:
             if group.deadline <= now:
                 group.tick(now)
             self.settle(group, now)

@@ -43,6 +43,7 @@ OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 API_OF = {api.request: key for key, api in APIS.items()}
 READS_T = (GroupProtocol("range", encode_subscription(Subscription(("t",)))),)
 SESSION_MS = 10_000
+HOUR_S = 3600.0
 
 
 def state_of_offsets(**more: Any) -> Any:
@@ -125,9 +126,13 @@ class Keeper(Node):
 
 @asynccontextmanager
 async def keeping(keeper: Keeper) -> AsyncIterator[Keeper]:
-    """The coordinator's task runs, and has done what it can."""
+    """The coordinator's task runs, and has done what it can. A test has an hour for the rest."""
+    is_done = False
     async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.deadline = trio.current_time() + HOUR_S
         nursery.start_soon(keeper.groups.run)
         await trio.testing.wait_all_tasks_blocked()
         yield keeper
+        is_done = True
         nursery.cancel_scope.cancel()
+    assert is_done, "something waits in vain"
