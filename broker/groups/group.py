@@ -16,7 +16,8 @@ Stable, with all sessions anew.
 
 Why a generation that was lost may be counted again. A member owns partitions in a generation only
 by the answer to a SYNC, and that is given only after the record of the generation is committed,
-which every later coordinator reads before it serves. So a generation above the last committed one
+which every later coordinator reads before it serves (unless the topic's partition loses what was
+committed, by an unclean election or with its only disk). So a generation above the last committed one
 has no owners, however many members were told of its number, and a coordinator that counts from the
 last committed one gives each number owners once. Who still holds such a number from the lost
 coordinator either joined again here, as every member of a completed generation did, or is not a

@@ -245,6 +245,15 @@ def test_the_protocol_is_what_most_prefer_of_what_all_can(
     assert {joined(ticket).protocol for ticket in tickets} == {chosen}
 
 
+def test_of_two_protocols_of_one_name_the_first_counts() -> None:
+    """A member that names a protocol twice has said what it means the first time."""
+    bench = Bench()
+    twice = (*protocols("range"), *protocols("range", metadata=OTHER))
+    _, ticket = bench.enter(protocols=twice)
+    bench.wait(0.1)
+    assert joined(ticket).members[0].metadata == MEANT
+
+
 def test_a_full_group_takes_no_more() -> None:
     """group.max.size counts members and ids given out; members of it may join again."""
     bench = Bench(LIMITS._replace(size_max=3))

@@ -1,7 +1,10 @@
 """What a group wants stored, what waits for it, and what a new coordinator makes of it."""
 
+from dataclasses import replace
+
 import pytest
 
+from minibroker.broker.groups.member import Client
 from minibroker.broker.groups.records import (
     GroupKey,
     GroupMetadata,
@@ -12,7 +15,7 @@ from minibroker.broker.groups.records import (
 )
 from minibroker.broker.groups.states import State
 from minibroker.protocol.constants import ErrorCode
-from tests.unit.groups.grouping import MEANT, Bench, joined, protocols, synced
+from tests.unit.groups.grouping import JOIN, MEANT, Bench, joined, protocols, synced
 
 
 def test_a_sync_is_answered_only_when_the_assignment_is_stored() -> None:
@@ -49,6 +52,17 @@ def test_what_is_stored_is_all_that_a_coordinator_needs() -> None:
         members=(StoredMember("m1", "i", "app", "10.0.0.1", 3000, 2000, MEANT, b"part"),),
     )
     assert decode(encode_key(GroupKey("g")), encode_value(value)) == (GroupKey("g"), value)
+
+
+def test_a_client_of_any_name_can_be_stored() -> None:
+    """What a client calls itself is cut to what is worth telling, so that a record can hold it."""
+    bench = Bench()
+    asked = replace(JOIN, instance_id="i")
+    bench.group.join(asked, Client("é" * 40_000, "h" * 40_000), "m1", bench.now)
+    bench.wait(0.1)
+    bench.sync("m1")
+    member = bench.take().value.members[0]
+    assert (member.client_id, member.client_host) == ("é" * 255, "h" * 255)
 
 
 def test_the_first_assignment_of_a_generation_is_the_only_one() -> None:
