@@ -110,7 +110,7 @@ async def test_a_new_leader_tells_nothing_that_could_be_lost(
     async with keeping(keeper):
         keeper.catch_up()
         with trio.move_on_after(1):
-            await keeper.commit(7)  # in the log of both, and committed
+            await keeper.commit(7)  # in the log of both, and told as committed by broker 2
         lagging = keeper.offsets.high_watermark
         keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
         assert error_of(keeper) == ErrorCode.NOT_COORDINATOR
@@ -121,7 +121,7 @@ async def test_a_new_leader_tells_nothing_that_could_be_lost(
         assert keeper.ask(ListGroupsRequest()).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         keeper.catch_up()
         await turn()
-        assert keeper.fetch().offset == 7
+        assert keeper.fetch(require_stable=True).offset == 7
 
 
 async def test_a_generation_lives_on_in_the_next_term(
@@ -186,6 +186,7 @@ async def test_a_follower_keeps_its_table_warm(autojump_clock: trio.testing.Mock
     async with keeping(keeper):
         await keeper.commit(1)
         keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+        await turn()
         shard = keeper.shard
         batch = encode_batch([(0, COMMITTED, None, ())])
         log = keeper.offsets.log
@@ -213,6 +214,24 @@ async def test_a_log_that_was_cut_is_read_again(
         assert keeper.fetch().offset == 1
         assert keeper.fetch("other").offset == 5
     assert "starting again" in caplog.text
+
+
+async def test_a_commit_that_was_cut_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """GRP-02: what a term left uncommitted is not pending in a later one, which may not have it."""
+    keeper = Keeper(TWO)
+    async with keeping(keeper):
+        keeper.catch_up()
+        with trio.move_on_after(1):
+            await keeper.commit(7)
+        keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+        keeper.offsets.log.truncate_to(0, 0)
+        keeper.apply(state_of_offsets(epochs=(2, 2)))
+        await turn()
+        await keeper.commit(8, "other")
+        never = keeper.fetch(require_stable=True)
+        assert (never.error, never.offset) == (ErrorCode.NONE, -1)
 
 
 # -- replay
