@@ -16,14 +16,14 @@ Stable, with all sessions anew.
 
 Why a generation that was lost may be counted again. A member owns partitions in a generation only
 by the answer to a SYNC, and that is given only after the record of the generation is committed,
-which every later coordinator reads before it serves (unless the topic's partition loses what was
-committed, by an unclean election or with its only disk). So a generation above the last committed one
-has no owners, however many members were told of its number, and a coordinator that counts from the
-last committed one gives each number owners once. Who still holds such a number from the lost
-coordinator either joined again here, as every member of a completed generation did, or is not a
-member. A record that was in doubt (`not_written` by time-out, then committed after all) harms as
-little: here the group has moved on, and a later coordinator that begins with it answers every SYNC
-of its number from this one record.
+which every later coordinator reads before it serves (unless its partition loses what was committed,
+by an unclean election or with its only disk). So a generation above the last committed one has no
+owners, however many members were told of its number, and a coordinator that counts from the last
+committed one gives each number owners once. Who still holds such a number from the lost coordinator
+either joined again here, as every member of a completed generation did, or is not a member. A
+record that was in doubt (`not_written` by time-out, then committed after all) harms as little: here
+the group has moved on, and a later coordinator that begins with it answers every SYNC of its number
+from this one record.
 """
 
 import logging
