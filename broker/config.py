@@ -23,7 +23,9 @@ from minibroker.broker.properties import PROPERTIES, SUBJECTS, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Replication
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
+from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
 from minibroker.broker.property import (
+    ETCD,
     ConfigError,
     Kind,
     Property,
@@ -118,7 +120,7 @@ assert {attribute_of(name) for name in TOPIC_PROPERTIES} == {
 
 
 @dataclass(frozen=True)
-class Config(Identity, Topics, Replication, Segments, Upkeep, Groups, Connections):
+class Config(Identity, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections):
     """Every property of a broker. `Config()` is the defaults; attributes are the properties'
     names with underscores, units as the names say."""
 
@@ -190,6 +192,9 @@ def load(
                 values[attribute_of(row.name)] = _parse(row, names[0], given[names[0]])
                 sources[row.name] = source
                 break
+    if str(values.get("metadata_store")).startswith(ETCD):
+        for name, value in ETCD_DEFAULTS.items():
+            values.setdefault(attribute_of(name), value)
     config = Config(**values)  # type: ignore[arg-type]  # the table has checked the types
     without_meaning = [environment_name(name) for name in sorted(environment.keys() - _NAMES)]
     warning = f"the environment sets what has no meaning here: {', '.join(without_meaning)}"

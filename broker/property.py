@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import PurePath
 from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from minibroker.protocol.types import Endpoint
 
@@ -20,6 +21,7 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
 LISTENER_PREFIX: Final = "PLAINTEXT://"
+ETCD: Final = "etcd:"  # of a metadata store
 NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
 
 
@@ -34,6 +36,7 @@ class Kind(StrEnum):
     BOOLEAN = "boolean"
     TEXT = "string"
     PATH = "path"
+    FILE = "file"
     LISTENER = "listener"
     STORE = "store"
 
@@ -70,9 +73,11 @@ class Property:
             case Kind.LISTENER:
                 return f"{LISTENER_PREFIX}HOST:PORT"
             case Kind.STORE:
-                return "sqlite:PATH, memory:"
+                return "sqlite:PATH, memory:, etcd:URL[,URL...]"
+            case Kind.PATH:
+                return "one directory"
             case _:
-                return "one directory" if self.kind is Kind.PATH else "any text"
+                return "one file" if self.kind is Kind.FILE else "any text"
 
     def parse(self, text: str, name: str | None = None) -> Value:
         """The value that `text` means; "" is None where the default is None.
@@ -99,11 +104,15 @@ class Property:
                 if not text or "," in text:
                     raise ValueError(text)
                 return PurePath(text)
+            case Kind.FILE:
+                return PurePath(text)
             case Kind.LISTENER:
                 return parse_listener(text)
             case Kind.STORE:
-                kind, _, path = text.partition(":")
-                if not (text == "memory:" or (kind == "sqlite" and path)):
+                kind, _, place = text.partition(":")
+                if kind == "etcd":
+                    parse_endpoints(text)
+                elif not (text == "memory:" or (kind == "sqlite" and place)):
                     raise ValueError(text)
                 return text
             case Kind.TEXT:
@@ -142,6 +151,19 @@ def parse_listener(text: str) -> Endpoint:
     if int(port) > PORT_MAX:
         raise ValueError(text)
     return Endpoint(host or "0.0.0.0", int(port))
+
+
+def parse_endpoints(store: str) -> tuple[str, ...]:
+    """The URLs of `etcd:http://HOST:PORT,https://HOST:PORT`. Raises `ValueError`."""
+    endpoints = tuple(url.strip().rstrip("/") for url in store.removeprefix(ETCD).split(","))
+    for endpoint in endpoints:
+        url = urlsplit(endpoint)
+        place = url.netloc, "", "", ""
+        if url.scheme not in ("http", "https") or not url.hostname or url[1:] != place:
+            raise ValueError(store)
+        if url.port is None or url.username is not None:
+            raise ValueError(store)
+    return endpoints
 
 
 def spelled(number: int) -> str:

@@ -18,32 +18,38 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
 import typer
 
 from minibroker.cli.cluster_layout import DEFAULT_DIRECTORY, STORE, DataDir
+from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
+from minibroker.cli.stores import ETCD, SQLITE, open_store, store_name
 from minibroker.cli.terminal import USAGE, Failure
 
 if TYPE_CHECKING:
+    from minibroker.broker.config import Config
     from minibroker.broker.controller.entries import Entries
     from minibroker.broker.controller.state import PartitionRecord, TopicRecord
 
 VERSION: Final = 1
-SQLITE: Final = "sqlite:"
 
 
 def export(
     directory: DataDir = DEFAULT_DIRECTORY,
+    file: ConfigFile = None,
+    settings: Settings = None,
     *,
     store: Annotated[
         str,
         typer.Option(
             "--store",
-            metavar="sqlite:PATH",
-            help=f"The metadata store; default: {STORE} in --data-dir.",
+            metavar="sqlite:PATH|etcd:URL",
+            help=f"The metadata store; default: metadata.store, or {STORE} in --data-dir.",
             show_default=False,
         ),
     ] = "",
@@ -57,9 +63,14 @@ def export(
     """Write the cluster's metadata as JSON: topics, leaders, epochs, in-sync sets.
 
     It reads the metadata store and changes nothing, whether the cluster runs or not. --data-dir is
-    a cluster's directory or that of a single broker.
+    a cluster's directory or that of a single broker. How an etcd is reached is told as to a broker,
+    with --config or --set.
     """
-    text = json.dumps(export_store(store or directory / STORE), indent=2)
+    named = {"metadata.store": store} if store else {}
+    config = load_settings(file, given_settings(settings) | named).config
+    if config.metadata_store is None:
+        config = replace(config, metadata_store=f"{SQLITE}{directory / STORE}")
+    text = json.dumps(_export(config), indent=2)
     if output is None:
         print(text)
     else:
@@ -69,22 +80,32 @@ def export(
 def export_store(store: Path | str) -> dict[str, Any]:
     """What `cluster export` writes, of a store's file or of a store as `metadata.store` names it.
 
-    Blocks; not for a task of an event loop. Raises `Failure` if there is no such store (none is
-    made), `StoreError` if it cannot be read.
+    How an etcd is reached is read from the environment. Blocks; not for a task of an event loop.
+    Raises `Failure` if there is no such store (none is made), `StoreError` if it cannot be read.
     """
+    from minibroker.broker.config import Config
+
+    if isinstance(store, Path):
+        return _export(Config(metadata_store=f"{SQLITE}{store}"))
+    return _export(load_settings(None, {"metadata.store": store}).config)
+
+
+def _export(config: "Config") -> dict[str, Any]:
     import trio
 
-    if isinstance(store, str) and not store.startswith(SQLITE):
-        raise Failure(f"{store!r} cannot be exported; a store is {SQLITE}PATH", USAGE)
-    path = store if isinstance(store, Path) else Path(store.removeprefix(SQLITE))
-    with _copied(path) as copy:
-        return trio.run(_exported, f"{SQLITE}{copy}")
+    name = store_name(config)
+    if name.startswith(ETCD):
+        return trio.run(_exported, config)
+    if not name.startswith(SQLITE):
+        raise Failure(
+            f"{name!r} cannot be exported; a store is {SQLITE}PATH or {ETCD}URL[,URL...]", USAGE
+        )
+    with _copied(Path(name.removeprefix(SQLITE))) as copy:
+        return trio.run(_exported, replace(config, metadata_store=f"{SQLITE}{copy}"))
 
 
-async def _exported(name: str) -> dict[str, Any]:
-    from minibroker.cli.start import open_store
-
-    opened = await open_store(name)
+async def _exported(config: "Config") -> dict[str, Any]:
+    opened = await open_store(config, Random())
     try:
         snapshot = await opened.get("")
     finally:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +21,7 @@ import typer
 from minibroker.cli import cluster_layout
 from minibroker.cli.acknowledgement import meaning_of
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
+from minibroker.cli.stores import check_store, open_store, until_it_answers
 from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
 
 if TYPE_CHECKING:
@@ -28,11 +29,8 @@ if TYPE_CHECKING:
 
     from minibroker.broker.app import Started, System
     from minibroker.broker.config import Config
-    from minibroker.broker.metadata.store import MetadataStore
 
 FILES_MAX = 65_536
-METADATA_FILE = "metadata.db"
-MEMORY_STORE = "memory:"
 
 
 def start(
@@ -72,7 +70,7 @@ def start(
     config = limited(_named(loaded.config), _allow_many_files())
     config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
     _check_place(config)
-    _check_store(config)
+    check_store(config)
     try:
         trio.run(_run, config)
     except* OSError as group:
@@ -138,13 +136,16 @@ async def _real_system(config: "Config") -> "System":
     from minibroker.broker.disk import RealFiles, in_worker
     from minibroker.client.net import TcpNetwork
 
+    rng = random.Random()
+    store = await open_store(config, rng)
+    await until_it_answers(store, config)
     return System(
         network=TcpNetwork(in_worker),
         files=RealFiles(),
-        store=await open_store(_store_name(config)),
+        store=store,
         wall_ms=wall_ms,
         boot_id=boot_id(),
-        rng=random.Random(),
+        rng=rng,
         in_worker=in_worker,
     )
 
@@ -163,50 +164,6 @@ def _check_place(config: "Config") -> None:
             f"{root} belongs to a cluster: minibroker cluster start {number} --data-dir"
             f" {root.parent}"
         )
-
-
-def _check_store(config: "Config") -> None:
-    """A store that knows nothing of what an earlier run has left is refused, and not made anew.
-
-    Going on would set all that data aside, because no topic of it is known.
-    """
-    from minibroker.broker.log.directory import META
-
-    if not Path(config.log_dirs, META).is_file():
-        return
-    if config.metadata_store == MEMORY_STORE:
-        raise Failure(
-            f"metadata.store={MEMORY_STORE} forgets its topics with the process, and"
-            f" {config.log_dirs} holds data of an earlier run; name a new directory with --data-dir"
-        )
-    path = Path(_store_name(config).partition(":")[2])
-    if not path.exists() or not path.stat().st_size:
-        what = "empty" if path.exists() else "not there"
-        raise Failure(
-            f"the metadata store {path} is {what}, but {config.log_dirs} holds data of an earlier"
-            " run: its topics are not known without it. Put back a copy of the store, or name a"
-            " new directory with --data-dir"
-        )
-
-
-def _store_name(config: "Config") -> str:
-    return config.metadata_store or f"sqlite:{config.log_dirs / METADATA_FILE}"
-
-
-async def open_store(name: str) -> "MetadataStore":
-    """The store that `metadata.store` names. Raises `StoreError`."""
-    from minibroker.broker.clock import boot_id, boottime_s
-    from minibroker.broker.disk import in_worker
-
-    if name == MEMORY_STORE:
-        from minibroker.broker.metadata.memory_store import MemoryStore
-
-        return MemoryStore()
-    from minibroker.broker.metadata.sqlite_leases import BootClock
-    from minibroker.broker.metadata.sqlite_store import SqliteStore
-
-    clock = BootClock(boot_id(), boottime_s)
-    return await SqliteStore.open(PurePath(name.partition(":")[2]), clock, in_worker)
 
 
 def _announce(config: "Config", started: "Started") -> None:

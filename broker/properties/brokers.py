@@ -64,7 +64,8 @@ class Replication:
         "broker.session.timeout.ms",
         Kind.INT,
         1_000,
-        "How long a broker that is not heard of still counts as alive.",
+        "How long a broker that is not heard of still counts as alive; 6000 if it is not set and "
+        "the metadata are in etcd.",
         unit="ms",
         low=100,
         high=INT_MAX,
@@ -73,7 +74,8 @@ class Replication:
         "broker.heartbeat.interval.ms",
         Kind.INT,
         250,
-        "How often a broker says that it is alive; several times within the session.",
+        "How often a broker says that it is alive, several times within the session; 1500 if it "
+        "is not set and the metadata are in etcd.",
         unit="ms",
         low=10,
         high=INT_MAX,

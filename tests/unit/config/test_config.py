@@ -127,6 +127,9 @@ def test_a_name_survives_the_environment(name):
     assert loaded.warnings == () or loaded.warnings[0].endswith(environment_name(name))
 
 
+STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -141,7 +144,14 @@ def test_a_name_survives_the_environment(name):
         ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "PLAINTEXT://HOST:PORT"),
         ("log.dirs", "/a,/b", "one directory"),
         ("log.dirs", "", "one directory"),
-        ("metadata.store", "zookeeper:x", "sqlite:PATH, memory:"),
+        ("metadata.store", "zookeeper:x", STORES),
+        ("metadata.store", "sqlite:", STORES),
+        ("metadata.store", "etcd:", STORES),
+        ("metadata.store", "etcd:a:2379", STORES),
+        ("metadata.store", "etcd:http://a", STORES),
+        ("metadata.store", "etcd:http://a:x", STORES),
+        ("metadata.store", "etcd:http://me:secret@a:1", STORES),
+        ("metadata.store", "etcd:http://a:1,http://b:1/v3", STORES),
         ("log.retention.hours", "x", "-1 to 2^63-1 (ms)"),
     ],
 )
@@ -249,3 +259,19 @@ def test_the_page_is_the_table():
     """docs/configuration.md is what `reference_page()` makes of the table."""
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert page == reference_page(), "write reference_page() into docs/configuration.md"
+
+
+@pytest.mark.parametrize(
+    ("given", "session_ms", "heartbeat_ms"),
+    [
+        ({}, 1000, 250),
+        ({"metadata.store": "sqlite:etcd"}, 1000, 250),
+        ({"metadata.store": "etcd:http://a:1,https://b:2/"}, 6000, 1500),
+        ({"metadata.store": "etcd:http://a:1", "broker.session.timeout.ms": "900"}, 900, 1500),
+    ],
+)
+def test_sessions_are_longer_in_etcd(given, session_ms, heartbeat_ms):
+    """What is not set has the store's default: a lease in etcd is renewed over a network."""
+    config = load(flags=given).config
+    assert config.broker_session_timeout_ms == session_ms
+    assert config.broker_heartbeat_interval_ms == heartbeat_ms

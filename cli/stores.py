@@ -1,0 +1,116 @@
+"""Where `metadata.store` leads: every kind of store is opened here.
+
+A broker whose data directory has been used before needs the store that it was used with. One that
+knows nothing is refused, and not made anew: all that data would be set aside, because no topic of
+it is known. An etcd that does not answer is waited for, since it may well start after its brokers.
+"""
+
+from pathlib import Path, PurePath
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from minibroker.cli.terminal import Failure, note
+
+if TYPE_CHECKING:
+    from minibroker.broker.config import Config
+    from minibroker.broker.metadata.store import MetadataStore
+
+METADATA_FILE: Final = "metadata.db"
+MEMORY: Final = "memory:"
+SQLITE: Final = "sqlite:"
+ETCD: Final = "etcd:"
+AGAIN_S: Final = 0.5
+TOLD_EVERY_S: Final = 10.0
+
+
+def store_name(config: "Config") -> str:
+    """As `metadata.store` has it, or would have it."""
+    return config.metadata_store or f"{SQLITE}{config.log_dirs / METADATA_FILE}"
+
+
+def check_store(config: "Config") -> None:
+    """Refuse a store that cannot know what is in the data directory, before anything is made."""
+    name = store_name(config)
+    if not _was_used(config) or name.startswith(ETCD):
+        return
+    if name == MEMORY:
+        raise Failure(
+            f"metadata.store={MEMORY} forgets its topics with the process, and"
+            f" {config.log_dirs} holds data of an earlier run; name a new directory with --data-dir"
+        )
+    path = Path(name.removeprefix(SQLITE))
+    if not path.exists() or not path.stat().st_size:
+        raise _unknown(f"{path} is {'empty' if path.exists() else 'not there'}", config)
+
+
+async def open_store(config: "Config", rng: Random) -> "MetadataStore":
+    """The store that `metadata.store` names. Raises `StoreError`."""
+    name = store_name(config)
+    if name == MEMORY:
+        from minibroker.broker.metadata.memory_store import MemoryStore
+
+        return MemoryStore()
+    if name.startswith(ETCD):
+        return _etcd(config, rng)
+    from minibroker.broker.clock import boot_id, boottime_s
+    from minibroker.broker.disk import in_worker
+    from minibroker.broker.metadata.sqlite_leases import BootClock
+    from minibroker.broker.metadata.sqlite_store import SqliteStore
+
+    clock = BootClock(boot_id(), boottime_s)
+    return await SqliteStore.open(PurePath(name.removeprefix(SQLITE)), clock, in_worker)
+
+
+async def until_it_answers(store: "MetadataStore", config: "Config") -> None:
+    """Wait for an etcd, and see that it is the one that the data directory was used with."""
+    import trio
+
+    from minibroker.broker.controller.entries import CLUSTER_ID
+    from minibroker.broker.metadata.store import StoreUnavailable
+
+    name = store_name(config)
+    if not name.startswith(ETCD):
+        return
+    tell_at = trio.current_time()
+    while True:
+        try:
+            found = await store.get(CLUSTER_ID)
+            break
+        except StoreUnavailable as error:
+            if trio.current_time() >= tell_at:
+                note(f"WARNING: waiting for the metadata store: {error}")
+                tell_at = trio.current_time() + TOLD_EVERY_S
+        await trio.sleep(AGAIN_S)
+    if not found.entries and _was_used(config):
+        place = f"{name} (metadata.store.prefix={config.metadata_store_prefix})"
+        raise _unknown(f"{place} knows of no cluster", config)
+
+
+def _etcd(config: "Config", rng: Random) -> "MetadataStore":
+    from minibroker.broker.metadata.etcd_gateway import Access
+    from minibroker.broker.metadata.etcd_store import EtcdStore
+    from minibroker.broker.property import parse_endpoints
+
+    access = Access(
+        endpoints=parse_endpoints(store_name(config)),
+        user=config.metadata_store_user or "",
+        password_file=config.metadata_store_password_file,
+        ca_file=config.metadata_store_ca_file,
+        cert_file=config.metadata_store_cert_file,
+        key_file=config.metadata_store_key_file,
+    )
+    return EtcdStore(access, config.metadata_store_prefix, str(config.node_id), rng)
+
+
+def _was_used(config: "Config") -> bool:
+    from minibroker.broker.log.directory import META
+
+    return Path(config.log_dirs, META).is_file()
+
+
+def _unknown(what: str, config: "Config") -> Failure:
+    return Failure(
+        f"the metadata store {what}, but {config.log_dirs} holds data of an earlier run: its"
+        " topics are not known without it. Put back a copy of the store, or name a new directory"
+        " with --data-dir"
+    )
