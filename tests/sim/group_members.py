@@ -217,7 +217,9 @@ class Life:
             await trio.lowlevel.checkpoint()
             self.note(Lost(self.who, tuple(places)))
 
-        consumer.subscribe(TOPIC, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost)
+        await consumer.subscribe(
+            TOPIC, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
+        )
 
     async def _poll(self, consumer: Consumer) -> None:
         records = await consumer.poll(0.2)
@@ -289,7 +291,7 @@ async def suffer(stage: Stage, life: Life, rng: Random) -> None:
         if fate == "pause":
             await life.pause(rng.expovariate(1 / session_s))
         else:
-            life.delay_s = rng.expovariate(1 / fates.max_poll_interval_ms) * 1000
+            life.delay_s = rng.expovariate(1000 / fates.max_poll_interval_ms)
 
 
 async def trickle(clients: Clients) -> None:
