@@ -17,7 +17,7 @@ from minibroker.cli.group_names import (
     GroupOption,
     GroupOptions,
     group_names,
-    name_silent,
+    name_missing,
 )
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
@@ -77,7 +77,7 @@ def list_groups(
         print(json.dumps(shown, indent=2))
     else:
         print("".join(f"{printable(each.group_id)}\n" for each in report.groups), end="")
-    name_silent(report.silent)
+    name_missing(report)
 
 
 app.command("describe")(group_describe.describe)

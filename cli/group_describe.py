@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from minibroker.cli.group_names import GroupArguments, GroupOptions, group_names, name_silent
+from minibroker.cli.group_names import GroupArguments, GroupOptions, group_names, name_missing
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -52,14 +52,15 @@ def describe(
     if members and state:
         raise typer.BadParameter("--members and --state: give one of them")
     with opened_admin(bootstrap, timeout_s) as admin:
-        silent: dict[int, str] = {}
+        report = None
         if not named:
-            groups, silent = admin.list_groups()
-            named = [each.group_id for each in groups]
+            report = admin.list_groups()
+            named = [each.group_id for each in report.groups]
         described = admin.describe_groups(*named)
         show = _show_members if members else _show_state if state else _show_offsets
         show(admin, described, output)
-    name_silent(silent)
+    if report is not None:
+        name_missing(report)
 
 
 def _show_offsets(

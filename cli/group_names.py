@@ -1,10 +1,13 @@
 """How the commands of `minibroker group` are told which groups are meant."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from minibroker.cli.terminal import Failure, note, one_name
+
+if TYPE_CHECKING:
+    from minibroker.client import GroupsReport
 
 GroupArgument = Annotated[str | None, typer.Argument(metavar="GROUP", show_default=False)]
 GroupArguments = Annotated[list[str] | None, typer.Argument(metavar="GROUP", show_default=False)]
@@ -24,9 +27,11 @@ def group_names(arguments: list[str] | None, options: list[str] | None) -> list[
     return list(dict.fromkeys(names))
 
 
-def name_silent(silent: dict[int, str]) -> None:
-    """End with exit code 1 if brokers did not say which groups they keep."""
-    for node_id, reason in sorted(silent.items()):
+def name_missing(report: "GroupsReport") -> None:
+    """End with exit code 1 if there may be groups that nobody told of."""
+    for node_id, reason in sorted(report.silent.items()):
         note(f"broker {node_id} does not say which groups it keeps: {reason}")
-    if silent:
+    for partition in report.leaderless:
+        note(f"nobody leads {partition}, and so nobody tells of the groups that are kept there")
+    if report.silent or report.leaderless:
         raise Failure("there may be more groups than these")

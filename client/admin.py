@@ -34,7 +34,7 @@ from minibroker.client.options import (
     read_options,
 )
 from minibroker.client.position import OffsetAndMetadata
-from minibroker.protocol.constants import LATEST_TIMESTAMP, ApiKey, ErrorCode
+from minibroker.protocol.constants import LATEST_TIMESTAMP, OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -275,10 +275,9 @@ class Admin:
 
     async def list_groups(self, *states: str) -> GroupsReport:
         """The groups in one of these states (as Kafka spells them), or all that there are."""
-        brokers = (await self._metadata(())).brokers
+        metadata = await self._metadata((OFFSETS_TOPIC,))
         await self._open_cluster().refreshed()
-        node_ids = [broker.node_id for broker in brokers]
-        return await groups_admin.list_groups(self._open_cluster(), node_ids, states)
+        return await groups_admin.list_groups(self._open_cluster(), metadata, states)
 
     async def describe_groups(self, *names: str) -> list[GroupDescription]:
         """State and members of each group, in the order asked for."""

@@ -20,7 +20,7 @@ import trio
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientTimeout, error_code
 from minibroker.client.position import OffsetAndMetadata
-from minibroker.protocol.constants import INT64_MAX, NO_OFFSET, ApiKey, ErrorCode
+from minibroker.protocol.constants import INT64_MAX, NO_NODE, NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
@@ -38,6 +38,7 @@ from minibroker.protocol.messages.groups import (
     MemberDescription,
 )
 from minibroker.protocol.messages.groups import GroupDescription as GroupAnswer
+from minibroker.protocol.messages.metadata import MetadataResponse
 from minibroker.protocol.subscription import decode_assignment, decode_subscription
 from minibroker.protocol.types import TopicPartition
 
@@ -74,10 +75,15 @@ Offsets: TypeAlias = Mapping[tuple[str, int], int | OffsetAndMetadata]
 
 
 class GroupsReport(NamedTuple):
-    """The groups of the brokers that answered, by name, and why others said nothing."""
+    """The groups of the brokers that answered, by name, and why others said nothing.
+
+    `leaderless` are the partitions of the offsets topic that have no leader now: the groups that
+    are kept there are in no broker's answer.
+    """
 
     groups: tuple[ListedGroup, ...]
     silent: dict[int, str]
+    leaderless: tuple[TopicPartition, ...] = ()
 
 
 class GroupMemberDescription(NamedTuple):
@@ -118,16 +124,25 @@ class _Answer(NamedTuple):
 
 
 async def list_groups(
-    cluster: Cluster, broker_ids: Iterable[int], states: Sequence[str]
+    cluster: Cluster, metadata: MetadataResponse, states: Sequence[str]
 ) -> GroupsReport:
-    """Ask these brokers, which the cluster knows, for groups in one of these states, or in any."""
+    """Ask all brokers for groups in one of these states, or in any.
+
+    `metadata` are those of the offsets topic; the cluster's are at least as new.
+    """
     found: dict[str, ListedGroup] = {}
     silent: dict[int, str] = {}
     request = ListGroupsRequest(tuple(states))
     async with trio.open_nursery() as nursery:
-        for node_id in broker_ids:
-            nursery.start_soon(_list_of, cluster, node_id, request, found, silent)
-    return GroupsReport(tuple(found[name] for name in sorted(found)), silent)
+        for broker in metadata.brokers:
+            nursery.start_soon(_list_of, cluster, broker.node_id, request, found, silent)
+    leaderless = tuple(
+        TopicPartition(topic.name, each.partition)
+        for topic in metadata.topics
+        for each in topic.partitions
+        if each.leader_id == NO_NODE
+    )
+    return GroupsReport(tuple(found[name] for name in sorted(found)), silent, leaderless)
 
 
 async def _list_of(

@@ -43,6 +43,7 @@ class FakeAdmin:
         self.leaders = [1, 1, -1]
         self.changes: list[Any] = []
         self.silent: dict[int, str] = {}
+        self.leaderless: tuple[TopicPartition, ...] = ()
 
     def list_groups(self, *states: str) -> GroupsReport:
         listed = (
@@ -50,7 +51,9 @@ class FakeAdmin:
             ListedGroup("idle\x1b[2J", "consumer", "Empty"),
         )
         return GroupsReport(
-            tuple(each for each in listed if not states or each.state in states), self.silent
+            tuple(each for each in listed if not states or each.state in states),
+            self.silent,
+            self.leaderless,
         )
 
     def describe_groups(self, *names: str) -> list[GroupDescription]:
@@ -176,6 +179,10 @@ def test_a_list_that_is_not_whole_ends_with_an_error(
     out, err = capsys.readouterr()
     assert "busy" in out
     assert "% broker 3 does not say which groups it keeps: no answer\n" in err
+    admin.silent, admin.leaderless = {}, (TopicPartition("o", 1),)
+    with pytest.raises(Failure, match="more groups"):
+        group.list_groups()
+    assert "% nobody leads o-1, and so nobody tells of the groups" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import trio
 from minibroker.client.admin import Admin
 from minibroker.client.errors import ClientTimeout
 from minibroker.client.position import OffsetAndMetadata
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -36,7 +36,12 @@ from minibroker.protocol.messages.groups import (
     ListGroupsResponse,
     MemberDescription,
 )
-from minibroker.protocol.messages.metadata import BrokerMetadata, MetadataResponse
+from minibroker.protocol.messages.metadata import (
+    BrokerMetadata,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from minibroker.protocol.subscription import (
     Assignment,
     Subscription,
@@ -46,6 +51,9 @@ from minibroker.protocol.subscription import (
 from minibroker.protocol.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
+OFFSETS = TopicMetadata(
+    OFFSETS_TOPIC, partitions=(PartitionMetadata(0, 0, 2), PartitionMetadata(1, 0, -1))
+)
 
 
 class Pair:
@@ -61,7 +69,7 @@ class Pair:
         self.not_found: list[ErrorCode] = []  # with which nobody can say who coordinates
         for broker in brokers:
             broker.answers[ApiKey.METADATA] = lambda _: MetadataResponse(
-                (BrokerMetadata(1, "a", 9092), BrokerMetadata(2, "b", 9092)), "c", 1
+                (BrokerMetadata(1, "a", 9092), BrokerMetadata(2, "b", 9092)), "c", 1, (OFFSETS,)
             )
             broker.answers[ApiKey.FIND_COORDINATOR] = self._find
 
@@ -103,7 +111,8 @@ def committed(request: OffsetCommitRequest, error: int) -> OffsetCommitResponse:
 async def test_groups_are_listed_from_every_broker(
     pair: Pair, seams: Any, autojump_clock: Any
 ) -> None:
-    """All groups by name; who has not read its groups yet is waited for, and named if in vain."""
+    """All groups by name; who has not read its groups yet is waited for, and named if in vain; so
+    are partitions that nobody leads, whose groups nobody knows."""
     passing = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE]
     pair.brokers[1].answers[ApiKey.LIST_GROUPS] = lambda _: ListGroupsResponse(
         passing.pop(0), (ListedGroup("z"),)
@@ -121,7 +130,8 @@ async def test_groups_are_listed_from_every_broker(
         pair.brokers[2].answers[ApiKey.LIST_GROUPS] = lambda _: None
         report = await admin.list_groups()
         silent = {1: "COORDINATOR_LOAD_IN_PROGRESS", 2: "no answer within 3 s"}
-        assert report == ((), silent)
+        assert report[:2] == ((), silent)
+        assert report.leaderless == (TopicPartition("__consumer_offsets", 1),)
 
 
 async def test_a_group_is_described_by_its_coordinator(
