@@ -338,15 +338,23 @@ async def in_background(run: Callable[..., Awaitable[object]]) -> AsyncIterator[
     """Run a task beside a block, until the block ends; the block's exception comes out as it is.
 
     `run` says through `task_status` when it is ready. If it fails, the block is cancelled and its
-    failure comes out.
+    failure comes out. If the block is cancelled, the task goes on until the block has ended, so
+    that what is left to do there still has connections.
     """
     failure: Exception | None = None
+    scope = trio.CancelScope(shield=True)
+
+    async def run_on(*, task_status: trio.TaskStatus[None]) -> None:
+        with scope:
+            await run(task_status=task_status)
+
     async with trio.open_nursery() as nursery:
-        await nursery.start(run)
         try:
+            await nursery.start(run_on)
             yield
         except Exception as error:
             failure = error
-        nursery.cancel_scope.cancel()
+        finally:
+            scope.cancel()
     if failure is not None:
         raise failure
