@@ -2,10 +2,11 @@
 
 Three brokers in their own processes, a topic with 4 partitions on all of them, min.insync.replicas
 2. Two idempotent producers send every line of the standard library's Python files with acks=all,
-each line under its file's name. Meanwhile the leader of partition 0 is killed with -9 twice and
-started again, and then a leader is stopped (SIGSTOP) for longer than its session lasts. The
-producers know nothing of it. At the end everything is read back and compared with the files line
-by line per key, and the log files of the three brokers are compared with each other.
+each line under its file's name. A group reads them meanwhile, with one consumer at first and then
+with two. The leader of partition 0 is killed with -9 twice and started again, and then a leader is
+stopped (SIGSTOP) for longer than its session lasts. Producers and consumers know nothing of it. At
+the end what the group has read is compared with the files line by line per key, and the log files
+of the three brokers are compared with each other.
 
 Exit code 0 if all is as it was, 1 at any difference. The comparison trusts nobody: it takes the
 files as the truth, not what the producers believe.
@@ -26,9 +27,11 @@ from rich.table import Table
 
 from minibroker.client import Admin, Delivery, NewTopic, Producer
 from tests.processes import COMMAND, EXPORT, ClusterProcesses, running_cluster
-from tests.witness import History, Lines, differences, log_digests, read_all, standard_library
+from tests.readers import Readers
+from tests.witness import STALLED_S_MAX, History, Lines, differences, log_digests, standard_library
 
 TOPIC = "standard-library"
+GROUP = "readers"
 PARTITION_COUNT = 4
 BROKER_COUNT = 3
 SETTINGS = {"replica.lag.time.max.ms": "3000"}
@@ -46,7 +49,7 @@ ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "build" / "demo"
 CLUSTER = PLACE / "cluster"
 ACKED = tuple(PLACE / f"producer-{number}.jsonl" for number in range(1, PRODUCER_COUNT + 1))
-SHOWN = PLACE / "consumer.jsonl"
+SHOWN = tuple(PLACE / f"consumer-{number}.jsonl" for number in (1, 2))
 AUDIT = PLACE / "audit"
 
 
@@ -55,13 +58,12 @@ class Story:
     """What happened, for the table and for the verdict."""
 
     history: History = field(default_factory=lambda: History(TOPIC))
+    readers: Readers = field(default_factory=lambda: Readers(TOPIC, GROUP))
     began: float = field(default_factory=time.monotonic)
     line_count: int = 0
     byte_count: int = 0
     delivered: int = 0
-    consumed: int = 0
     produce_s: float = 0.0
-    consume_s: float = 0.0
     log_count: int = 0
     events: list[tuple[float, str]] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
@@ -90,6 +92,15 @@ async def produce(address: str, lines: Lines, story: Story, ledger: Path) -> Non
             if number % BURST == 0:
                 await trio.sleep(REST_S)
         await producer.flush()
+
+
+async def read(address: str, story: Story) -> None:
+    """Be a group of one, and of two once there is something to share."""
+    async with trio.open_nursery() as members:
+        for number, ledger in enumerate(SHOWN, start=1):
+            await story.readers.wait_for((number - 1) * story.line_count // 4)
+            members.start_soon(story.readers.read, address, ledger)
+            story.note(f"consumer {number} joins the group")
 
 
 async def torment(cluster: ClusterProcesses, story: Story) -> None:
@@ -128,13 +139,17 @@ async def run(story: Story, lines: Lines) -> None:
             await admin.create_topics(NewTopic(TOPIC, PARTITION_COUNT))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(story.history.watch, address)
-            await work(cluster, story, lines)
+            async with trio.open_nursery() as group:
+                group.start_soon(read, address, story)
+                await work(cluster, story, lines)
+                with trio.move_on_after(STALLED_S_MAX):
+                    await story.readers.wait_for(story.line_count)
+                    story.note("the group has read every line")
+                story.readers.stop()
             nursery.cancel_scope.cancel()
-        started = time.monotonic()
-        found = await read_all(address, TOPIC, SHOWN)
-        story.consume_s = time.monotonic() - started
-        story.consumed = sum(map(len, found.values()))
-        story.differences += differences(lines, found)
+        story.differences += differences(lines, story.readers.lines())
+        if again := story.readers.read_again:
+            story.differences.append(f"{again} records came to the group more than once")
         cluster.export()
         for node_id in cluster.layout.node_ids:
             if (code := cluster.stop(node_id)) != 0:
@@ -178,7 +193,7 @@ def compare_logs(cluster: ClusterProcesses, story: Story) -> None:
 
 def audited(cluster: Path, out: Path) -> int:
     """The exit code of `minibroker audit run`, which the user sees at work."""
-    ledgers = [str(ledger.relative_to(ROOT)) for ledger in (*ACKED, SHOWN)]
+    ledgers = [str(ledger.relative_to(ROOT)) for ledger in (*ACKED, *SHOWN)]
     given = [part for ledger in ledgers for part in ("--ledger", ledger)]
     export = str((cluster / EXPORT).relative_to(ROOT))
     place = (str(cluster.relative_to(ROOT)), "--cluster", export)
@@ -207,7 +222,8 @@ def show(story: Story, seconds: float) -> None:
     table.add_row("megabytes", f"{story.byte_count / 1e6:,.1f}")
     table.add_row("acknowledged by two replicas or more", f"{story.delivered:,}")
     table.add_row("produced under faults in", f"{story.produce_s:.1f} s")
-    table.add_row("consumed", f"{story.consumed:,} in {story.consume_s:.1f} s")
+    table.add_row("read by a group of two meanwhile", f"{story.readers.record_count:,}")
+    table.add_row("of these more than once", f"{story.readers.read_again:,}")
     table.add_row("logs compared byte by byte", f"{story.log_count}")
     table.add_row("differences", f"{len(story.differences)}")
     table.add_row("until here", f"{seconds:.1f} s")
