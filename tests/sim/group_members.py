@@ -100,7 +100,7 @@ def draw_fates(rng: Random, *, is_calm: bool) -> Fates:
         is_auto_commit=rng.random() < 0.4,
         session_timeout_ms=60_000 if is_calm else rng.choice((1_000, 2_000, 6_000)),
         max_poll_interval_ms=90_000 if is_calm else rng.choice((3_000, 10_000)),
-        life_s=rng.choice((2.0, 5.0, 10.0)),
+        life_s=rng.choice((1.5, 3.0, 6.0)),
         record_s=rng.choice((0.0, 0.001, 0.01)),
         static_slots=rng.choice((0, 0, 1, 5)),
     )
@@ -261,8 +261,7 @@ async def play(stage: Stage, slot: int) -> None:
         for number in count():
             life = stage.running[slot] = Life(stage, slot, number)
             nursery.start_soon(life.run)
-            await suffer(stage, life, rng)
-            if stage.stop.is_set():
+            if await lives_on(stage, life, rng):
                 break
             del stage.running[slot]
             with trio.move_on_after(rng.expovariate(1 / 1.0)):
@@ -271,8 +270,8 @@ async def play(stage: Stage, slot: int) -> None:
         life.leaving.set()
 
 
-async def suffer(stage: Stage, life: Life, rng: Random) -> None:
-    """What becomes of a process; it lives on only if all is to `stop`."""
+async def lives_on(stage: Stage, life: Life, rng: Random) -> bool:
+    """What becomes of a process: whether it is still there when all is to `stop`."""
     fates = stage.fates
     session_s = fates.session_timeout_ms / 1000
     while True:
@@ -280,14 +279,14 @@ async def suffer(stage: Stage, life: Life, rng: Random) -> None:
             await stage.stop.wait()
         fate = rng.choice(("leave",) if fates.is_calm else ("leave", "crash", "pause", "slow"))
         if stage.stop.is_set():
-            return
+            return True
         if fate == "leave":
             life.leaving.set()
             await life.ended.wait()
-            return
+            return False
         if fate == "crash":
             life.crash()
-            return
+            return False
         if fate == "pause":
             await life.pause(rng.expovariate(1 / session_s))
         else:

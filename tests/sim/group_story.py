@@ -43,7 +43,7 @@ from tests.sim.group_members import GROUP, LONERS, Stage, draw_fates, play, tric
 from tests.sim.sights import Watcher
 from tests.sim.workload import REPLICAS, TOPIC, Clients, insist, produce
 
-CHAOS_S = 12.0
+CHAOS_S = 8.0
 REST_S_MAX = 120.0
 STABLE_S_MAX = 60.0
 GAP_S_MAX = 1.0
