@@ -10,6 +10,7 @@ is small: a row a log, a row a leader epoch, and the findings.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,7 @@ from minibroker.protocol.types import TopicPartition
 
 BATCHES_FILE: Final = "batches.parquet"
 SUMMARY_FILE: Final = "summary.json"
+_CHECKS_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,8 @@ class _Run:
             rows = self._judge(inputs, facts)
             sizes = _sizes(inputs, batches)
         tables = self._tables(inputs, batches, rows)
-        counts = self._check(tables)
-        if tables.committed is not None:
-            with self._stages.stage("how far groups are"):
-                self._known.committed = marks(tables)
+        with self._stages.stage("running the checks"):
+            counts = self._check(tables)
         if inputs.is_live:
             self._drop_removed(inputs)
         with self._stages.stage("writing the report"):
@@ -216,21 +216,31 @@ class _Run:
         return self._spark.createDataFrame(table, from_arrow_schema(schema))
 
     def _check(self, tables: Tables) -> LedgerCounts | None:
-        """Run the checks that were asked for, each by itself, so that each is seen and timed."""
-        for name in self._options.checks or CHECKS:
-            reason = missing_input(name, tables)
-            self._known.checks.append(CheckRun(name, reason))
+        """Run the checks that were asked for, several at once, for Spark plans for as long as it
+        works. The last ones take longest, and so begin first."""
+        names = tuple(self._options.checks or CHECKS)
+        reasons = {name: missing_input(name, tables) for name in names}
+        pool = ThreadPoolExecutor(_CHECKS_AT_ONCE)
+        try:
+            counting = pool.submit(_count, tables)
+            checking = {
+                name: pool.submit(_run_check, name, tables)
+                for name in reversed(names)
+                if not reasons[name]
+            }
+            marking = pool.submit(marks, tables)
+            done = {name: future.result() for name, future in checking.items()}
+            self._known.committed = marking.result()
+            counts, unjudged = counting.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+        for name, reason in reasons.items():
+            findings, seconds = done.get(name, ((), 0.0))
+            self._known.findings += findings
+            self._known.checks.append(CheckRun(name, reason, seconds))
             if reason and self._options.checks:
                 asked = Unjudged(f"{name} was asked for, and not run: {reason}", holds_back=True)
                 self._known.unjudged.append(asked)
-            if not reason:
-                with self._stages.stage(f"check {name}"):
-                    found = CHECKS[name](tables).toArrow().to_pylist()
-                self._known.findings += map(_finding, found)
-        if tables.ledger is None:
-            return None
-        with self._stages.stage("counting the ledgers' records"):
-            counts, unjudged = ledger_counts(tables)
         self._known.unjudged += unjudged
         return counts
 
@@ -330,8 +340,19 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
         )
 
 
+def _run_check(name: str, tables: Tables) -> tuple[list[Finding], float]:
+    """What it finds, and in how many seconds."""
+    began = time.monotonic()
+    found = CHECKS[name](tables).toArrow().to_pylist()
+    return [*map(_finding, found)], time.monotonic() - began
+
+
 def _finding(row: Mapping[str, object]) -> Finding:
     return Finding(**{**row, "severity": Severity(str(row["severity"]))})  # type: ignore[arg-type]
+
+
+def _count(tables: Tables) -> tuple[LedgerCounts | None, tuple[Unjudged, ...]]:
+    return (None, ()) if tables.ledger is None else ledger_counts(tables)
 
 
 def _pictures(

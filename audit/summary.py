@@ -109,10 +109,14 @@ class Unjudged:
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """A check that was asked for; `not_run` says why it was not run, and is empty if it was."""
+    """A check that was asked for; `not_run` says why it was not run, and is empty if it was.
+
+    Several run at once, so that their times come to more than the stage in which they ran.
+    """
 
     name: str
     not_run: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ Millions of batches are made into `runs` first, which are few, and whatever can 
 is: how far a log goes, which epochs it has, and, by the checks, where a log has a seam at all.
 """
 
-from functools import lru_cache, reduce
+from functools import reduce
 from itertools import groupby
-from operator import xor
+from operator import itemgetter, xor
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row
@@ -33,6 +33,7 @@ from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending
 from minibroker.audit.checks.few import few
+from minibroker.audit.checks.once import once
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX
 
@@ -46,7 +47,7 @@ def next_offset(last_offset: str) -> Column:
     return when(col(last_offset) < INT64_MAX, col(last_offset) + 1).otherwise(col(last_offset))
 
 
-@lru_cache(maxsize=1)  # for the checks of one audit
+@once
 def runs(batches: DataFrame) -> DataFrame:
     """The batches of one leader epoch in one segment as one row, and the torn bytes of one.
 
@@ -99,11 +100,11 @@ def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
             bit_xor("seams").alias("seams"),
             bool_or("has_bad_crc").alias("has_bad_crc"),
         )
-        .orderBy(*REPLICA)
         .collect()
     )
-    by_log = groupby(epochs, key=lambda row: Replica(*row[: len(REPLICA)]))
-    return {name: _facts(list(rows)) for name, rows in by_log}
+    name = itemgetter(*REPLICA)
+    by_log = groupby(sorted(epochs, key=name), key=name)
+    return {Replica(*name): _facts(list(rows)) for name, rows in by_log}
 
 
 def _facts(epochs: list[Row]) -> LogFacts:

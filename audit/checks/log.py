@@ -13,7 +13,6 @@ files are read while it writes them, no more than worth knowing.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -37,6 +36,7 @@ from pyspark.sql.functions import min as smallest_of
 from minibroker.audit.checks.facts import REPLICA, next_offset, runs
 from minibroker.audit.checks.few import few
 from minibroker.audit.checks.findings import as_findings, in_sync, severity, severity_in_log
+from minibroker.audit.checks.once import once
 from minibroker.audit.files.directories import LIVE, STOPPED
 from minibroker.audit.model import Severity, Tables
 
@@ -46,7 +46,7 @@ _BATCH: Final = (
 )
 
 
-@lru_cache(maxsize=1)  # for the checks of one audit
+@once
 def seams(batches: DataFrame) -> DataFrame:
     """The rows of BATCHES where a log does not simply go on, with what is before them.
 

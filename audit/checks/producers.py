@@ -15,7 +15,6 @@ the batches if it is lost, hence the warnings.
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -33,6 +32,7 @@ from pyspark.sql.functions import (
 
 from minibroker.audit.checks.few import few
 from minibroker.audit.checks.findings import as_findings, in_sync, severity_in_log
+from minibroker.audit.checks.once import once
 from minibroker.audit.model import Severity, Tables
 
 _LOG: Final = ("broker", "topic", "partition")
@@ -147,7 +147,7 @@ def _expected(batches: DataFrame) -> DataFrame:
     return batches.withColumn("expected", expected)
 
 
-@lru_cache(maxsize=1)  # for the checks of one audit
+@once
 def _suspects(tables: Tables) -> DataFrame:
     """All batches of the producers that are not sound, with those that came before marked."""
     facts = tables.replicas.select(

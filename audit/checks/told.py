@@ -15,7 +15,6 @@ follow the leader's epochs) is one where the record is missing.
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -40,6 +39,7 @@ from pyspark.sql.functions import min as min_
 
 from minibroker.audit.checks.facts import PARTITION, REPLICA
 from minibroker.audit.checks.few import few
+from minibroker.audit.checks.once import once
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import Tables
@@ -108,7 +108,7 @@ class Told:
         return sum(row["count"] for row in rows), sum(row.unplaced for row in rows)
 
 
-@lru_cache(maxsize=1)  # for the checks of one audit
+@once
 def told(tables: Tables) -> Told:
     """What the checks need of an audit's tables; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
@@ -131,7 +131,7 @@ def told(tables: Tables) -> Told:
     return Told(tellings, records, unsound, replicas, tuple(lines))
 
 
-@lru_cache(maxsize=1)  # for the checks of one audit
+@once
 def suspects(known: Told) -> DataFrame:
     """Tellings that are not sound, one row for each replica, with its columns and its `state`.
 

@@ -293,7 +293,7 @@ def _how(summary: Summary) -> str:
         f" ({in_bytes(int(rate))} a second) by Spark on {printable(summary.master)}.</p>"
         + '<div class="columns">'
         + _table("Brokers", ("Broker", "State", "Logs", "Directory"), _broker_rows(summary))
-        + _table("Checks", ("Check", "Findings", "Finds where"), _check_rows(summary))
+        + _table("Checks", ("Check", "Findings", "Seconds", "Finds where"), _check_rows(summary))
         + _table("Time", ("Stage", "Seconds", ""), _stage_rows(summary))
         + "</div>"
     )
@@ -312,7 +312,8 @@ def _check_rows(summary: Summary) -> Iterator[Sequence[str]]:
         text = printable(described.looks_for if described else "")
         if run.not_run:
             text += f" <i>Not run: {printable(run.not_run)}.</i>"
-        yield printable(run.name), "not run" if run.not_run else f"{count:,}", text
+        told = ("not run", "") if run.not_run else (f"{count:,}", f"{run.seconds:.1f}")
+        yield printable(run.name), *told, text
 
 
 def _stage_rows(summary: Summary) -> Iterator[Sequence[str]]:
