@@ -101,8 +101,10 @@ def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None
     brokers = find_brokers(paths)
     if cluster is not None:
         _refuse_others(brokers, cluster)
-    inputs = Inputs(brokers, cluster, checkpoints, findings=findings)
-    for broker in brokers:
+    known = tuple(broker for broker in brokers if broker.broker in checkpoints)
+    inputs = Inputs(known, cluster, checkpoints, findings=findings)
+    inputs.unjudged += (_came_late(broker) for broker in brokers if broker not in known)
+    for broker in known:
         inputs.unjudged += (_not_read(broker, problem) for problem in broker.problems)
     _name_unknown_logs(inputs)
     _drop_foreign_logs(inputs)
@@ -119,6 +121,12 @@ def _refuse_others(brokers: Iterable[BrokerDirectory], cluster: Cluster) -> None
                 f"the metadata are of cluster {cluster.cluster_id}, and {broker.path} is of"
                 f" {broker.cluster_id}"
             )
+
+
+def _came_late(broker: BrokerDirectory) -> Unjudged:
+    """What it had committed before its logs were listed nobody read, so nothing can be demanded."""
+    reason = f"{broker.path} appeared while the directories were looked at: run the audit again"
+    return Unjudged(reason, holds_back=True, broker=broker.broker)
 
 
 def _not_read(broker: BrokerDirectory, problem: Unreadable) -> Unjudged:

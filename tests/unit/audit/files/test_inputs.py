@@ -74,6 +74,26 @@ def test_logs_of_topics_that_the_metadata_do_not_know(
         assert inputs.unjudged == [Unjudged(reason, True, *NAME, node) for node in NODES]
 
 
+@pytest.mark.parametrize("node", NODES)
+def test_a_directory_that_appears_meanwhile_is_not_judged(
+    tmp_path: Path, exported: dict[str, Any], node: int
+) -> None:
+    """Its high watermarks were not read before its logs; that is said, and the others are read."""
+    root = tmp_path / f"broker-{node}"
+    waiting = root.rename(tmp_path.parent / f"{tmp_path.name}-{node}")
+
+    def appear() -> Cluster:
+        waiting.rename(root)
+        return cluster_of(exported)
+
+    inputs = read_inputs([tmp_path], appear)
+    others = [other for other in NODES if other != node]
+    assert [broker.broker for broker in inputs.brokers] == others
+    assert [log.broker for log in inputs.logs] == others
+    reason = f"{root} appeared while the directories were looked at: run the audit again"
+    assert inputs.unjudged == [Unjudged(reason, True, broker=node)]
+
+
 def test_without_metadata_most_logs_of_a_name_say_which_topic_it_is(
     tmp_path: Path, exported: dict[str, Any]
 ) -> None:
