@@ -22,9 +22,6 @@ def spark() -> "Iterator[SparkSession]":
     than most of them run. Who does not ask for it does not load Spark."""
     from minibroker.audit.session import spark_session
 
-    # Half the work of so short a life's JVM would be to compile thoroughly what runs a few times.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        session = spark_session("local[2]", app_name="tests")
+    session = spark_session("local[2]", app_name="tests")
     yield session
     session.stop()
