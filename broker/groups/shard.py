@@ -31,7 +31,7 @@ from minibroker.broker.groups.replay import read_chunk
 from minibroker.broker.groups.term import Term
 from minibroker.broker.log.log import Log
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.roles import Leader
+from minibroker.broker.replication.roles import Leader, Offline
 from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, ErrorCode
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.records.record import RecordToSend, encode_batch
@@ -103,6 +103,8 @@ class Shard:
         )
 
     def _replay_chunk(self, now: float) -> bool:
+        if isinstance(self.partition.role, Offline):  # its log may be gone
+            return False
         log, end = self.partition.log, self.partition.high_watermark
         if not self._continues(log):
             logger.warning(

@@ -11,7 +11,11 @@ from minibroker.broker.groups.records import GroupKey, OffsetKey, encode_key
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
-from minibroker.protocol.messages.group_offsets import OffsetFetchRequest
+from minibroker.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    PartitionCommit,
+)
 from minibroker.protocol.messages.groups import (
     DescribeGroupsRequest,
     HeartbeatRequest,
@@ -177,6 +181,24 @@ async def test_who_waits_is_told_when_the_term_ends(
         assert trio.current_time() == now
     away = ErrorCode.NOT_COORDINATOR
     assert (answers["join"].error, answers["sync"].error, answers["commit"]) == (away, away, away)
+
+
+async def test_a_partition_that_is_given_up_is_not_read(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Who waits is told NOT_COORDINATOR, also when the log is gone already."""
+    keeper = Keeper(TWO)
+    async with keeping(keeper):
+        parked = keeper.ask(OffsetCommitRequest("g", partitions=(PartitionCommit("t", 0, 1),)))
+        partition = keeper.offsets
+        keeper.stop(state_of_offsets(), delete=True, leader_epoch=0)
+        partition.role.high_watermark = 1
+        keeper.manager.remove_deleted_files(2**40)
+        answer = parked.attempt(trio.current_time())
+        await turn()
+        assert answer.partitions[0].error == ErrorCode.NOT_COORDINATOR
+        assert error_of(keeper) == ErrorCode.NOT_COORDINATOR
+        assert keeper.groups.statistics() == (0, 0)
 
 
 async def test_a_follower_keeps_its_table_warm(autojump_clock: trio.testing.MockClock) -> None:
