@@ -99,6 +99,7 @@ class Membership:
         self.is_subscribed = False  # or else the application assigns by itself, and this is idle
         self.state = State.OUT
         self.member_id = ""
+        self._synced_id = ""  # the member id of the last assignment
         self.generation = NO_GENERATION
         self.protocol = ""
         self.leader = ""  # its member id
@@ -171,13 +172,19 @@ class Membership:
         self._move(State.JOINING)
 
     def join(self, protocols: tuple[GroupProtocol, ...]) -> JoinGroupRequest:
-        """`protocols` in the order of preference."""
+        """`protocols` in the order of preference.
+
+        A static member that never got an assignment under its id comes as a new process again: the
+        id may have been lost with its coordinator, and the next one takes a static member with
+        another id than the stored one for one that was replaced.
+        """
         assert self.state is State.JOINING
+        is_id_sure = self._instance_id is None or self.member_id == self._synced_id
         return JoinGroupRequest(
             self.group_id,
             self._options.session_timeout_ms,
             self._options.max_poll_interval_ms,
-            self.member_id,
+            self.member_id if is_id_sure else "",
             self._instance_id,
             protocols=protocols,
         )
@@ -215,6 +222,7 @@ class Membership:
             except ProtocolError as failure:
                 return self.fail(failure)
             self._note_contact(sent_at)
+            self._synced_id = self.member_id
             self._move(State.ASSIGNED)
             return Advice.GO_ON
         advice = self._note_refusal(error)

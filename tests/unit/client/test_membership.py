@@ -64,6 +64,17 @@ def test_a_member_joins_step_by_step() -> None:
     assert (member.state, member.held_generation, member.may_join) == (State.STABLE, 7, False)
 
 
+def test_a_static_member_insists_on_an_id_only_once_it_was_stored() -> None:
+    """An id without an assignment dies with its coordinator, and the next one would fence it."""
+    member = member_of(State.SYNCING, group_instance_id="i")
+    member.note_disconnect()
+    assert (member.member_id, member.join(PROTOCOLS).member_id) == ("m-1", "")
+    member = member_of(State.STABLE, group_instance_id="i")
+    member.want()
+    member.begin_join()
+    assert member.join(PROTOCOLS).member_id == "m-1"
+
+
 # The error, the advice, the state after it, whether the member keeps its id, and its partitions.
 JOIN_TABLE = [
     (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Advice.LATER, State.JOINING, True, True),
