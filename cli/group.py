@@ -209,9 +209,9 @@ def _refuse_members(admin: "Admin", name: str) -> None:
         note(f"there is no group {name} yet")
         return
     if group.members:
-        clients = sorted({f"{each.client_id} at {each.client_host}" for each in group.members})
+        clients = {f"{printable(each.client_id)} at {each.client_host}" for each in group.members}
         raise Failure(
             f"group {name} is {group.state}, with {counted(len(group.members), 'member')}"
-            f" ({', '.join(clients)}): stop them first; one that was killed counts until its"
+            f" ({', '.join(sorted(clients))}): stop them first; one that was killed counts until its"
             " session ends (session.timeout.ms)"
         )

@@ -21,6 +21,7 @@ from minibroker.cli.terminal import (
     in_columns,
     note,
     opened_admin,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -73,10 +74,11 @@ def _show_offsets(
         committed = admin.committed_offsets(group.group_id)
         assigned = {name for member in group.members for name in member.assignment}
         extents = extents_of(admin, assigned | committed.keys())
-        rows += rows_of(group, committed, extents)
-        lag = sum(row.lag or 0 for row in rows if row.group == group.group_id)
+        found = list(rows_of(group, committed, extents))
+        rows += found
+        lag = sum(row.lag or 0 for row in found)
         count = counted(len(group.members), "member")
-        note(f"group {group.group_id} is {group.state}, has {count} and a lag of {lag:,}")
+        note(f"group {printable(group.group_id)} is {group.state}, has {count}, a lag of {lag:,}")
         for warning in warnings_of(committed, extents):
             note(f"WARNING: {warning}")
     _print_rows(HEADS, rows, [row._asdict() for row in rows], output)
@@ -88,7 +90,7 @@ def _show_members(
     rows: list[dict[str, Any]] = []
     for group in described:
         if not group.members:
-            note(f"group {group.group_id} is {group.state} and has no members")
+            note(f"group {printable(group.group_id)} is {group.state} and has no members")
         for member in group.members:
             by_topic: dict[str, list[int]] = {}
             for topic, number in sorted(member.assignment):

@@ -132,7 +132,7 @@ def test_offsets_are_described_as_kafka_does(capsys: pytest.CaptureFixture[str])
         ["busy", "t", "0", "12", "20", "8", "m-1", "10.0.0.1", "cli"],
         ["busy", "t", "1", "-", "20", "-", "m-1", "10.0.0.1", "cli"],
     ]
-    assert "% group busy is Stable, has 2 members and a lag of 8\n" in err
+    assert "% group busy is Stable, has 2 members, a lag of 8\n" in err
     assert "% WARNING: gone-0 is gone, or nobody leads it\n" in err
 
 

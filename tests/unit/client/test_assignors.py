@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibroker.client.assignors import ASSIGNORS, Assignments, GroupMember, Members
@@ -14,6 +14,7 @@ from minibroker.protocol.subscription import Subscription
 from minibroker.protocol.types import TopicPartition
 
 COOPERATIVE = "cooperative-sticky"
+FEW = settings(max_examples=40, deadline=None)  # a thousand took minutes, and found no more
 TOPICS = ("s", "t", "u")
 
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 7))
@@ -134,6 +135,7 @@ def test_static_members_keep_their_place(name: str) -> None:
     assert (first["y"], first["z"]) == (again["y"], again["z"])
 
 
+@FEW
 @given(st.sampled_from(sorted(ASSIGNORS)), counts, groups(), st.randoms(use_true_random=False))
 def test_every_partition_has_one_owner(
     name: str, partition_counts: dict[str, int], members: Members, rng: Random
@@ -150,6 +152,7 @@ def test_every_partition_has_one_owner(
     assert assign(name, {each: partition_counts[each] for each in topics}, turned) == given_out
 
 
+@FEW
 @given(counts, equal_groups)
 def test_equal_subscriptions_get_equal_parts(
     partition_counts: dict[str, int], members: Members
@@ -165,6 +168,7 @@ def test_equal_subscriptions_get_equal_parts(
         assert sizes(parts)[-1] - sizes(parts)[0] <= 1
 
 
+@FEW
 @given(counts, groups())
 def test_nobody_can_be_relieved(partition_counts: dict[str, int], members: Members) -> None:
     """With unequal subscriptions: no chain of moves goes to who would still have fewer."""
@@ -182,6 +186,7 @@ def test_nobody_can_be_relieved(partition_counts: dict[str, int], members: Membe
             assert len(settled[giver]) - len(settled[taker]) <= 1
 
 
+@FEW
 @given(counts, groups())
 def test_what_somebody_still_has_is_given_to_nobody_else(
     partition_counts: dict[str, int], members: Members
@@ -198,6 +203,7 @@ def test_what_somebody_still_has_is_given_to_nobody_else(
             assert not rivals or (name in mine.owned and mine.generation > max(rivals))
 
 
+@FEW
 @given(counts, groups())
 def test_a_group_that_is_settled_stays_as_it_is(
     partition_counts: dict[str, int], members: Members
@@ -207,6 +213,7 @@ def test_a_group_that_is_settled_stays_as_it_is(
     assert assign(COOPERATIVE, partition_counts, after(members, settled, 11)) == settled
 
 
+@FEW
 @given(counts, equal_groups)
 def test_who_leaves_takes_nothing_from_who_stays(
     partition_counts: dict[str, int], members: Members
@@ -221,6 +228,7 @@ def test_who_leaves_takes_nothing_from_who_stays(
         assert all(set(settled[each]) <= set(given_out[each]) for each in staying)
 
 
+@FEW
 @given(counts, equal_groups)
 def test_who_joins_gets_no_more_than_its_part(
     partition_counts: dict[str, int], members: Members
