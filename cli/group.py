@@ -212,6 +212,6 @@ def _refuse_members(admin: "Admin", name: str) -> None:
         clients = {f"{printable(each.client_id)} at {each.client_host}" for each in group.members}
         raise Failure(
             f"group {name} is {group.state}, with {counted(len(group.members), 'member')}"
-            f" ({', '.join(sorted(clients))}): stop them first; one that was killed counts until its"
-            " session ends (session.timeout.ms)"
+            f" ({', '.join(sorted(clients))}): stop them first; one that was killed counts until"
+            " its session ends (session.timeout.ms)"
         )
