@@ -18,6 +18,7 @@ Three kinds of seeds, one after the other:
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import trio
@@ -234,9 +235,7 @@ def unstable(stage: Stage, slots: int) -> str:
 
 def log_ends(watcher: Watcher) -> dict[TopicPartition, int]:
     """Of the topic that is read, for a cluster at rest."""
-    names = [each.name for each in watcher.agreed.values() if each.name.topic == TOPIC]
-    stored = watcher.stored()
-    return {name: len(stored[name]) for name in names}
+    return {name: len(records) for name, records in watcher.records(TOPIC).items()}
 
 
 def unread(stage: Stage, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
@@ -253,12 +252,7 @@ def judge_stored(watcher: Watcher, told: Mapping[str, Mapping[TopicPartition, in
     """What the log says, replayed from its beginning, is what is told. Raises `Violation`."""
     offsets: dict[str, dict[TopicPartition, int]] = {group: {} for group in told}
     metadata: dict[str, list[GroupMetadata]] = {group: [] for group in told}
-    for record in [
-        record
-        for name, records in watcher.records().items()
-        if name.topic == OFFSETS_TOPIC
-        for record in records
-    ]:
+    for record in chain.from_iterable(watcher.records(OFFSETS_TOPIC).values()):
         match decode(record.key, record.value):
             case OffsetKey(group, topic, partition), CommittedOffset(offset):
                 offsets[group][TopicPartition(topic, partition)] = offset

@@ -166,10 +166,12 @@ class Watcher:
             for name, records in self.records().items()
         }
 
-    def records(self) -> dict[TopicPartition, list[Record]]:
-        """The same, as whole records."""
+    def records(self, topic: str | None = None) -> dict[TopicPartition, list[Record]]:
+        """The same, as whole records; of one topic that is at rest, if it is named."""
         found = {}
         for key, agreed in self._last.agreed.items():
+            if topic not in (None, agreed.name.topic):
+                continue
             logs = {each.read(0, each.log_end) for each in self._last.replicas if each.key == key}
             assert len(logs) == 1, f"the replicas of {agreed.name} differ"
             found[agreed.name] = decode_batches(logs.pop())

@@ -65,6 +65,9 @@ USUAL = {
     "session_epoch": (-1, 0, 1),
     "partition_count": (-1, 1, 2),
     "replication_factor": (-1, 1),
+    "session_timeout_ms": (1_000, 30_000),
+    "rebalance_timeout_ms": (0, 1_000),
+    "generation": (-1, 0, 1, 2),
 }
 OFTEN = (
     *(ApiKey.PRODUCE, ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.FETCH, ApiKey.METADATA),
