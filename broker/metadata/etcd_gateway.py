@@ -221,8 +221,12 @@ def _transport_errors(endpoint: str) -> Iterator[None]:
         raise Unanswered(f"etcd at {endpoint} does not answer: {_text(error)}") from error
 
 
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _text(error: BaseException) -> str:
+    """The first words that it, or what has caused it, has to say."""
+    told: BaseException | None = error
+    while told is not None and not str(told):
+        told = told.__cause__ or told.__context__
+    return type(error).__name__ if told is None else str(told)
 
 
 def _is_news(line: str) -> bool:

@@ -1,0 +1,241 @@
+"""The etcd store with several members, of which some are away; and who may use it (4.9)."""
+
+import itertools
+import random
+
+import httpx
+import pytest
+import trio
+
+from minibroker.broker.metadata.etcd_gateway import Access
+from minibroker.broker.metadata.etcd_store import EtcdStore
+from minibroker.broker.metadata.store import (
+    Compare,
+    Delete,
+    Entry,
+    Put,
+    StoreError,
+    StoreUnavailable,
+)
+from tests.etcd import NEEDS_ETCD, running_etcd
+
+pytestmark = NEEDS_ETCD
+LIVES = itertools.count()
+SECRET = "correct horse"
+
+
+def open_etcd(*urls, writer="1", **access):
+    return EtcdStore(Access(urls, **access), "test/", writer, random.Random(next(LIVES)))
+
+
+async def patiently(call, *arguments):
+    """As a broker does it."""
+    while True:
+        try:
+            return await call(*arguments)
+        except StoreUnavailable:
+            await trio.sleep(0.05)
+
+
+# -- several members
+
+
+@pytest.fixture(scope="module")
+def members(tmp_path_factory):
+    """Three, which each test leaves running."""
+    with running_etcd(tmp_path_factory.mktemp("etcd"), count=3) as started:
+        yield started
+
+
+@pytest.fixture
+async def store(members):
+    opened = open_etcd(*(member.url for member in members))
+    with trio.fail_after(60):
+        await opened.transact([], [Put("key", b"0")])
+        yield opened
+        await opened.close()
+
+
+@pytest.mark.parametrize("how", ["paused", "killed"])
+async def test_one_member_away_is_no_failure(members, store, how):
+    """Whichever it is, and whether it was asked before or led the others: calls take somewhat
+    longer at first, and a lease that is renewed lives on."""
+    lease = await store.grant(6)
+    revision = (await store.transact([], [Put("leased", b"", lease.id)])).revision
+    for number, member in enumerate(members):
+        member.pause() if how == "paused" else member.kill()
+        await patiently(store.renew, lease.id)
+        await patiently(store.transact, [], [Put("key", b"%d" % number)])
+        entries = (await patiently(store.get, "")).entries
+        assert entries == {"key": entries["key"], "leased": Entry(b"", revision)}
+        assert entries["key"].value == b"%d" % number
+        member.resume() if how == "paused" else member.start()
+        member.wait_until_ready()
+    await store.revoke(lease.id)
+
+
+async def test_most_members_away_is_unavailable(members, store, nursery):
+    """Who is left tells nothing that may be old; what has waited goes on once most are back."""
+    revision = (await store.get("")).revision
+    seen = []
+
+    async def watch():
+        seen.append((await patiently(store.watch, "", revision)).entries["key"].value)
+
+    nursery.start_soon(watch)
+    for member in members[:2]:
+        member.kill()
+    for call in (store.get, store.watch):
+        with trio.fail_after(5), pytest.raises(StoreUnavailable):
+            await call("", *([revision] if call == store.watch else []))
+    for member in members[:2]:
+        member.start()
+    assert (await patiently(store.transact, [], [Put("key", b"back")])).succeeded
+    while not seen:
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(0.01)
+    assert seen == [b"back"]
+
+
+async def test_members_of_two_clusters_are_refused(members, tmp_path):
+    """Endpoints that do not belong together are an error as soon as it is seen."""
+    with running_etcd(tmp_path, "--initial-cluster-token=foreign") as [foreign]:
+        store = open_etcd(members[0].url, foreign.url)
+        await store.get("")
+        members[0].kill()
+        with pytest.raises(StoreError, match=f"{foreign.url} belongs to another cluster"):
+            await store.get("")
+        await store.close()
+        members[0].start()
+        members[0].wait_until_ready()
+
+
+# -- one member, and what it says
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    with running_etcd(tmp_path, "--bcrypt-cost=4") as [member]:
+        yield member
+
+
+async def test_an_etcd_that_was_made_anew_is_refused(etcd, tmp_path):
+    """Revisions that go back are an error: epochs would be given away twice."""
+    store = open_etcd(etcd.url)
+    for _ in range(3):
+        await store.transact([], [Put("key", b"")])
+    etcd.kill()
+    etcd.forget()
+    etcd.start()
+    etcd.wait_until_ready()
+    with pytest.raises(StoreError, match="gone back from revision 3 to 0"):
+        await patiently(store.get, "")
+    await store.close()
+
+
+async def test_many_writes_are_one_transaction(etcd):
+    """More than etcd takes at once are made at one revision, or not at all."""
+    store = open_etcd(etcd.url)
+    puts = [Put(f"key/{number:04}", b"v" * 100) for number in range(4_000)]
+    assert (await store.transact([], puts)).revision == 1
+    entries = (await store.get("")).entries
+    assert entries == {put.key: Entry(put.value, 1) for put in puts}
+    deletes = [Delete(put.key) for put in puts]
+    assert not (await store.transact([Compare("key/0000", 2)], deletes)).succeeded
+    assert (await store.transact([Compare("key/0000", 1)], deletes)).revision == 2
+    assert not (await store.get("")).entries
+    await store.close()
+
+
+async def test_a_transaction_that_etcd_cannot_take_is_an_error(etcd):
+    """What is too large is not tried again and again; etcd's own words are in the error."""
+    store = open_etcd(etcd.url)
+    with pytest.raises(StoreError, match="request is too large") as caught:
+        await store.transact([], [Put("key", bytes(2_000_000))])
+    assert not isinstance(caught.value, StoreUnavailable)
+    assert (await store.transact([], [Put("key", b"")])).succeeded
+    await store.close()
+
+
+async def ask(etcd, path, body, token=""):
+    async with httpx.AsyncClient() as client:
+        headers = {"Authorization": token} if token else {}
+        answer = await client.post(f"{etcd.url}/v3/{path}", json=body, headers=headers)
+    assert answer.status_code == httpx.codes.OK, answer.text
+    return answer.json()
+
+
+@pytest.fixture
+async def guarded(etcd):
+    """An etcd where "broker" may use what begins with `test/`, and root everything."""
+    await ask(etcd, "auth/role/add", {"name": "brokers"})
+    permission = {"permType": "READWRITE", "key": "dGVzdC8=", "range_end": "dGVzdDA="}
+    await ask(etcd, "auth/role/grant", {"name": "brokers", "perm": permission})
+    for user, role in (("root", "root"), ("broker", "brokers")):
+        await ask(etcd, "auth/user/add", {"name": user, "password": SECRET})
+        await ask(etcd, "auth/user/grant", {"user": user, "role": role})
+    await ask(etcd, "auth/enable", {})
+    return etcd
+
+
+@pytest.fixture
+def password_file(tmp_path):
+    path = tmp_path / "password"
+    path.write_text(f"{SECRET}\n")
+    return path
+
+
+async def test_a_user_can_do_everything_under_its_prefix(guarded, password_file):
+    """Also when etcd has forgotten the token, or roles have changed since it was given."""
+    store = open_etcd(guarded.url, user="broker", password_file=password_file)
+    lease = await store.grant(30)
+    await store.transact([], [Put("key", b"1", lease.id)])
+    await store.renew(lease.id)
+    with trio.move_on_after(0.2) as scope:
+        await store.watch("", 1)
+    assert scope.cancelled_caught
+    guarded.restart()
+    assert (await patiently(store.get, "")).entries == {"key": Entry(b"1", 1)}
+    asked = await ask(guarded, "auth/authenticate", {"name": "root", "password": SECRET})
+    await ask(guarded, "auth/role/add", {"name": "another"}, asked["token"])
+    assert (await store.transact([], [Put("key", b"2", lease.id)])).succeeded
+    await store.renew(lease.id)
+    await store.revoke(lease.id)
+    await store.close()
+
+
+async def test_who_may_not_is_told_so(guarded, password_file, tmp_path):
+    """No user, a wrong password, a prefix of others: an error that says which, not a retry."""
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong")
+    for access, says in (
+        ({}, r"user name is empty.*set metadata\.store\.user"),
+        ({"user": "broker", "password_file": wrong}, "authentication failed"),
+    ):
+        store = open_etcd(guarded.url, **access)
+        with pytest.raises(StoreError, match=says) as caught:
+            await store.get("")
+        assert not isinstance(caught.value, StoreUnavailable)
+        await store.close()
+    access = Access([guarded.url], user="broker", password_file=password_file)
+    store = EtcdStore(access, "others/", "1", random.Random(1))
+    for call, *arguments in ((store.get, ""), (store.transact, [], [Put("key", b"")])):
+        with pytest.raises(StoreError, match="permission denied"):
+            await call(*arguments)
+    await store.close()
+    with pytest.raises(StoreError, match=r"cannot read the password for etcd: .*nothing"):
+        open_etcd(guarded.url, user="broker", password_file=tmp_path / "nothing")
+
+
+async def test_tls_is_checked(tmp_path):
+    """etcd's certificate must come from whom the file names; one that is not known is refused."""
+    with running_etcd(tmp_path, "--auto-tls", scheme="https") as [etcd]:
+        store = open_etcd(etcd.url, ca_file=etcd.certificate)
+        assert (await store.transact([], [Put("key", b"")])).succeeded
+        await store.close()
+        store = open_etcd(etcd.url)
+        with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+            await store.get("")
+        await store.close()
+    with pytest.raises(StoreError, match="cannot use the TLS files for etcd"):
+        open_etcd(etcd.url, ca_file=tmp_path / "nothing")
