@@ -15,7 +15,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import audit, cluster, footprint, replication, throughput
+from tests.bench import audit, cluster, footprint, groups, replication, throughput
 from tests.bench.rounds import Row
 
 MEASURES = {
@@ -25,6 +25,7 @@ MEASURES = {
         *footprint.MEASURES,
         *replication.MEASURES,
         *cluster.MEASURES,
+        *groups.MEASURES,
         *audit.MEASURES,
     )
 }
