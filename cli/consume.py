@@ -172,7 +172,7 @@ class _Stopped(Exception):
 def _stoppable() -> Iterator[None]:
     """A signal is an error for the consumer inside, which then commits what was printed, no more.
 
-    As an interrupt of its thread it would only end the connections.
+    An interrupt would leave it a second for that; a second signal still ends it at once.
     """
     try:
         yield
