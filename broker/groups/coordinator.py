@@ -125,6 +125,7 @@ class Coordinator:
 
     def all_serving(self, now: float) -> tuple[list[Serving], bool]:
         """All that is served here, and whether there is more that is still being read."""
+        self._find_shards(now)
         found = []
         is_loading = False
         for shard in self._shards.values():

@@ -124,20 +124,23 @@ class OffsetTable:
     # -- what to write
 
     def of_group(self, group_id: str) -> list[Key]:
-        """The keys of all that is known of a group."""
-        keys: list[Key] = [OffsetKey(group_id, *name) for name in self.offsets(group_id)]
+        """The keys of all that is known of a group, and of what is on its way."""
+        keys: set[Key] = {OffsetKey(group_id, *name) for name in self.offsets(group_id)}
+        keys.update(key for key in self._pending if key.group_id == group_id)
         if group_id in self._groups:
-            keys.append(GroupKey(group_id))
-        return keys
+            keys.add(GroupKey(group_id))
+        return sorted(keys)
 
     def of_topics(self, topics: Collection[str]) -> list[OffsetKey]:
-        """The keys of all offsets of these topics, but for those on their way."""
-        return [
-            key
+        """The keys of all offsets of these topics, and of those on their way."""
+        keys = {
+            OffsetKey(group_id, *name)
             for group_id, offsets in self._offsets.items()
             for name in offsets
-            if name.topic in topics and not self.is_pending(key := OffsetKey(group_id, *name))
-        ]
+            if name.topic in topics
+        }
+        keys.update(key for key in self._pending if key.topic in topics)
+        return sorted(keys)
 
     def expired(self, group_ids: Iterable[str], oldest_ms: int) -> list[Key]:
         """The keys of what counts from before `oldest_ms` (GRP-15), of these groups without

@@ -131,4 +131,13 @@ def test_what_is_under_way_does_not_expire() -> None:
     table = table_of((OFFSET, committed(1, 50)), (LATER, committed(1, 50)), (GROUP, EMPTY))
     table.note_appended(OFFSET, 9)
     assert table.expired(["g"], 101) == [LATER]
-    assert table.of_topics(("t",)) == [LATER]
+
+
+def test_what_is_under_way_goes_with_its_group_and_topic() -> None:
+    """A commit whose record lies before the tombstones would else outlive what it belongs to."""
+    table = table_of((LATER, committed(1)), (GROUP, EMPTY))
+    table.note_appended(OFFSET, 9)
+    table.note_appended(OffsetKey("h", "u", 0), 10)
+    assert table.of_group("g") == [GROUP, OFFSET, LATER]
+    assert table.of_topics(("t",)) == [OFFSET, LATER]
+    assert table.of_group("h") == table.of_topics(("u",)) == [OffsetKey("h", "u", 0)]
