@@ -13,7 +13,7 @@ longer than `offsets.commit.timeout.ms`.
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,7 @@ from minibroker.broker.groups.roster import GroupLimits
 from minibroker.broker.groups.states import State
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.groups import ListedGroup
 
 # What a failed append means to who asked a coordinator (GRP-04); the rest stays what it is.
 APPEND_ERRORS: Final = {
@@ -105,10 +106,14 @@ class Term:
         """The groups that are only what the table says."""
         return [group_id for group_id in self._table.group_ids if group_id not in self._groups]
 
-    @property
-    def group_ids(self) -> list[str]:
+    def listed(self) -> Iterator[ListedGroup]:
         """All groups there are."""
-        return [*self._groups, *self.idle]
+        for group_id, group in self._groups.items():
+            yield ListedGroup(group_id, group.protocol_type, group.state)
+        for group_id in self.idle:
+            metadata = self._table.metadata(group_id)
+            protocol_type = "" if metadata is None else metadata.protocol_type
+            yield ListedGroup(group_id, protocol_type, State.EMPTY)
 
     # -- what happens to them
 

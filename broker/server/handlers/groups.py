@@ -185,14 +185,14 @@ def list_groups(
 ) -> groups.ListGroupsResponse:
     """The groups that are kept here; COORDINATOR_LOAD_IN_PROGRESS if there may be more."""
     served, is_loading = services.groups.all_serving(now)
-    listed = []
-    for term in (serving.term for serving in served):
-        for group_id in term.group_ids:
-            group = term.get(group_id, now)
-            if group is not None and (not request.states or group.state in request.states):
-                listed.append(groups.ListedGroup(group_id, group.protocol_type, group.state))
+    listed = tuple(
+        group
+        for serving in served
+        for group in serving.term.listed()
+        if not request.states or group.state in request.states
+    )
     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
-    return groups.ListGroupsResponse(error, tuple(listed))
+    return groups.ListGroupsResponse(error, listed)
 
 
 class _Deleting:
