@@ -90,7 +90,7 @@ class Client:
 
 
 async def fail_over(seed: int) -> None:
-    """Commit while coordinators are killed, cut off from the store and paused."""
+    """Commit while coordinators are killed, stopped, paused and cut off from the store."""
     world = World(seed)
     rng = world.rng("faults")
     async with open_cluster(world, SETTINGS, 3) as cluster:
@@ -106,9 +106,11 @@ async def fail_over(seed: int) -> None:
                     assert await client.fetch() == told
                 found = await client.coordinator()
             broker = cluster.broker(found.node_id)
-            way = rng.choice(("kill", "pause", "cut"))
+            way = rng.choice(("kill", "stop", "pause", "cut"))
             if way == "kill":
                 await broker.kill()
+            elif way == "stop":
+                await broker.stop()
             elif way == "pause":
                 broker.pause()
             else:
