@@ -153,13 +153,17 @@ class ClusterProcesses:
         """Start these brokers, all of them if none is named, and return once they answer."""
         wanted = node_ids or tuple(self.layout.node_ids)
         for node_id in wanted:
-            settings = self.layout.broker_settings(node_id).items()
+            settings = self.settings_of(node_id).items()
             options = [part for name, value in settings for part in ("--set", f"{name}={value}")]
             self.brokers[node_id] = BrokerProcess(
                 self.layout.data_dir(node_id), *options, listen=self.layout.address(node_id)
             )
         for node_id in wanted:
             self.brokers[node_id].wait_until_ready()
+
+    def settings_of(self, node_id: int) -> dict[str, str]:
+        """What a broker is started with."""
+        return self.layout.broker_settings(node_id)
 
     def kill(self, *node_ids: int) -> None:
         """`kill -9`; all of them at once if several are named."""

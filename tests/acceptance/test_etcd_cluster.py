@@ -1,0 +1,100 @@
+"""Three broker processes on one etcd: with a leader or with etcd nothing acknowledged is lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+
+from minibroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from tests.etcd import NEEDS_ETCD, EtcdMember, running_etcd
+from tests.processes import ClusterProcesses, run_cli
+
+pytestmark = NEEDS_ETCD
+TOPIC = "numbers"
+PARTITION = TopicPartition(TOPIC, 0)
+COUNT = 300
+PAUSE_S = 0.01  # between two records: the load goes on through both faults
+SESSION = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+
+
+class EtcdCluster(ClusterProcesses):
+    """Its brokers share an etcd."""
+
+    def __init__(self, root: Path, etcd: EtcdMember, settings: dict[str, str]) -> None:
+        super().__init__(root, 3, settings)
+        self.store = f"etcd:{etcd.url}"
+
+    def settings_of(self, node_id: int) -> dict[str, str]:
+        """As of every cluster, but for the store."""
+        return {**super().settings_of(node_id), "metadata.store": self.store}
+
+    def described(self) -> dict:
+        """`minibroker cluster export`, from etcd."""
+        done = run_cli("cluster", "export", "--store", self.store)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def etcd(tmp_path):
+    with running_etcd(tmp_path) as [member]:
+        yield member
+
+
+@pytest.fixture
+def cluster(tmp_path, etcd):
+    made = EtcdCluster(tmp_path / "cluster", etcd, SESSION)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill_all()
+
+
+async def leader_other_than(address: str, lost: int) -> int:
+    """Who leads, once that is somebody else."""
+    async with Admin(address) as admin:
+        while True:
+            [topic] = await admin.describe_topics(TOPIC)
+            leader = topic.partitions[0].leader_id
+            if leader not in (lost, -1):
+                return leader
+            await trio.sleep(0.05)
+
+
+async def test_nothing_is_lost_with_a_leader_or_with_etcd(cluster, etcd) -> None:
+    """Records go on being acknowledged over `kill -9` of their leader and a restart of etcd, and
+    all are there once, in order; what the store says of it can be exported."""
+    async with Admin(cluster.addresses) as admin:
+        await admin.create_topics(NewTopic(TOPIC, 1))
+    first = await leader_other_than(cluster.addresses, -1)
+
+    async def torment() -> None:
+        await trio.sleep(0.3)
+        cluster.kill(first)
+        await leader_other_than(cluster.addresses, first)
+        await trio.to_thread.run_sync(etcd.restart)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(torment)
+            async with Producer(cluster.addresses, acks="all") as producer:
+                for number in range(COUNT):
+                    await producer.send(TOPIC, b"%d" % number, partition=0)
+                    await trio.sleep(PAUSE_S)
+                await producer.flush()
+        values = []
+        async with Consumer(cluster.addresses, auto_offset_reset="earliest") as consumer:
+            consumer.assign([PARTITION])
+            while len(values) < COUNT:
+                values += [record.value for record in await consumer.poll(0.5)]
+    assert values == [b"%d" % number for number in range(COUNT)]
+    await trio.to_thread.run_sync(cluster.start, first)
+    found = await trio.to_thread.run_sync(cluster.described)
+    assert sorted(broker["node_id"] for broker in found["brokers"]) == [1, 2, 3]
+    [partition] = found["topics"][0]["partitions"]
+    assert partition["leader"] != first
+    assert partition["leader_epoch"] >= 1
+    for node_id in (1, 2, 3):
+        assert cluster.stop(node_id) == 0
