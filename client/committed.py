@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from minibroker.client.coordinator import Coordinator
-from minibroker.client.errors import ClientTimeout, error_code
+from minibroker.client.errors import error_code
 from minibroker.client.links import COMMITS
 from minibroker.client.membership import NOT_THE_COORDINATOR, PUT_OUT, Advice, Membership
 from minibroker.client.position import OffsetAndMetadata, Offsets
@@ -55,8 +55,8 @@ class Commits:
                 offsets = choose()
                 await self._commit(offsets, last)
             return offsets
-        told = f"; last error: {last[-1]}" if last else ""
-        raise ClientTimeout(f"no answer to a commit within {patience_s:g} s{told}")
+        text = f"a commit was not answered within {patience_s:g} s, and may have been done"
+        raise self._coordinator.timeout(text, last[-1] if last else None)
 
     async def fetch(
         self, names: Iterable[TopicPartition], patience_s: float
@@ -83,7 +83,7 @@ class Commits:
                             self._coordinator.forget()
                 await self._coordinator.pause(failures)
                 failures += 1
-        raise ClientTimeout(f"no committed offsets within {patience_s:g} s; last error: {last}")
+        raise self._coordinator.timeout(f"no committed offsets within {patience_s:g} s", last)
 
     async def _commit(self, offsets: Offsets, last: list[Exception]) -> None:
         left = dict(offsets)

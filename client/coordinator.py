@@ -12,7 +12,7 @@ import trio
 
 from minibroker.client.channel import ConnectionLost
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import error_code
+from minibroker.client.errors import ClientTimeout, error_code
 from minibroker.client.links import COMMITS, JITTER
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
@@ -58,6 +58,10 @@ class Coordinator:
         backoff_ms = options.retry_backoff_ms * 2 ** min(failures, 30)
         jitter = self._cluster.seams.rng.uniform(1 - JITTER, 1 + JITTER)
         await trio.sleep(min(backoff_ms, options.retry_backoff_max_ms) / 1000 * jitter)
+
+    def timeout(self, text: str, last: Exception | None) -> ClientTimeout:
+        """The error for what was not done in time: the last one met, or who was asked in vain."""
+        return ClientTimeout(f"{text}: {last or self._cluster.timeout()}")
 
     async def _find(self) -> int:
         async with self._finding:
