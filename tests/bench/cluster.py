@@ -58,7 +58,8 @@ def fresh_cluster() -> Iterator[ClusterProcesses]:
             raise
 
 
-async def _create(address: str, *topics: NewTopic) -> None:
+async def create_topics(address: str, *topics: NewTopic) -> None:
+    """Make them, or fail."""
     async with Admin(address) as admin:
         await admin.create_topics(*topics)
 
@@ -82,7 +83,7 @@ def replicated_produce() -> Iterator[Row]:
 
 def _produce(partition_count: int, batch_bytes: int) -> float:
     with fresh_cluster() as cluster:
-        trio.run(_create, cluster.addresses, NewTopic(TOPIC, partition_count))
+        trio.run(create_topics, cluster.addresses, NewTopic(TOPIC, partition_count))
         options = ["--way", "send_many", "--batch-size", batch_bytes, "--acks", "all"]
         options += ["--count", PRODUCED_COUNT]
         return run_module("clients", "produce", cluster.addresses, TOPIC, *options)["records_per_s"]
@@ -162,7 +163,7 @@ class _Probe:
 async def _fail_over(cluster: ClusterProcesses, partition_count: int) -> list[Failover]:
     """Kill the leader of partition 0 again and again."""
     address = cluster.addresses
-    await _create(address, NewTopic(TOPIC, partition_count))
+    await create_topics(address, NewTopic(TOPIC, partition_count))
     history, probe, found = History(TOPIC), _Probe(), []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(history.watch, address)
@@ -242,7 +243,7 @@ def shutdown() -> Iterator[Row]:
 
 async def _shut_down(cluster: ClusterProcesses) -> float:
     address = cluster.addresses
-    await _create(address, NewTopic(TOPIC, 1))
+    await create_topics(address, NewTopic(TOPIC, 1))
     history, probe = History(TOPIC), _Probe()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(history.watch, address)

@@ -1,12 +1,12 @@
 """Members of groups, run in a process of their own, doing one thing and printing how fast it was.
 
     python -m tests.bench.group_clients commit ADDRESS TOPIC --seconds N
-    python -m tests.bench.group_clients join ADDRESS TOPIC --count N
+    python -m tests.bench.group_clients join ADDRESS TOPIC --group NAME --count N
 
 `commit`: one member commits all its partitions again and again, each commit sent when the one
 before was answered; and, as its yardstick, one producer sends records with acks=all in the same
-manner, for as long. `join`: so many consumers of one group, connected before, all subscribe at
-once, each to have its one partition.
+manner, for as long. `join`: so many consumers of a new group, which have asked its coordinator what
+it has committed, all subscribe at once, each to have its one partition.
 """
 
 import argparse
@@ -17,10 +17,9 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from minibroker.client import Consumer, Producer
+from minibroker.client import Consumer, Producer, TopicPartition
 from minibroker.client.position import OffsetAndMetadata
 
-GROUP = "bench"
 JOINED_S_MAX = 100.0
 POLL_S = 0.1
 VALUE = bytes(100)
@@ -39,7 +38,7 @@ async def rate_of(step: Callable[[int], Awaitable[object]], duration_s: float) -
 
 async def commit(given: argparse.Namespace) -> dict[str, float]:
     """Commits a second, and acks=all records a second."""
-    options = {"group_id": GROUP, "enable_auto_commit": False}
+    options = {"group_id": given.group, "enable_auto_commit": False}
     async with Consumer(given.address, **options) as consumer:
         await consumer.subscribe(given.topic)
         while not consumer.assignment:
@@ -60,13 +59,12 @@ async def commit(given: argparse.Namespace) -> dict[str, float]:
 
 async def join(given: argparse.Namespace) -> dict[str, float]:
     """Seconds until all are members, and the group is stable: each has its part, which is one."""
-    consumers = [Consumer(given.address, group_id=GROUP) for _ in range(given.count)]
+    consumers = [Consumer(given.address, group_id=given.group) for _ in range(given.count)]
     done = trio.Event()
 
     async def belong(consumer: Consumer, *, task_status: trio.TaskStatus[None]) -> None:
         async with consumer:
-            await consumer.assign_topics(given.topic)  # the connections are made
-            consumer.assign(())
+            await consumer.committed(TopicPartition(given.topic, 0))
             task_status.started()
             await begin.wait()
             await consumer.subscribe(given.topic, on_assigned=look)
@@ -97,6 +95,7 @@ def main() -> None:
     parser.add_argument("name", choices=["commit", "join"])
     parser.add_argument("address")
     parser.add_argument("topic")
+    parser.add_argument("--group", default="bench")
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--count", type=int, default=100)
     given = parser.parse_args()

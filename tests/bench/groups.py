@@ -21,9 +21,9 @@ from tempfile import TemporaryDirectory
 
 import trio
 
-from minibroker.client import Consumer, Producer, TopicPartition
-from tests.bench.cluster import NODES, TOPIC, fresh_cluster
-from tests.bench.rounds import Row, create_topic, fresh_broker, run_module, seconds
+from minibroker.client import Consumer, NewTopic, Producer, TopicPartition
+from tests.bench.cluster import NODES, TOPIC, create_topics, fresh_cluster
+from tests.bench.rounds import Row, fresh_broker, run_module, seconds
 
 COMMITTED = (1, 50)  # partitions of one commit
 COMMITS_ROUNDS = 3
@@ -55,7 +55,7 @@ def group_commits() -> Iterator[Row]:
         with _brokers(broker_count) as address:
             for partition_count in COMMITTED:
                 topic = f"{TOPIC}-{partition_count}"
-                create_topic(address.split(",")[0], topic, partition_count)
+                trio.run(create_topics, address, NewTopic(topic, partition_count))
                 measure = partial(run_module, "group_clients", "commit", address, topic)
                 found = [measure() for _ in range(COMMITS_ROUNDS)]
                 ours = statistics.median(each["commits_per_s"] for each in found)
@@ -155,7 +155,7 @@ def group_crash() -> Iterator[Row]:
         TemporaryDirectory(prefix="minibroker-bench-") as directory,
         ExitStack() as stack,
     ):
-        create_topic(cluster.addresses.split(",")[0], TOPIC, 2)
+        trio.run(create_topics, cluster.addresses, NewTopic(TOPIC, 2))
         heirs = []
         for session_s in SESSIONS_S:
             for number in range(CRASHES):
@@ -178,10 +178,10 @@ def group_crash() -> Iterator[Row]:
 def group_join() -> Iterator[Row]:
     """Many members that come at once."""
     with fresh_cluster() as cluster:
-        create_topic(cluster.addresses.split(",")[0], TOPIC, MEMBERS)
+        trio.run(create_topics, cluster.addresses, NewTopic(TOPIC, MEMBERS))
+        arguments = ("group_clients", "join", cluster.addresses, TOPIC, "--count", MEMBERS)
         found = [
-            run_module("group_clients", "join", cluster.addresses, TOPIC, "--count", MEMBERS)
-            for _ in range(JOIN_ROUNDS)
+            run_module(*arguments, "--group", f"bench-{number}") for number in range(JOIN_ROUNDS)
         ]
     took = statistics.median(each["seconds"] for each in found)
     cpu_s = statistics.median(each["cpu_s"] for each in found)
