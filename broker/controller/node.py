@@ -49,6 +49,7 @@ from minibroker.protocol.messages.topics import CreateTopicsRequest
 
 CALL_S_MAX: Final = 10.0  # for an answer of the controller, across elections
 CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
+RESIGN_S_MAX: Final = 2.0  # that a stop waits for a store which may have given up the office
 BACKOFF_S: Final = 0.05  # while the store does not answer
 BACKOFF_S_MAX: Final = 1.0
 NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
@@ -265,9 +266,10 @@ class ControllerNode:
         compare = [Compare(entries.CONTROLLER, self._office.revision)]
         self._term.cancel()
         try:
-            await self._store.transact(compare, [Delete(entries.CONTROLLER)])
-        except StoreUnavailable as error:
-            log.warning("The office of controller could not be given up: %s", error)
+            with trio.fail_after(RESIGN_S_MAX):
+                await self._store.transact(compare, [Delete(entries.CONTROLLER)])
+        except (StoreUnavailable, trio.TooSlowError) as error:
+            log.warning("The office of controller could not be given up: %r", error)
 
     # -- requests to the controller
 
@@ -353,11 +355,8 @@ class ControllerNode:
         except StoreUnavailable:
             return True
         admissions = entries.read_state(found).admissions
-        return any(
-            not (node_id in admissions and admissions[node_id].is_leaving)
-            for node_id in self._brokers
-            if node_id != self._node_id
-        )
+        others = self._brokers.keys() - {self._node_id}
+        return any(not (one in admissions and admissions[one].is_leaving) for one in others)
 
     # -- producer ids
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from minibroker.broker.config import load
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.controller.node import RESIGN_S_MAX, ControllerNode
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
@@ -21,6 +21,7 @@ from minibroker.protocol.messages.control import AlterPartitionRequest
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 from minibroker.protocol.types import Endpoint
 from minibroker.testing.network import SimulatedNetwork
+from minibroker.testing.store import StoreLink
 from tests.unit.controller.fleet import T0, FakeBroker, Fleet, open_fleet
 
 
@@ -103,6 +104,19 @@ async def test_belief_in_the_lease_ends_before_the_lease(autojump_clock):
     await session.register(Registered(1, -1, Endpoint("h", 1), "d", 1, "p"))
     assert session.is_current(asked_at + 0.99)
     assert not session.is_current(asked_at + 1.0)
+
+
+async def test_a_store_that_does_not_answer_holds_up_no_stop(autojump_clock, caplog):
+    """A controller that leaves waits some seconds for its resignation; then its lease does it."""
+    async with open_fleet(1) as fleet:
+        link = StoreLink(fleet.store, Random(1))
+        fleet[1].store._store = link
+        await fleet.settled()
+        link.hold()
+        with trio.fail_after(RESIGN_S_MAX + 0.1):
+            await fleet[1].node._resign()
+        link.heal()
+    assert "could not be given up: TooSlowError()" in caplog.text
 
 
 async def test_a_call_without_a_controller_ends(autojump_clock):
