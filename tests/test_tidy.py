@@ -67,27 +67,24 @@ MAY_IMPORT = {
 }
 
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
-PURE = [
-    *("protocol/", "broker/config.py", "broker/log/", "broker/metadata/model.py"),
-    *("broker/metadata/cache.py", "broker/metadata/orders.py"),
-    *("broker/replication/descriptions.py", "broker/replication/roles.py"),
-    *("broker/replication/partition.py", "broker/replication/rot.py"),
-    *("broker/replication/follower.py", "broker/replication/fetch_plan.py"),
-    *("broker/controller/elections.py", "broker/controller/entries.py"),
-    *("broker/controller/isr.py", "broker/controller/liveness.py"),
-    *("broker/controller/placement.py", "broker/controller/plans.py"),
-    *("broker/controller/pushes.py", "broker/controller/requests.py"),
-    *("broker/controller/state.py", "broker/controller/topics.py"),
-    *("broker/groups/group.py", "broker/groups/member.py", "broker/groups/outbox.py"),
-    *("broker/groups/records.py", "broker/groups/roster.py", "broker/groups/states.py"),
-    *("broker/groups/offsets.py", "broker/groups/placement.py", "broker/groups/replay.py"),
-    *("broker/groups/shard.py", "broker/groups/term.py"),
-    *("client/accumulator.py", "client/assignors.py", "client/batches.py", "client/numbering.py"),
-    *("client/sticky.py", "client/hand.py", "client/health.py", "client/membership.py"),
-    *("client/metadata.py", "client/partitioner.py", "client/positions.py", "client/routes.py"),
-    *("client/chunks.py", "client/fetch_session.py", "client/position.py", "client/trail.py"),
-    "testing/lab/",
-]
+PURE_FILES = """
+    protocol/ broker/config.py broker/log/
+    broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
+    broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
+    broker/replication/rot.py broker/replication/follower.py broker/replication/fetch_plan.py
+    broker/controller/elections.py broker/controller/entries.py broker/controller/isr.py
+    broker/controller/liveness.py broker/controller/placement.py broker/controller/plans.py
+    broker/controller/pushes.py broker/controller/requests.py broker/controller/state.py
+    broker/controller/topics.py
+    broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
+    broker/groups/roster.py broker/groups/states.py broker/groups/offsets.py
+    broker/groups/placement.py broker/groups/replay.py broker/groups/shard.py broker/groups/term.py
+    client/accumulator.py client/assignors.py client/batches.py client/numbering.py client/sticky.py
+    client/hand.py client/health.py client/membership.py client/metadata.py client/partitioner.py
+    client/positions.py client/routes.py client/chunks.py client/fetch_session.py client/position.py
+    client/trail.py testing/lab/
+"""
+PURE = PURE_FILES.split()
 # The interface of a disk has one async function, whose forms live in disk.py; the lab's broker
 # has a flusher, which never runs.
 ASYNC_ALLOWED = {("broker/log/files.py", "sync"), ("testing/lab/machine.py", "sync_dir")}
