@@ -44,6 +44,7 @@ from minibroker.broker.metadata.etcd_gateway import (
     Unanswered,
 )
 from minibroker.broker.metadata.store import (
+    NO_LEASE,
     Compare,
     Delete,
     Lease,
@@ -94,11 +95,14 @@ class EtcdStore:
             return Outcome(answer.get("succeeded", False), etcd_codec.revision_of(answer))
         async with self._turn:
             try:
-                return await self._write(compare, writes)
+                outcome = await self._write(compare, writes)
             except Refused as refusal:
                 if refusal.code != NOT_FOUND:
                     raise
                 raise LeaseLost(f"a lease has ended: {refusal}") from None
+        if not outcome.succeeded:
+            await self._check_leases(writes)
+        return outcome
 
     async def watch(self, prefix: str, after: int) -> Snapshot:
         while (snapshot := await self.get(prefix)).revision <= after:
@@ -170,6 +174,13 @@ class EtcdStore:
             if is_in_doubt and not found.value.startswith(self._life):
                 raise StoreError(f"another process writes to etcd as {mark.key}")
             attempt, is_in_doubt = self._next_attempt(), False
+
+    async def _check_leases(self, writes: Sequence[Put | Delete]) -> None:
+        """Raise `LeaseLost` if one has ended: etcd asks for them only if the comparisons hold."""
+        for lease_id in {write.lease for write in writes if isinstance(write, Put)} - {NO_LEASE}:
+            answer = await self._gateway.call("lease/timetolive", {"ID": str(lease_id)})
+            if int(answer.get("TTL", 0)) < 0:
+                raise LeaseLost(f"lease {lease_id} has ended")
 
     async def _known_mark(self) -> Mark:
         if self._mark is None:

@@ -1,6 +1,6 @@
-"""A process that uses a SQLite store as it is told: a line comes in, a line goes out.
+"""A process that uses a store as it is told: a line comes in, a line goes out.
 
-    python -m tests.contract.store_process PATH
+    python -m tests.contract.store_process STORE NODE_ID
 
 `hold TTL KEY` keeps a lease from then on, and KEY with it; `lost` says whether it is lost by now.
 `lock FILE` takes the write lock of a file of the store until `unlock`.
@@ -8,20 +8,26 @@
 
 import sqlite3
 import sys
-from pathlib import Path
+from random import Random
 
 import trio
 
-from minibroker.broker.clock import boot_id, boottime_s
-from minibroker.broker.disk import in_worker
-from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
-from minibroker.broker.metadata.store import ABSENT, Compare, Lease, LeaseLost, Put
+from minibroker.broker.config import Config
+from minibroker.broker.metadata.store import (
+    ABSENT,
+    Compare,
+    Lease,
+    LeaseLost,
+    MetadataStore,
+    Put,
+)
+from minibroker.cli.stores import open_store
 
 
 class Worker:
     """What the lines ask for."""
 
-    def __init__(self, store: SqliteStore, nursery: trio.Nursery) -> None:
+    def __init__(self, store: MetadataStore, nursery: trio.Nursery) -> None:
         self._store = store
         self._nursery = nursery
         self._lease = Lease(0, 0)
@@ -87,9 +93,9 @@ class Worker:
         return "unlocked"
 
 
-async def main(path: Path) -> None:
+async def main(name: str, node_id: str) -> None:
     """Do what the lines say until there are no more."""
-    store = await SqliteStore.open(path, BootClock(boot_id(), boottime_s), in_worker)
+    store = await open_store(Config(metadata_store=name, node_id=int(node_id)), Random())
     async with trio.open_nursery() as nursery:
         worker = Worker(store, nursery)
         print("ready", flush=True)
@@ -101,4 +107,4 @@ async def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]))
+    trio.run(main, *sys.argv[1:])

@@ -1,20 +1,29 @@
-"""The SQLite store between processes of one machine, killed and stopped ones too (4.9)."""
+"""A store between processes, killed and stopped ones too: SQLite and etcd (4.9)."""
 
+import itertools
 import signal
 import subprocess
 import sys
+from random import Random
 
 import pytest
 import trio
 
 from minibroker.broker.clock import boot_id, boottime_s
+from minibroker.broker.config import Config
 from minibroker.broker.disk import in_worker
 from minibroker.broker.metadata import sqlite_file
 from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import ABSENT, Compare, Put, StoreUnavailable
+from minibroker.cli.stores import open_store
+from tests.etcd import NEEDS_ETCD, running_etcd
 
 TTL_S = 1.0
 PATIENCE_S = 30.0
+EVERY_STORE = pytest.mark.parametrize(
+    "name", ["sqlite", pytest.param("etcd", marks=NEEDS_ETCD)], indirect=True
+)
+NODE_IDS = itertools.count(1)
 
 
 @pytest.fixture
@@ -23,8 +32,18 @@ def path(tmp_path):
 
 
 @pytest.fixture
-async def store(path):
-    opened = await SqliteStore.open(path, BootClock(boot_id(), boottime_s), in_worker)
+def name(request, path):
+    """A store as `metadata.store` names it; SQLite's, if the test does not say."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        yield f"sqlite:{path}"
+        return
+    with running_etcd(path.parent) as [etcd]:
+        yield f"etcd:{etcd.url}"
+
+
+@pytest.fixture
+async def store(name):
+    opened = await open_store(Config(metadata_store=name, node_id=0), Random())
     with trio.fail_after(PATIENCE_S):
         yield opened
         await opened.close()
@@ -33,8 +52,9 @@ async def store(path):
 class Child:
     """See `store_process`; killed at the end if it still runs."""
 
-    def __init__(self, path):
-        command = [sys.executable, "-m", "tests.contract.store_process", str(path)]
+    def __init__(self, name):
+        arguments = (name, str(next(NODE_IDS)))
+        command = [sys.executable, "-m", "tests.contract.store_process", *arguments]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self.pid = self._process.pid
@@ -56,8 +76,8 @@ class Child:
 
 
 @pytest.fixture
-async def child(path, store):
-    started = Child(path)
+async def child(name, store):
+    started = Child(name)
     assert await started.answer() == "ready"
     yield started
     started.end()
@@ -70,6 +90,7 @@ async def until_gone(store, key, revision):
     return snapshot
 
 
+@EVERY_STORE
 async def test_a_lease_is_seen_by_others_and_ends_with_its_process(store, child):
     """It lives on while the process renews it, and not much longer than a killed process."""
     revision = int(await child.call(f"hold {TTL_S} key"))
@@ -81,6 +102,7 @@ async def test_a_lease_is_seen_by_others_and_ends_with_its_process(store, child)
     assert (await until_gone(store, "key", revision)).revision == revision + 1
 
 
+@EVERY_STORE
 async def test_a_stopped_holder_can_do_nothing_when_it_goes_on(store, child):
     """Others took over meanwhile: its lease is lost, and its comparison fails."""
     revision = int(await child.call(f"hold {TTL_S} key"))
@@ -133,9 +155,10 @@ async def test_who_is_stopped_in_a_write_is_named(path, store, child, suffix, mo
     await store.close()
 
 
-async def test_of_two_that_race_for_a_key_one_wins(path, store, child):
+@EVERY_STORE
+async def test_of_two_that_race_for_a_key_one_wins(name, store, child):
     """Every round has one winner, and it is the one whose value is there."""
-    other = Child(path)
+    other = Child(name)
     rounds, won = 200, {}
     assert await other.answer() == "ready"
 
@@ -158,7 +181,7 @@ async def test_of_two_that_race_for_a_key_one_wins(path, store, child):
 
 async def test_a_new_store_may_be_opened_by_several_at_once(path):
     """Brokers that start together make one store, and none of them stumbles over the other."""
-    children = [Child(path.parent / "new" / "metadata.db") for _ in range(3)]
+    children = [Child(f"sqlite:{path.parent / 'new' / 'metadata.db'}") for _ in range(3)]
     assert [await child.answer() for child in children] == ["ready"] * 3
     for child in children:
         child.end()
