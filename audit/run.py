@@ -18,14 +18,13 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import coalesce, col, count, lit
-from pyspark.sql.functions import sum as sum_of
+from pyspark.sql.functions import coalesce, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from minibroker.audit.checks import ledgers
 from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
 from minibroker.audit.checks.facts import log_facts
 from minibroker.audit.checks.groups import committed_by_groups, marks
-from minibroker.audit.checks.ledgers import ledger_counts
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Cluster, cluster_of
 from minibroker.audit.files.directories import Replica, find_brokers
@@ -39,6 +38,7 @@ from minibroker.audit.files.unread import (
     removed_since,
     unjudged_files,
 )
+from minibroker.audit.files.written import count_batches, with_positions
 from minibroker.audit.model import (
     BATCHES,
     EPOCH_STARTS,
@@ -50,15 +50,13 @@ from minibroker.audit.model import (
 )
 from minibroker.audit.progress import Listener, Stages
 from minibroker.audit.report.page import write_findings, write_report
+from minibroker.audit.report.pictures import pictures
 from minibroker.audit.source import read_table
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
     Committed,
-    EpochSpan,
-    Lane,
     LedgerCounts,
-    PartitionPicture,
     Sizes,
     Summary,
     Unjudged,
@@ -124,6 +122,7 @@ class _Run:
         self._stages = Stages(spark.sparkContext, listener)
         self._known = _Known()
         self._unread: list[Unread] = []
+        self._written = options.out.resolve() / BATCHES_FILE
         self._began_ms = time.time_ns() // 1_000_000
 
     def run(self) -> Summary:
@@ -135,7 +134,7 @@ class _Run:
         with self._stages.stage("comparing how far they go"):
             facts = log_facts(batches)
             rows = self._judge(inputs, facts)
-            sizes = _sizes(inputs, batches)
+            sizes = _sizes(inputs, self._written)
         tables = self._tables(inputs, batches, rows)
         with self._stages.stage("running the checks"):
             counts = self._check(tables)
@@ -160,7 +159,7 @@ class _Run:
         return None if export is None else cluster_of(export())
 
     def _scan(self, inputs: Inputs) -> DataFrame:
-        path = self._options.out.resolve() / BATCHES_FILE
+        path = self._written
         address = path.as_uri()  # on a cluster a bare path may be one of its own file system
         read_table(self._spark, inputs.logs).write.mode("overwrite").parquet(address)
         self._unread = find_unread(path)
@@ -235,7 +234,9 @@ class _Run:
         finally:
             pool.shutdown(cancel_futures=True)
         for name, reason in reasons.items():
-            findings, seconds = done.get(name, ((), 0.0))
+            findings, seconds = done.get(name, ([], 0.0))
+            if name in ledgers.CHECKS:
+                findings = [*with_positions(findings, self._written)]
             self._known.findings += findings
             self._known.checks.append(CheckRun(name, reason, seconds))
             if reason and self._options.checks:
@@ -259,7 +260,6 @@ class _Run:
         ledger: LedgerCounts | None,
     ) -> Summary:
         findings = in_order(self._known.findings)
-        paths = {log.replica: str(log.path) for log in inputs.logs}
         summary = Summary(
             started_at_ms=self._began_ms,
             master=self._spark.sparkContext.master or "",
@@ -277,7 +277,7 @@ class _Run:
             worst=worst_of(findings),
             unjudged=tuple(self._known.unjudged),
             notes=tuple(self._known.notes),
-            partitions=tuple(_pictures(inputs, facts, rows, paths, self._known.committed)),
+            partitions=tuple(pictures(inputs, facts, rows, self._known.committed)),
         )
         out = self._options.out
         write_findings(findings, out)
@@ -302,15 +302,14 @@ def _records(spark: SparkSession, inputs: Inputs, topics: Collection[str]) -> Da
     return read_table(spark, (log for log in inputs.logs if log.topic in topics), "records")
 
 
-def _sizes(inputs: Inputs, batches: DataFrame) -> Sizes:
-    counted = batches.where(~col("torn")).agg(count("*"), sum_of("count")).first()
-    assert counted is not None
+def _sizes(inputs: Inputs, written: Path) -> Sizes:
+    batches, records = count_batches(written)
     return Sizes(
         logs=sum(1 for _ in inputs.logs),
         files=sum(len(log.segments) for log in inputs.logs),
         bytes=_bytes_of(inputs),
-        batches=counted[0],
-        records=counted[1] or 0,
+        batches=batches,
+        records=records,
     )
 
 
@@ -352,49 +351,4 @@ def _finding(row: Mapping[str, object]) -> Finding:
 
 
 def _count(tables: Tables) -> tuple[LedgerCounts | None, tuple[Unjudged, ...]]:
-    return (None, ()) if tables.ledger is None else ledger_counts(tables)
-
-
-def _pictures(
-    inputs: Inputs,
-    facts: Mapping[Replica, LogFacts],
-    rows: Sequence[ReplicaRow],
-    paths: Mapping[Replica, str],
-    committed: Mapping[TopicPartition, tuple[Committed, ...]],
-) -> Iterator[PartitionPicture]:
-    assignments = inputs.cluster.assignments if inputs.cluster else {}
-    by_name: dict[TopicPartition, list[ReplicaRow]] = {}
-    for row in rows:
-        by_name.setdefault(_name(row), []).append(row)
-    for name, replicas in by_name.items():
-        assignment = assignments.get(name)
-        starts = [row.first_offset for row in replicas if row.first_offset is not None]
-        yield PartitionPicture(
-            topic=name.topic,
-            partition=name.partition,
-            judged_start=min(starts, default=None),
-            judged_end=replicas[0].judged_end,
-            lanes=tuple(_lane(row, facts, paths) for row in replicas),
-            leader=assignment.leader if assignment else None,
-            isr=assignment.isr if assignment else None,
-            committed=committed.get(name, ()),
-        )
-
-
-def _lane(row: ReplicaRow, facts: Mapping[Replica, LogFacts], paths: Mapping[Replica, str]) -> Lane:
-    replica = Replica(row.broker, row.topic, row.partition)
-    spans = []
-    start = row.first_offset or 0
-    for epoch, end, _ in facts[replica].epoch_ends if replica in facts else ():
-        spans.append(EpochSpan(epoch, start, end))
-        start = end
-    return Lane(
-        broker=row.broker,
-        path=paths.get(replica, ""),
-        is_leader=row.is_leader,
-        in_isr=row.in_isr,
-        log_start=row.log_start if row.log_start is not None else row.first_offset,
-        log_end=row.log_end,
-        high_watermark=row.high_watermark,
-        epochs=tuple(spans),
-    )
+    return (None, ()) if tables.ledger is None else ledgers.ledger_counts(tables)

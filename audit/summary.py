@@ -7,9 +7,8 @@ whoever reads only the file; reading it back works them out again.
 The rules of the verdict, in this order: an audit that could not be finished has *failed* (3);
 findings as severe as `fail_on` are *findings* (1); what had to be judged and could not be makes it
 *could not check* (2), never clean; all else is *clean* (0), and says how many lesser findings
-there are. It claims no more than the checks that were run can know; records that the count of the
-ledgers misses, and that no check named, hold it back. Offsets count records, times are seconds
-unless a name ends in `_ms`.
+there are. It claims no more than the checks that were run can know; records that the ledgers count
+and that no check named hold it back. Times are seconds unless a name ends in `_ms`.
 """
 
 import json
@@ -109,10 +108,7 @@ class Unjudged:
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """A check that was asked for; `not_run` says why it was not run, and is empty if it was.
-
-    Several run at once, so that their times come to more than the stage in which they ran.
-    """
+    """A check that was asked for; `not_run` is why it was not run. Several run at once."""
 
     name: str
     not_run: str = ""
