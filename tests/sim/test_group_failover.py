@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -40,7 +41,7 @@ class Client:
         self._network = world.network.host("client")
         self._cluster = cluster
 
-    async def call(self, endpoint: Endpoint, api_key: ApiKey, message: object) -> object:
+    async def call(self, endpoint: Endpoint, api_key: ApiKey, message: object) -> Any:
         async with open_channel(self._network, endpoint, OPTIONS) as channel:
             return await channel.call(api_key, message)
 
@@ -66,12 +67,12 @@ class Client:
             found = await self.coordinator()
             endpoint = Endpoint(found.host, found.port)
             try:
-                answer: object = await self.call(endpoint, api_key, message)
+                answer = await self.call(endpoint, api_key, message)
             except OSError:
                 await trio.sleep(0.05)
                 continue
             error = getattr(answer, "error", ErrorCode.NONE)
-            told = [(item.error, getattr(item, "offset", 0)) for item in answer.partitions]  # type: ignore[attr-defined]
+            told = [(item.error, getattr(item, "offset", 0)) for item in answer.partitions]
             if not error and not any(code for code, _ in told):
                 return told
             await trio.sleep(0.05)
