@@ -1,8 +1,9 @@
 """A real etcd for tests: an `etcd` on PATH, or the one that the extra `[test]` brings in a wheel.
 
 The newer of them is taken. It needs no rights, writes only below the directory that it is given,
-and forces nothing to the disk: what a killed process has written, the system has. Tests that want
-one are marked `NEEDS_ETCD`: where there is none they say so, and with CI set they fail.
+and forces nothing to the disk unless it is told to: what a killed process has written, the system
+has. Tests that want one are marked `NEEDS_ETCD`: where there is none they say so, and with CI set
+they fail.
 """
 
 import http.client
@@ -127,12 +128,13 @@ class EtcdMember:
 
 @contextmanager
 def running_etcd(
-    directory: Path, *options: str, count: int = 1, scheme: str = "http"
+    directory: Path, *options: str, count: int = 1, scheme: str = "http", is_durable: bool = False
 ) -> Iterator[list[EtcdMember]]:
     """Members of one cluster that answer; they are gone when the block ends."""
     ports = range(base := free_base_port(2 * count), base + 2 * count, 2)
     cluster = ",".join(f"m{port}=http://{HOST}:{port + 1}" for port in ports)
-    options = (*options, "--unsafe-no-fsync")
+    if not is_durable:
+        options = (*options, "--unsafe-no-fsync")
     if count == 1:  # who is alone need not wait for others to stand for election
         options = (*options, "--heartbeat-interval=10", "--election-timeout=100")
     members: list[EtcdMember] = []

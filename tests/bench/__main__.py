@@ -15,7 +15,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import audit, cluster, footprint, groups, replication, throughput
+from tests.bench import audit, cluster, footprint, groups, replication, stores, throughput
 from tests.bench.rounds import Row
 
 MEASURES = {
@@ -26,6 +26,7 @@ MEASURES = {
         *replication.MEASURES,
         *cluster.MEASURES,
         *groups.MEASURES,
+        *stores.MEASURES,
         *audit.MEASURES,
     )
 }
