@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -143,6 +144,61 @@ def test_iterating_gets_what_is_sent_meanwhile(address: str) -> None:
         producer.send("blocking-live", b"last")
     reader.join(20)
     assert got == [b"one"] * 20 + [b"last"]
+
+
+def test_members_of_a_group_and_their_callbacks(address: str) -> None:
+    """Subscribing, committing and closing; a callback may call the consumer, in a thread."""
+    name = TopicPartition("blocking-group", 0)
+    told: list[tuple[str, object]] = []
+    with Producer(address) as producer:
+        for number in range(10):
+            producer.send(name.topic, b"%d" % number)
+
+    def assigned(partitions: list[TopicPartition]) -> None:
+        told.append(("assigned", partitions))
+        consumer.seek(name, 4)
+
+    def revoked(partitions: list[TopicPartition]) -> None:
+        told.append(("revoked", consumer.position(name)))
+        consumer.commit()
+
+    options: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False}
+    with Consumer(address, **options) as consumer:
+        consumer.subscribe(name.topic, on_assigned=assigned, on_revoked=revoked)
+        assert consumer.subscription == [name.topic]
+        assert [record.offset for record in consumer.poll(10)] == [4, 5, 6, 7, 8, 9]
+        assert consumer.lag() == {name: 0}
+        assert consumer.health().state == "stable"
+        consumer.commit({name: 6})
+        committed = consumer.committed()[name]
+        assert committed is not None
+        assert committed.offset == 6
+    assert told == [("assigned", [name]), ("revoked", 10)]
+    with Consumer(address, **options) as consumer:
+        consumer.subscribe(name.topic, on_assigned=lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            consumer.poll(10)
+        consumer.unsubscribe()
+        assert consumer.assignment == []
+        consumer.assign([name])
+        assert consumer.committed(name)[name] == (10, "", 0)
+        consumer.close(timeout_s=5)
+
+
+def test_an_interrupted_consumer_leaves_its_group(address: str) -> None:
+    """Ctrl-C: what was done is committed, and the next member does not wait for a session's end."""
+    with Producer(address) as producer:
+        for number in range(10):
+            producer.send("blocking-interrupt", b"%d" % number)
+    options: dict[str, Any] = {"group_id": "h", "auto_offset_reset": "earliest"}
+    with suppress(KeyboardInterrupt), Consumer(address, **options) as consumer:
+        consumer.subscribe("blocking-interrupt")
+        for record in consumer:
+            if record.offset == 3:
+                raise KeyboardInterrupt
+    with Consumer(address, **options) as consumer:
+        consumer.subscribe("blocking-interrupt")
+        assert [record.offset for record in consumer.poll(10)] == list(range(3, 10))
 
 
 def test_a_name_that_is_no_host_is_an_error_not_a_crash() -> None:

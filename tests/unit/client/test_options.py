@@ -35,6 +35,22 @@ def test_defaults_are_those_of_the_table() -> None:
     assert consumer.max_poll_records == 500
     assert consumer.check_crcs
     assert consumer.metadata_max_age_ms == 300_000
+    assert (consumer.group_id, consumer.group_instance_id) == ("", "")
+    assert (consumer.enable_auto_commit, consumer.auto_commit_interval_ms) == (True, 5_000)
+    assert (consumer.session_timeout_ms, consumer.heartbeat_interval_ms) == (45_000, 3_000)
+    assert consumer.max_poll_interval_ms == 300_000
+    assert consumer.partition_assignment_strategy == ("cooperative-sticky",)
+
+
+def test_strategies_are_a_list_of_known_names() -> None:
+    """As text with commas or as a sequence, in order of preference; none twice, none unknown."""
+    name = "partition.assignment.strategy"
+    for given in ("range, roundrobin", ["range", "roundrobin"]):
+        options = read_options(ConsumerOptions, {"bootstrap.servers": SERVERS, name: given}, {})
+        assert options.partition_assignment_strategy == ("range", "roundrobin")
+    for given in ("", "sticky", "range,range", [], 7):
+        with pytest.raises(ConfigError, match=r"range, roundrobin, cooperative-sticky, several"):
+            read_options(ConsumerOptions, {"bootstrap.servers": SERVERS, name: given}, {})
 
 
 def test_dotted_text_and_keywords_mean_the_same() -> None:
