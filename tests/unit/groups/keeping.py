@@ -43,6 +43,7 @@ OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 API_OF = {api.request: key for key, api in APIS.items()}
 READS_T = (GroupProtocol("range", encode_subscription(Subscription(("t",)))),)
 SESSION_MS = 10_000
+TWO = (1, 2)  # replicas
 HOUR_S = 3600.0
 
 
@@ -136,3 +137,20 @@ async def keeping(keeper: Keeper) -> AsyncIterator[Keeper]:
         is_done = True
         nursery.cancel_scope.cancel()
     assert is_done, "something waits in vain"
+
+
+def error_of(keeper: Node, group_id: str = "g") -> int:
+    """What a fetch of a group's offsets is answered as a whole."""
+    answer = Keeper.ask(keeper, OffsetFetchRequest(group_id))  # type: ignore[arg-type]
+    error: int = answer.error
+    return error
+
+
+async def turn() -> None:
+    """Let everybody do what can be done now."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def commit_of(*partitions: PartitionCommit, group_id: str = "g", **more: object) -> object:
+    """A commit of these offsets."""
+    return OffsetCommitRequest(group_id, partitions=partitions, **more)  # type: ignore[arg-type]

@@ -1,19 +1,15 @@
 """The coordinator of one broker: terms, loading, what it writes by itself, and what it lets go."""
 
-import logging
-
 import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.groups import replay
 from minibroker.broker.groups.records import GroupKey, OffsetKey, encode_key
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
-    OffsetFetchRequest,
     PartitionCommit,
 )
 from minibroker.protocol.messages.groups import (
@@ -31,22 +27,16 @@ from minibroker.protocol.types import TopicPartition
 from tests.unit.groups.keeping import (
     READS_T,
     SESSION_MS,
+    TWO,
     Keeper,
+    error_of,
     keeping,
     state_of_offsets,
+    turn,
 )
-from tests.unit.node import ROOT, Node, state_of
+from tests.unit.node import Node, state_of
 
-TWO = (1, 2)
-LOG = ROOT / f"{OFFSETS_TOPIC}-0" / f"{0:020}.log"
 COMMITTED = encode_key(OffsetKey("g", "t", 0))
-
-
-def error_of(keeper: Node, group_id: str = "g") -> int:
-    """What a fetch of a group's offsets is answered as a whole."""
-    answer = Keeper.ask(keeper, OffsetFetchRequest(group_id))  # type: ignore[arg-type]
-    error: int = answer.error
-    return error
 
 
 def state_in(keeper: Keeper, group_id: str = "g") -> str:
@@ -54,11 +44,6 @@ def state_in(keeper: Keeper, group_id: str = "g") -> str:
     answer = keeper.ask(DescribeGroupsRequest((group_id,)))
     state: str = answer.groups[0].state
     return state
-
-
-async def turn() -> None:
-    """Let everybody do what can be done now."""
-    await trio.testing.wait_all_tasks_blocked()
 
 
 # -- where a group is kept
@@ -254,62 +239,6 @@ async def test_a_commit_that_was_cut_is_not_waited_for(
         await keeper.commit(8, "other")
         never = keeper.fetch(require_stable=True)
         assert (never.error, never.offset) == (ErrorCode.NONE, -1)
-
-
-# -- replay
-
-
-async def test_what_cannot_be_read_is_skipped_and_told_once(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A record of a newer version, or garbage, costs one line and nothing of the others."""
-    keeper = Keeper()
-    records = [(0, b"\0\x09what", b"?", ()), (0, None, b"no key", ())]
-    keeper.offsets.append_as_leader(memoryview(encode_batch(records)), -1, 0.0, 1_000)
-    caplog.set_level(logging.WARNING)
-    async with keeping(keeper):
-        assert await keeper.commit(4) == ErrorCode.NONE
-        assert keeper.fetch().offset == 4
-    assert len([line for line in caplog.messages if "is skipped" in line]) == 2
-
-
-async def test_damaged_bytes_are_not_passed_over(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where a checksum is wrong nobody knows what was committed there: nothing is told, rather than
-    an offset that went back, and the operator hears of it once."""
-    keeper = Keeper()
-    async with keeping(keeper):
-        for offset in range(3):
-            await keeper.commit(offset)
-        keeper.files.flip(LOG, keeper.offsets.log.size // 2)
-        keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
-        await turn()
-        keeper.groups._shards.clear()  # as a broker that has just started
-        keeper.apply(state_of_offsets(epochs=(2, 2)))
-        await trio.sleep(5)
-        assert error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert len([line for line in caplog.messages if "cannot be replayed" in line]) == 1
-
-
-async def test_a_long_log_does_not_hold_the_loop_up(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    """A replay lets others run after each chunk, which is a few hundred records at most."""
-    keeper = Keeper()
-    for number in range(100):
-        batch = encode_batch([(0, encode_key(OffsetKey("g", "t", number)), None, ())] * 50)
-        keeper.offsets.append_as_leader(memoryview(batch), -1, 0.0, 1_000)
-    chunk = replay.read_chunk(keeper.offsets.log, 0, 2**31)
-    assert 0 < len(chunk.records) < 1000
-    turns = 0
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.groups.run)
-        while error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-        nursery.cancel_scope.cancel()
-    assert turns >= 5000 / len(chunk.records)
 
 
 # -- what it does by itself

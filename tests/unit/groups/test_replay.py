@@ -1,0 +1,69 @@
+"""Reading the offsets topic back: what cannot be read, and how long it takes."""
+
+import logging
+
+import pytest
+import trio
+import trio.testing
+
+from minibroker.broker.groups import replay
+from minibroker.broker.groups.records import OffsetKey, encode_key
+from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.records.record import encode_batch
+from tests.unit.groups.keeping import TWO, Keeper, error_of, keeping, state_of_offsets, turn
+from tests.unit.node import ROOT
+
+LOG = ROOT / f"{OFFSETS_TOPIC}-0" / f"{0:020}.log"
+
+
+async def test_what_cannot_be_read_is_skipped_and_told_once(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record of a newer version, or garbage, costs one line and nothing of the others."""
+    keeper = Keeper()
+    records = [(0, b"\0\x09what", b"?", ()), (0, None, b"no key", ())]
+    keeper.offsets.append_as_leader(memoryview(encode_batch(records)), -1, 0.0, 1_000)
+    caplog.set_level(logging.WARNING)
+    async with keeping(keeper):
+        assert await keeper.commit(4) == ErrorCode.NONE
+        assert keeper.fetch().offset == 4
+    assert len([line for line in caplog.messages if "is skipped" in line]) == 2
+
+
+async def test_damaged_bytes_are_not_passed_over(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a checksum is wrong nobody knows what was committed there: nothing is told, rather than
+    an offset that went back, and the operator hears of it once."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        for offset in range(3):
+            await keeper.commit(offset)
+        keeper.files.flip(LOG, keeper.offsets.log.size // 2)
+        keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+        await turn()
+        keeper.groups._shards.clear()  # as a broker that has just started
+        keeper.apply(state_of_offsets(epochs=(2, 2)))
+        await trio.sleep(5)
+        assert error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert len([line for line in caplog.messages if "cannot be replayed" in line]) == 1
+
+
+async def test_a_long_log_does_not_hold_the_loop_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A replay lets others run after each chunk, which is a few hundred records at most."""
+    keeper = Keeper()
+    for number in range(100):
+        batch = encode_batch([(0, encode_key(OffsetKey("g", "t", number)), None, ())] * 50)
+        keeper.offsets.append_as_leader(memoryview(batch), -1, 0.0, 1_000)
+    chunk = replay.read_chunk(keeper.offsets.log, 0, 2**31)
+    assert 0 < len(chunk.records) < 1000
+    turns = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.groups.run)
+        while error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert turns >= 5000 / len(chunk.records)
