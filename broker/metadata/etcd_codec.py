@@ -5,7 +5,8 @@ answer. Our revision is etcd's less one, whose first is 1: so that 0 is before t
 here, as in every store. For a key, etcd's 0 and ours are both "absent".
 
 etcd takes 128 operations in a transaction, unless it is told otherwise; but one of them may be a
-transaction. So many writes are cut into groups, and stay one transaction of one revision.
+transaction. So many writes are cut into groups, and these again, and stay one transaction of one
+revision. How many bytes that may be is for etcd's `--max-request-bytes` to say.
 """
 
 from base64 import b64decode, b64encode
@@ -16,7 +17,7 @@ from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Compare, Delete, 
 
 Json = dict[str, Any]
 
-GROUP: Final = 64  # operations: 64 groups of 64 keep within 128 at each depth, and so in sum
+GROUP: Final = 32  # operations; three depths keep within 128 together, as etcd counts them
 REFUSED: Final = b" refused"
 
 
@@ -62,7 +63,7 @@ def transaction_body(
     """
     unchanged = _comparison(mark.key, mark.revision)
     operations = [_operation(write) for write in writes]
-    if len(operations) > GROUP:
+    while len(operations) > GROUP:
         groups = [operations[n : n + GROUP] for n in range(0, len(operations), GROUP)]
         operations = [{"request_txn": {"success": group}} for group in groups]
     refusal: Json = {"compare": [unchanged], "success": [_put(mark.key, attempt + REFUSED)]}

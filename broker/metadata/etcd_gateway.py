@@ -26,9 +26,8 @@ import trio
 from minibroker.broker.metadata.store import StoreError, StoreUnavailable
 
 CONNECT_S_MAX: Final = 0.5
-ANSWER_S_MAX: Final = 1.0  # between two pieces of an answer, the first included
-TIMEOUT: Final = httpx.Timeout(ANSWER_S_MAX, connect=CONNECT_S_MAX, pool=None)
-UNENDING: Final = httpx.Timeout(None, connect=CONNECT_S_MAX)
+ANSWER_S_MAX: Final = 1.0  # between two pieces of an answer, the first included; and
+BYTES_A_SECOND: Final = 200_000  # of a large request: the gateway reads JSON slowly
 HEADERS: Final = {"Grpc-Metadata-Hasleader": "true"}
 
 # gRPC's codes. These say that nothing was done, and another try may go through,
@@ -43,7 +42,10 @@ OUT_OF_RANGE: Final = 11
 UNAUTHENTICATED: Final = 16
 FINAL: Final = {INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, OUT_OF_RANGE, UNAUTHENTICATED}
 OLD_TOKEN: Final = "revision of auth store is old"  # roles have changed since it was given
-NO_USER: Final = "user name is empty"
+HINTS: Final = {
+    "user name is empty": "set metadata.store.user and metadata.store.password.file",
+    "request is too large": "its members need a larger --max-request-bytes",
+}
 BEGINNING: Final = {"header", "created", "watch_id"}  # what the first message of a watch has
 
 Json = dict[str, Any]
@@ -85,7 +87,7 @@ class Gateway:
         self._token = ""
         self._token_turn = trio.Lock()
         self._cluster_id = ""
-        self._http = httpx.AsyncClient(verify=_tls(access), timeout=TIMEOUT, trust_env=False)
+        self._http = httpx.AsyncClient(verify=_tls(access), trust_env=False)
 
     async def call(self, path: str, body: Json, *, may_repeat: bool = True) -> Json:
         """The answer of the first endpoint that gives one.
@@ -132,7 +134,7 @@ class Gateway:
         with trio.move_on_after(wait_s) as scope, _transport_errors(endpoint):
             headers = await self._headers(endpoint)
             request = self._request(endpoint, path, body, headers)
-            request.extensions["timeout"] = UNENDING.as_dict()
+            request.extensions["timeout"]["read"] = None
             async with aclosing(await self._http.send(request, stream=True)) as response:
                 async for line in response.aiter_lines():
                     if told is None and _is_news(line):
@@ -166,8 +168,14 @@ class Gateway:
         self, endpoint: str, path: str, body: Json, headers: Mapping[str, str]
     ) -> httpx.Request:
         content = json.dumps(body).encode()
-        url = f"{endpoint}/v3/{path}"
-        request = self._http.build_request("POST", url, content=content, headers=headers)
+        answer_s_max = ANSWER_S_MAX + len(content) / BYTES_A_SECOND
+        request = self._http.build_request(
+            "POST",
+            f"{endpoint}/v3/{path}",
+            content=content,
+            headers=headers,
+            timeout=httpx.Timeout(answer_s_max, connect=CONNECT_S_MAX, pool=None),
+        )
         request.stream = _Content(content)
         return request
 
@@ -218,11 +226,13 @@ def _transport_errors(endpoint: str) -> Iterator[None]:
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise StoreUnavailable(f"etcd at {endpoint} cannot be reached: {_text(error)}") from error
     except httpx.HTTPError as error:
-        raise Unanswered(f"etcd at {endpoint} does not answer: {_text(error)}") from error
+        raise Unanswered(f"etcd at {endpoint} gives no answer: {_text(error)}") from error
 
 
 def _text(error: BaseException) -> str:
     """The first words that it, or what has caused it, has to say."""
+    if isinstance(error, httpx.TimeoutException):
+        return "it takes too long"
     told: BaseException | None = error
     while told is not None and not str(told):
         told = told.__cause__ or told.__context__
@@ -250,8 +260,8 @@ def _result(endpoint: str, status: int, content: bytes) -> Json:
     code = told.get("code", told.get("grpc_code"))
     text = f"etcd at {endpoint} says {told.get('message', error)!r}"
     if code in FINAL:
-        hint = "; set metadata.store.user and metadata.store.password.file"
-        raise Refused(text + hint if NO_USER in text else text, code)
+        hints = [hint for words, hint in HINTS.items() if words in text]
+        raise Refused("; ".join([text, *hints]), code)
     if code in PASSING:
         raise StoreUnavailable(text)
     raise Unanswered(text)

@@ -67,8 +67,7 @@ async def other(etcd):
 @pytest.fixture
 def fast(monkeypatch):
     """Give up on an answer sooner than a broker would."""
-    timeout = httpx.Timeout(0.3, pool=None)
-    monkeypatch.setattr(etcd_gateway, "TIMEOUT", timeout)
+    monkeypatch.setattr(etcd_gateway, "ANSWER_S_MAX", 0.3)
 
 
 class Running:
@@ -218,7 +217,7 @@ async def test_an_etcd_that_is_away_is_unavailable_and_comes_back(etcd):
     await store.close()
 
 
-async def test_an_etcd_that_does_not_answer_is_unavailable(store, proxy):
+async def test_an_etcd_that_does_not_answer_is_unavailable(fast, store, proxy):
     """A way on which everything is lost is noticed by time."""
     await store.transact([], [Put("key", b"1")])
     proxy.hold(requests=True, answers=True)
@@ -231,7 +230,7 @@ async def test_an_etcd_that_does_not_answer_is_unavailable(store, proxy):
 
 async def test_a_slow_etcd_is_only_slow(store, other, proxy, nursery):
     """Delays below the patience for an answer change nothing but the time."""
-    proxy.delay_s = 0.1
+    proxy.delay_s = 0.05
     lease = await store.grant(30)
     assert (await store.transact([], [Put("key", b"1", lease.id)])).revision == 1
     await store.renew(lease.id)
