@@ -2,17 +2,25 @@
 
 A checker that was never seen to fail proves nothing. So each rule that keeps a promise is broken
 here once, by a subclass that replaces that one rule, and the broker's code knows nothing of it.
-They are the mistakes that brokers like this one have made.
+They are the mistakes that brokers like this one have made. What groups rest on is not made through
+the replicas, and is broken by `planted` instead.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
+from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.shard import Shard
+from minibroker.broker.groups.term import Term
 from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
+from minibroker.client.hand import Hand
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionState
+from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
 from minibroker.testing.lab.strategies import HighWatermarkReplicas
 
 FOR_EVER_MS: Final = 1 << 62
@@ -142,3 +150,53 @@ PLANTED: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
         "ignore-partition-epoch": DeafReplicas,
     }
 )
+
+
+# -- of groups: one rule is taken out of a class, for the length of a block
+
+
+class Rule(NamedTuple):
+    """What stands in the place of a method or a property of a class."""
+
+    owner: type
+    name: str
+    broken: object
+
+
+def _outcome_of_append(shard: Shard, _end: int, term: Term) -> ErrorCode:
+    """Written is committed (GRP-02)."""
+    return ErrorCode.NONE if shard.term is term else ErrorCode.NOT_COORDINATOR
+
+
+def _knows_its_high_watermark(shard: Shard) -> bool:
+    """A new leader's high watermark may be below what its predecessor has told (GRP-01)."""
+    leader = shard.leader
+    return leader is not None and shard.replayed_end >= leader.high_watermark
+
+
+def _whoever_commits(_group: Group, _request: OffsetCommitRequest, _now: float) -> ErrorCode:
+    """A member that was put out may commit on (GRP-05)."""
+    return ErrorCode.NONE
+
+
+PLANTED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "answer-uncommitted-commits": Rule(Shard, "outcome", _outcome_of_append),
+        "serve-below-epoch-start": Rule(Shard, "may_serve", property(_knows_its_high_watermark)),
+        "accept-old-generations": Rule(Group, "check_commit", _whoever_commits),
+        # What the application has in its hands (K6, CCO-06).
+        "commit-what-is-in-hand": Rule(Hand, "unsaved", Hand.standing),
+    }
+)
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Break a rule of groups for the length of a block."""
+    owner, attribute, broken = PLANTED_RULES[name]
+    usual = owner.__dict__[attribute]
+    setattr(owner, attribute, broken)
+    try:
+        yield
+    finally:
+        setattr(owner, attribute, usual)

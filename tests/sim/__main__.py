@@ -13,13 +13,15 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 
 import trio
 
+from minibroker.broker.replication.replicas import Replicas
 from minibroker.testing.cluster import simulate
 from minibroker.testing.pause import PROCESS
-from minibroker.testing.planted import PLANTED
+from minibroker.testing.planted import PLANTED, PLANTED_RULES, planted
 from tests.sim import chaos
 from tests.sim.cluster import Story
 from tests.sim.group_story import GroupStory
@@ -50,6 +52,17 @@ class Totals:
         self.generations = 0
         self.repeated = 0
         self.late = 0
+
+    def run(
+        self, story: str, seed: int, replicas: Mapping[str, type[Replicas]], is_traced: bool
+    ) -> None:
+        """One seed of a story."""
+        if story == "broker":
+            self.run_broker(seed)
+        elif story == "groups":
+            self.run_groups(GroupStory(seed, **replicas), is_traced)
+        else:
+            self.run_cluster(Story(seed, **replicas), is_traced)
 
     def run_broker(self, seed: int) -> None:
         """One broker alone."""
@@ -113,14 +126,14 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST, or one seed")
     parser.add_argument("--story", default="cluster", choices=("cluster", "broker", "groups"))
     parser.add_argument("--groups", action="store_const", dest="story", const="groups")
-    parser.add_argument("--planted", choices=sorted(PLANTED), help="a bug to be found")
+    parser.add_argument("--planted", choices=[*PLANTED, *PLANTED_RULES], help="a bug to find")
     parser.add_argument("--trace", action="store_true", help="tell what happened when")
     parser.add_argument("--log", help="show the brokers' logs from this level on")
     given = parser.parse_args()
     first, _, last = given.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     set_logging(given.log)
-    replicas = {} if given.planted is None else {"replicas_type": PLANTED[given.planted]}
+    replicas = {"replicas_type": PLANTED[given.planted]} if given.planted in PLANTED else {}
     again = "".join(
         f" --{name} {getattr(given, name)}"
         for name in ("story", "planted")
@@ -129,12 +142,8 @@ def main() -> int:
     totals, start = Totals(), time.process_time()
     for seed in seeds:
         try:
-            if given.story == "broker":
-                totals.run_broker(seed)
-            elif given.story == "groups":
-                totals.run_groups(GroupStory(seed, **replicas), given.trace)
-            else:
-                totals.run_cluster(Story(seed, **replicas), given.trace)
+            with planted(given.planted) if given.planted in PLANTED_RULES else nullcontext():
+                totals.run(given.story, seed, replicas, given.trace)
         except Exception as error:
             totals.failed += 1
             text = "; ".join(f"{type(each).__name__}: {each}" for each in causes(error))

@@ -89,10 +89,11 @@ class Fates(NamedTuple):
     max_poll_interval_ms: int
     life_s: float
     record_s: float
+    poll_records: tuple[int, ...]
     static_slots: int
 
 
-def draw_fates(rng: Random, *, is_calm: bool) -> Fates:
+def draw_fates(rng: Random, *, is_calm: bool, must_keep_up: bool) -> Fates:
     """For all members of a seed: they must agree on an assignor."""
     return Fates(
         is_calm,
@@ -102,6 +103,7 @@ def draw_fates(rng: Random, *, is_calm: bool) -> Fates:
         max_poll_interval_ms=90_000 if is_calm else rng.choice((3_000, 10_000)),
         life_s=rng.choice((1.5, 3.0, 6.0)),
         record_s=rng.choice((0.0, 0.001, 0.01)),
+        poll_records=(500,) if must_keep_up else (1, 10, 500),
         static_slots=rng.choice((0, 0, 1, 5)),
     )
 
@@ -197,7 +199,7 @@ class Life:
             session_timeout_ms=fates.session_timeout_ms,
             heartbeat_interval_ms=300,
             max_poll_interval_ms=fates.max_poll_interval_ms,
-            max_poll_records=self._rng.choice((1, 10, 500)),
+            max_poll_records=self._rng.choice(fates.poll_records),
             enable_auto_commit=fates.is_auto_commit,
             auto_commit_interval_ms=self._rng.choice((100, 1_000)),
             partition_assignment_strategy=fates.assignor,

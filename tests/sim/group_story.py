@@ -10,7 +10,7 @@ Three kinds of seeds, one after the other:
 
 * calm: only brokers suffer. Then no member loses its generation, and every record is shown to the
   group exactly once.
-* wild: members suffer too. What is shown twice has its excuse.
+* wild: members suffer too, and topics come and go. What is shown twice has its excuse.
 * steady: no broker suffers, members only join and leave, and there is always something to read.
   Then who keeps a partition never waits for its records.
 """
@@ -42,7 +42,7 @@ from tests.sim.group_checkers import judge_log
 from tests.sim.group_loners import commit_alone, open_loner
 from tests.sim.group_members import GROUP, LONERS, Stage, draw_fates, play, trickle
 from tests.sim.sights import Watcher
-from tests.sim.workload import REPLICAS, TOPIC, Clients, insist, produce
+from tests.sim.workload import REPLICAS, TOPIC, Clients, churn, insist, produce
 
 CHAOS_S = 8.0
 REST_S_MAX = 120.0
@@ -75,6 +75,7 @@ class GroupChaos(Chaos):
         self._faults |= {
             "kill the coordinator": (6, self._kill_coordinator),
             "hold the coordinator": (3, self._hold_coordinator),
+            "part the coordinator's heirs": (3, self._part_heirs),
         }
 
     def _coordinator(self) -> SimulatedBroker | None:
@@ -87,6 +88,21 @@ class GroupChaos(Chaos):
 
     async def _kill_coordinator(self) -> None:
         await self._kill_one(self._coordinator())
+
+    async def _part_heirs(self) -> None:
+        """The next one leads at once, and is not confirmed for a while."""
+        broker = self._coordinator()
+        heirs = [each.name for each in self._cluster.brokers if each is not broker]
+        if broker is None or self.targets.is_taken(frozenset(heirs)):
+            return
+        async with self.targets.take(frozenset(heirs), f"part {heirs}"):
+            for pair in (heirs, heirs[::-1]):
+                self._world.network.hold(*pair)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._kill_one, broker)
+                await self._wait()
+                for pair in (heirs, heirs[::-1]):
+                    self._world.network.release(*pair)
 
     async def _hold_coordinator(self) -> None:
         """It goes on as if it led, and does not hear that it does not."""
@@ -121,7 +137,11 @@ class GroupStory:
         async with open_cluster(world, settings, 3, self.replicas_type) as cluster:
             self.watcher = watcher = Watcher(world, cluster)
             clients = Clients(world, cluster.address, rng.randint(2, 6))
-            fates = draw_fates(world.rng("fates"), is_calm=self.kind != "wild")
+            fates = draw_fates(
+                world.rng("fates"),
+                is_calm=self.kind != "wild",
+                must_keep_up=self.kind == "steady",
+            )
             self.stage = stage = Stage(world, cluster.address, clients.partitions, fates)
             chaos = GroupChaos(world, cluster, watcher, settings["flush"] == "always")
             async with trio.open_nursery() as watching:
@@ -162,6 +182,8 @@ class GroupStory:
                     await trio.sleep(CHAOS_S)
                 else:
                     writers.start_soon(produce, clients, 0)
+                    if self.kind == "wild":
+                        writers.start_soon(churn, clients, 0)
                     with within("the faults do not end", CHAOS_S + REST_S_MAX):
                         await chaos.run(CHAOS_S)
                 watcher.note("healed")
@@ -199,7 +221,7 @@ class GroupStory:
         with within(watcher.unsettled, REST_S_MAX):
             await watch_until(watcher, lambda: not watcher.unsettled())
         clients.ledger.judge(
-            {name: each for name, each in watcher.stored().items() if name.topic == TOPIC}
+            {name: each for name, each in watcher.stored().items() if name.topic != OFFSETS_TOPIC}
         )
         holdings = stage.group.holdings
         holdings.judge_end(log_ends(watcher), stage.group.commits.floors)

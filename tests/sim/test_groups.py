@@ -1,0 +1,74 @@
+"""Fixed seeds of simulated consumer groups, and bugs planted to see that the checkers find them."""
+
+import pytest
+
+from minibroker.testing.cluster import simulate
+from minibroker.testing.planted import PLANTED_RULES, planted
+from tests.sim.cluster import FLUSHES
+from tests.sim.group_story import KINDS, GroupStory
+
+SEEDS = range(9)
+PART = 20
+SOAK = range(1000, 1400, PART)
+SEARCHED = 60
+REPEAT = "python -m tests.sim --groups --seeds"
+
+# A seed that finds each planted bug.
+FOUND_BY = {
+    "answer-uncommitted-commits": 0,
+    "serve-below-epoch-start": 0,
+    "accept-old-generations": 4,
+    "commit-what-is-in-hand": 3,
+}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_group_keeps_its_promises(seed):
+    """Whatever the faults of a seed: one owner, offsets that only rise, all read, nothing twice
+    without an excuse, stable in the end, and closed in time."""
+    told = simulate(GroupStory(seed).run, seed)
+    assert told.delivered > 100, f"repeat: {REPEAT} {seed}"
+    assert told.generations > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", SOAK)
+def test_many_seeds(first):
+    """Some hundreds more, in parts."""
+    failed = [seed for seed in range(first, first + PART) if finds(seed)]
+    assert not failed, [f"{REPEAT} {seed}" for seed in failed]
+
+
+@pytest.mark.parametrize(("name", "seed"), FOUND_BY.items())
+def test_a_planted_bug_is_found(name, seed):
+    """The checkers see what each broken rule leads to."""
+    with planted(name):
+        assert finds(seed), f"{REPEAT} {seed} --planted {name}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", PLANTED_RULES)
+def test_a_planted_bug_is_found_by_searching(name):
+    """Nobody has to know the seed."""
+    with planted(name):
+        assert any(finds(seed) for seed in range(2000, 2000 + SEARCHED))
+
+
+def test_every_planted_bug_has_its_seed():
+    """None is forgotten."""
+    assert set(FOUND_BY) == set(PLANTED_RULES)
+
+
+def test_every_kind_of_story_has_its_seeds():
+    """The fixed seeds go round over all of them, with every flush mode."""
+    kinds = {(GroupStory(seed).kind, seed // len(KINDS) % len(FLUSHES)) for seed in SEEDS}
+    assert len(kinds) == len(KINDS) * len(FLUSHES)
+
+
+def finds(seed):
+    """Whether something is wrong with a seed."""
+    try:
+        simulate(GroupStory(seed).run, seed)
+    except Exception:
+        return True
+    return False
