@@ -12,7 +12,7 @@ import trio
 
 from minibroker.client.channel import ConnectionLost
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import ClientTimeout, error_code
+from minibroker.client.errors import ClientTimeout, error_code, named
 from minibroker.client.links import COMMITS, JITTER
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
@@ -70,7 +70,7 @@ class Coordinator:
                 answer = await self._cluster.ask(ApiKey.FIND_COORDINATOR, request)
                 assert isinstance(answer, FindCoordinatorResponse)
                 error = error_code(answer.error)
-                text = f"the coordinator of group {self._group_id!r}"
+                text = f"the coordinator of {named(self._group_id)}"
                 text += f": {answer.error_message}" if answer.error_message else ""
                 if error in RETRIABLE:
                     raise ConnectionLost(f"{error.name}: {text}")

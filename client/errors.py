@@ -6,8 +6,12 @@ gets here; what gets here is final, says what was asked for, and says how often 
 that matters.
 """
 
+from typing import Final
+
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import TopicPartition
+
+NAME_CHARS_MAX: Final = 60  # of a group in a message
 
 
 class ConfigError(ValueError):
@@ -80,3 +84,9 @@ def error_code(number: int) -> ErrorCode:
         return ErrorCode(number)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def named(group_id: str) -> str:
+    """The group in a message, which a name of ten thousand characters shall not fill."""
+    is_long = len(group_id) > NAME_CHARS_MAX
+    return f"group {group_id[:NAME_CHARS_MAX] + '...' if is_long else group_id!r}"

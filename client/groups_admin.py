@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import trio
 
 from minibroker.client.cluster import Cluster
-from minibroker.client.errors import ClientTimeout, error_code
+from minibroker.client.errors import ClientTimeout, error_code, named
 from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import INT64_MAX, NO_NODE, NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
@@ -46,7 +46,6 @@ from minibroker.protocol.types import TopicPartition
 LIST_PATIENCE_S: Final = 3.0
 PAUSE_S: Final = 0.05
 CONSUMERS: Final = "consumer"  # the kind of group whose members' bytes are read here
-NAME_CHARS_MAX: Final = 60  # of a group in a message
 
 # They pass: the group moves to another coordinator, or is being read there.
 PASSING: Final = frozenset(
@@ -326,7 +325,7 @@ async def _ask(
                 _raise_refusal(name, error, reason=found.error_message)
             last = _refusal(name, error, reason=found.error_message)
             await trio.sleep(PAUSE_S)
-    raise ClientTimeout(f"{api_key.name} of {_named(name)}: {cluster.timeout(last)}")
+    raise ClientTimeout(f"{api_key.name} of {named(name)}: {cluster.timeout(last)}")
 
 
 def _raise_refusal(
@@ -340,12 +339,6 @@ def _refusal(
     name: str, number: int, partition: TopicPartition | None = None, reason: str | None = None
 ) -> BrokerError:
     error = error_code(number)
-    what = f"{_named(name)}, {partition}" if partition is not None else _named(name)
+    what = f"{named(name)}, {partition}" if partition is not None else named(name)
     why = reason or WHAT_TO_DO.get(error)
     return BrokerError(error, f"{what}: {why}" if why else what)
-
-
-def _named(name: str) -> str:
-    """The group in a message, which a name of ten thousand characters shall not fill."""
-    is_long = len(name) > NAME_CHARS_MAX
-    return f"group {name[:NAME_CHARS_MAX] + '...' if is_long else name!r}"

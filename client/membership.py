@@ -25,10 +25,11 @@ A session counts from when a request was sent that was answered well, for the co
 have restarted it before. Times are seconds of one clock, given by the caller.
 """
 
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final
 
-from minibroker.client.errors import CommitFailed, error_code
+from minibroker.client.errors import CommitFailed, error_code, named
 from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError, ProtocolError
@@ -56,6 +57,16 @@ NOT_THE_COORDINATOR: Final = frozenset(
 PUT_OUT: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
+# What is wrong with a member that can never join.
+WHAT_TO_CHANGE: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.INVALID_SESSION_TIMEOUT: "the broker allows no such session.timeout.ms"
+    " (group.min.session.timeout.ms, group.max.session.timeout.ms)",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "its other members share no"
+    " partition.assignment.strategy with this consumer",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "it has as many members as the broker allows"
+    " (group.max.size)",
+    ErrorCode.INVALID_REQUEST: "the broker takes no such group.instance.id",
+}
 
 
 class State(Enum):
@@ -283,7 +294,7 @@ class Membership:
 
     def commit_failed(self, reason: str) -> CommitFailed:
         """The error, and what to do."""
-        text = f"group {self.group_id!r} takes no offsets from this consumer ({reason})"
+        text = f"{named(self.group_id)} takes no offsets from this consumer ({reason})"
         if not self.is_subscribed:
             return CommitFailed(f"{text}: it has members, so subscribe, or take another group.id")
         return CommitFailed(
@@ -367,4 +378,5 @@ class Membership:
             return Advice.FIND
         if error in RETRIABLE:
             return Advice.LATER
-        return self.fail(BrokerError(error, f"group {self.group_id!r}"))
+        why = WHAT_TO_CHANGE.get(error, "it did not take this consumer")
+        return self.fail(BrokerError(error, f"{named(self.group_id)}: {why}"))
