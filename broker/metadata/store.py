@@ -12,8 +12,8 @@ when it did the renewal; the holder must count from when it asked for it, which 
 belief serves the holder to stop in good time. It permits no write: a holder that was stopped and
 goes on is refused by the comparison, or by `LeaseLost`, whatever it believes.
 
-The stores under this interface (memory, SQLite) share one contract suite. Semantics of topics and
-brokers live above, once, in `broker.controller`.
+The stores under this interface (memory, SQLite, etcd) share one contract suite. Semantics of topics
+and brokers live above, once, in `broker.controller`.
 """
 
 from collections.abc import Mapping, Sequence
