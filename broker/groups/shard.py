@@ -138,6 +138,7 @@ class Shard:
             return False
         self.replayed_end, self._replayed_epoch = chunk.next_offset, chunk.leader_epoch
         self._looked_up_to = self.replayed_end
+        self._is_broken = False
         return self.replayed_end < end
 
     def _continues(self, log: Log) -> bool:
