@@ -50,10 +50,11 @@ class Commits:
         committed; `ClientTimeout` when the patience ends, and then nobody knows.
         """
         last: list[Exception] = []
+        exit_count = self._membership.exit_count
         with trio.move_on_after(patience_s):
             async with self._turn:
                 offsets = choose()
-                await self._commit(offsets, last)
+                await self._commit(offsets, exit_count, last)
             return offsets
         text = f"a commit was not answered within {patience_s:g} s, and may have been done"
         raise self._coordinator.timeout(text, last[-1] if last else None)
@@ -85,11 +86,13 @@ class Commits:
                 failures += 1
         raise self._coordinator.timeout(f"no committed offsets within {patience_s:g} s", last)
 
-    async def _commit(self, offsets: Offsets, last: list[Exception]) -> None:
+    async def _commit(self, offsets: Offsets, exit_count: int, last: list[Exception]) -> None:
         left = dict(offsets)
         refusals: list[Exception] = []
         failures = 0
         while left:
+            if self._membership.exit_count != exit_count:
+                raise self._membership.commit_failed("it was put out meanwhile")
             asked = (
                 PartitionCommit(*name, each.offset, each.leader_epoch, each.metadata)
                 for name, each in left.items()

@@ -118,6 +118,7 @@ class Membership:
         self.held_generation = NO_GENERATION  # of what the application has
         self.must_join = False
         self.is_lost = False
+        self.exit_count = 0  # what was read before an exit must not be committed behind it
         self.failure: Exception | None = None  # for the application
         self.poll_deadline = float("inf")  # when the next poll is due at the latest
 
@@ -354,6 +355,7 @@ class Membership:
     def _go_out(self) -> None:
         if self.state is not State.OUT:
             self._move(State.OUT)
+        self.exit_count += 1
         self.generation = NO_GENERATION
         self.assignment = ()
 
