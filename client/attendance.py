@@ -150,6 +150,7 @@ class Attendance:
         while True:
             if self._membership.may_join and self.interest.is_known and not self.to_release():
                 self._membership.begin_join()
+                self._changed.unpark_all()
                 with trio.CancelScope() as self._joining:
                     await self._join_until_assigned()
                 self._compare_topics()

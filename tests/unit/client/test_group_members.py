@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.client import BrokerError, ClientError, CommitFailed, Consumer, Producer
+from minibroker.client import Admin, BrokerError, ClientError, CommitFailed, Consumer, Producer
 from minibroker.client.errors import ConfigError
 from minibroker.protocol.constants import ErrorCode
 from tests.unit.client.grouped import (
@@ -155,7 +155,8 @@ async def test_doubt_alone_costs_nothing(autojump_clock: Any, place: Workplace) 
     """Answers late by more than a session: nothing is handed out, and then all goes on."""
     await place.fill(3)
     diary = Diary()
-    async with place.consumer("a", max_poll_records=1, auto_commit_interval_ms=60_000) as a:
+    quiet: dict[str, Any] = {"auto_commit_interval_ms": 60_000, "fetch_max_wait_ms": 20_000}
+    async with place.consumer("a", max_poll_records=1, **quiet) as a:
         await a.subscribe("t", **diary.callbacks)
         got = await poll_all(a, 2)
         await trio.sleep(2)
@@ -164,20 +165,23 @@ async def test_doubt_alone_costs_nothing(autojump_clock: Any, place: Workplace) 
         assert a.health().state == "in doubt"
         assert await a.poll(0) == []
         place.world.network.release("broker-1", "a")
-        got += await poll_all(a, 10)
+        released_at = trio.current_time()
+        got += [(record.partition, record.offset) for record in await a.poll(60)]
+        assert trio.current_time() - released_at < 1
+        got += await poll_all(a, 9)
         assert sorted(got) == [(partition, n) for partition in range(4) for n in range(3)]
         assert diary.entries == [("assigned", [0, 1, 2, 3])]
 
 
 async def test_who_does_not_poll_is_put_out(autojump_clock: Any, place: Workplace) -> None:
     """max.poll.interval.ms: the member leaves by itself; a poll in time, or iterating, keeps it."""
-    await place.fill(10)
     lazy, busy = Diary(), Diary()
     soon: dict[str, Any] = {"max_poll_interval_ms": 10_000}
     async with place.consumer("a", **soon) as a, place.consumer("b", **soon) as b:
         await a.subscribe("t", **lazy.callbacks)
         await b.subscribe("t", **busy.callbacks)
         await share(a, b)
+        await place.fill(10)
         await a.poll(0)
 
         async def iterate() -> None:
@@ -228,7 +232,7 @@ async def test_a_restarted_coordinator_knows_its_members(
 
 
 async def test_a_pattern_finds_new_topics(autojump_clock: Any, place: Workplace) -> None:
-    """With the age of metadata; whole names, none that is internal, and deleted ones are let go."""
+    """With the age of metadata; whole names, none that is internal. Deleted ones stay deleted."""
     async with place.consumer("a", metadata_max_age_ms=5000) as a:
         await a.subscribe(pattern=re.compile(r"t.?|__.*"))
         await poll_until_has(a, 0, 1, 2, 3)
@@ -240,6 +244,11 @@ async def test_a_pattern_finds_new_topics(autojump_clock: Any, place: Workplace)
             while len(a.assignment) != 5:
                 await a.poll(0.1)
         assert a.subscription == ["t", "t2"]
+        async with Admin(place.broker.address, seams=place.world.seams("admin")) as admin:
+            await admin.delete_topics("t2")
+            await a.poll(12)
+            await poll_until_has(a, 0, 1, 2, 3)
+            assert {"t", "t2", "tall"} & set(await admin.list_topics()) == {"t", "tall"}
 
 
 async def test_a_topic_may_come_later(autojump_clock: Any, place: Workplace) -> None:

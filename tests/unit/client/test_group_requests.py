@@ -28,9 +28,17 @@ from minibroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from minibroker.protocol.subscription import decode_subscription
 from tests.unit.client.test_consumer import Shelf
 
 A = TopicPartition("t", 0)
+
+
+def now() -> trio.Event:
+    """Nothing is waited for."""
+    event = trio.Event()
+    event.set()
+    return event
 
 
 class Coordinator:
@@ -47,8 +55,7 @@ class Coordinator:
         self.commits: list[int] = []
         self.drops = 0  # how many commits are not answered; their connection is closed
         self.delay_s = 0.0  # of each commit
-        self.may_join = trio.Event()
-        self.may_join.set()
+        self.may_join = now()  # a JOIN that came before goes on waiting for the one it found
         broker.answers |= {
             ApiKey.FIND_COORDINATOR: self.find,
             ApiKey.JOIN_GROUP: self.join,
@@ -176,6 +183,9 @@ async def test_a_waiting_join_holds_nothing_up(
         coordinator.errors.clear()
         await it.poll(1)
         assert (it.health().state, it.health().generation) == ("stable", 2)
+        again = coordinator.broker.asked(JoinGroupRequest)[2]
+        told = decode_subscription(again.protocols[0].metadata)
+        assert (told.topics, told.owned, told.generation) == (("t",), (A,), 1)
     assert coordinator.commits == [6]
 
 
@@ -190,7 +200,7 @@ async def test_a_join_whose_connection_is_dead_is_sent_again(
         network.hold("a", "client")
         await it.poll(10)
         network.release("a", "client")
-        coordinator.may_join.set()
+        coordinator.may_join = now()
         await it.poll(5)
         assert it.assignment == [A]
     joins = coordinator.broker.asked(JoinGroupRequest)
@@ -201,7 +211,7 @@ async def test_a_join_whose_connection_is_dead_is_sent_again(
 async def test_who_abandons_a_join_leaves_at_once(
     autojump_clock: Any, coordinator: Coordinator, consumer: Any
 ) -> None:
-    """LEAVE does not wait behind the JOIN, and what the JOIN is told later does no harm."""
+    """LEAVE does not wait behind the JOIN, nor does the next JOIN."""
     async with consumer() as it:
         await it.subscribe("t")
         coordinator.may_join = trio.Event()
@@ -209,7 +219,7 @@ async def test_who_abandons_a_join_leaves_at_once(
         began_at = trio.current_time()
         await it.unsubscribe()
         assert trio.current_time() - began_at < 0.1
-        coordinator.may_join.set()
+        coordinator.may_join = now()
         await it.subscribe("t")
         await it.poll(1)
         assert it.health().state == "stable"
