@@ -196,8 +196,9 @@ class Holdings:
             case CommitFailed():
                 self._excuse(event.who, f"its commit failed: {event.error}")
             case CommitAnswered():
-                if NOT_A_MEMBER.intersection(event.errors.values()):
-                    self._excuse(event.who, "its commit was refused")
+                for place, error in event.errors.items():
+                    if error in NOT_A_MEMBER:
+                        self._excuse_last(event.who, place, "its commit was refused")
             case Closing():
                 self._closing[event.who] = (now, event.timeout_s)
             case Closed():
@@ -244,6 +245,13 @@ class Holdings:
         for place in self.of(who):
             holding = self.held[who, place]
             holding.excuse = holding.excuse or why
+
+    def _excuse_last(self, who: str, place: TopicPartition, why: str) -> None:
+        """What a client commits by itself it commits when the application has let go."""
+        for holding in reversed(self.all):
+            if (holding.who, holding.place) == (who, place):
+                holding.excuse = holding.excuse or why
+                return
 
     def judge_once(self) -> int:
         """Nothing is shown twice, unless whoever was shown it first has an excuse. Returns how

@@ -202,6 +202,7 @@ def test_a_duplicate_without_an_excuse_is_found(end):
         [Crashed("a")],
         [Lost("a", (P,))],
         [*commit("a", 1, 1, error=ErrorCode.UNKNOWN_MEMBER_ID), Revoked("a", (P,))],
+        [Revoked("a", (P,)), *commit("a", 1, 1, error=ErrorCode.UNKNOWN_MEMBER_ID)],
         [CommitFailed("a", "no coordinator"), Revoked("a", (P,))],
         [Closing("a", 0.5), Closed("a")],
     ],
