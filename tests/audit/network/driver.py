@@ -1,20 +1,19 @@
 """A Spark driver to be killed: two streams out of one topic, into files and into another topic.
 
-    python -m tests.audit.network.driver SERVERS DIRECTORY [halt]
+    python -m tests.audit.network.driver SERVERS DIRECTORY
 
-Both read everything that is there in micro-batches, with their checkpoints in the directory. With
-`halt`, the task of the second partition in the second micro-batch stops for ever before it hands
-on a record, and says so on the FIFO `halted` in the directory. At its end the driver writes what
-the files hold to `files.json`.
+Both read everything that is there in micro-batches, with their checkpoints in the directory. Run
+so, the task of the second partition in the second micro-batch stops for ever before it hands on a
+record, and says so on the FIFO `halted` in the directory. Who calls `run` goes on from there.
 """
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from minibroker.audit.network import register
 from minibroker.audit.session import spark_session
@@ -40,9 +39,8 @@ def halting(fifo: Path, sink: str) -> Callable[[Rows], Rows]:
     return hand_on
 
 
-def main(servers: str, directory: Path, does_halt: bool) -> None:
+def run(spark: SparkSession, servers: str, directory: Path, does_halt: bool = False) -> None:
     """Run both streams to their ends."""
-    spark = spark_session("local[4]", settings={"spark.sql.shuffle.partitions": "2"})
     register(spark)
     source = (
         spark.readStream.format("minibroker")
@@ -70,10 +68,13 @@ def main(servers: str, directory: Path, does_halt: bool) -> None:
         queries.append(writer.trigger(availableNow=True).start())
     for query in queries:
         query.awaitTermination()
-    files = spark.read.schema(COLUMNS).json(str(directory / "files")).collect()
-    (directory / "files.json").write_text(json.dumps(files))
-    spark.stop()
+
+
+def main() -> None:
+    """A driver for itself; all four tasks must have begun before any can be waited for."""
+    spark = spark_session("local[4]", settings={"spark.sql.shuffle.partitions": "2"})
+    run(spark, sys.argv[1], Path(sys.argv[2]), does_halt=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:] == ["halt"])
+    main()
