@@ -242,31 +242,42 @@ def _text(error: BaseException) -> str:
 
 
 def _is_news(line: str) -> bool:
-    try:
-        return not json.loads(line)["result"].keys() <= BEGINNING
-    except (ValueError, KeyError):
-        return bool(line.strip())  # an error: that is news
+    if not line.strip():
+        return False
+    result = _parsed(line.encode()).get("result")
+    return not (isinstance(result, dict) and result.keys() <= BEGINNING)  # an error is news
 
 
 def _result(endpoint: str, status: int, content: bytes) -> Json:
     """What an answer, or a message of a stream, says. Raises as `Gateway.call` does."""
-    try:
-        answer: Json = json.loads(content)
-    except ValueError:
-        raise Unanswered(f"{endpoint} does not answer as etcd does: HTTP status {status}") from None
+    answer = _parsed(content)
     error = answer.get("error")
-    if status == httpx.codes.OK and error is None:
-        result: Json = answer.get("result", answer)
-        return result
+    result = answer.get("result", answer)
+    is_good = status == httpx.codes.OK and error is None and isinstance(result, dict)
+    if is_good and "header" in result:
+        good: Json = result
+        return good
     told = error if isinstance(error, dict) else answer  # that of a stream lies one deeper
+    words = told.get("message", error)
+    if words is None:
+        raise Unanswered(f"{endpoint} does not answer as etcd does: HTTP status {status}")
+    text = f"etcd at {endpoint} says {words!r}"
     code = told.get("code", told.get("grpc_code"))
-    text = f"etcd at {endpoint} says {told.get('message', error)!r}"
     if code in FINAL:
-        hints = [hint for words, hint in HINTS.items() if words in text]
+        hints = [hint for cause, hint in HINTS.items() if cause in text]
         raise Refused("; ".join([text, *hints]), code)
     if code in PASSING:
         raise StoreUnavailable(text)
     raise Unanswered(text)
+
+
+def _parsed(content: bytes) -> Json:
+    """A JSON object; an empty one where there is none."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _password(access: Access) -> str:
