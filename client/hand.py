@@ -24,7 +24,8 @@ class Hand:
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
         self._drawn: list[ConsumerRecord] = []
-        self._undrawn: Iterator[ConsumerRecord] = iter(())
+        # What iteration has taken and not handed out.
+        self.undrawn: Iterator[ConsumerRecord] = iter(())
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -32,23 +33,18 @@ class Hand:
         return self._positions.assignment
 
     @property
-    def undrawn(self) -> Iterator[ConsumerRecord]:
-        """What iteration has taken and not handed out."""
-        return self._undrawn
-
-    @property
     def undrawn_count(self) -> int:
         """How much that is: it falls while the application goes on."""
-        return length_hint(self._undrawn)
+        return length_hint(self.undrawn)
 
     def draw(self, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
         """Hand these out by the iterator; they were just taken."""
-        self._drawn, self._undrawn = records, iter(records)
-        return self._undrawn
+        self._drawn, self.undrawn = records, iter(records)
+        return self.undrawn
 
     def return_undrawn(self) -> None:
         """Give back what was not handed out; it is taken again first."""
-        if undrawn := list(self._undrawn):
+        if undrawn := list(self.undrawn):
             del self._drawn[-len(undrawn) :]
             self._positions.give_back(undrawn)
 
