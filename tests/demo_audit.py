@@ -35,7 +35,8 @@ Found = dict[str, object]  # a row of FINDINGS
 def plant(cluster: Path) -> list[Planted]:
     """Each fault in another replica of those that follow and are in sync."""
     rng = random.Random(SEED)
-    [topic] = json.loads((cluster / EXPORT).read_text())["topics"]
+    topics = json.loads((cluster / EXPORT).read_text())["topics"]
+    [topic] = [topic for topic in topics if topic["name"] == demo.TOPIC]
     partitions = topic["partitions"]
     planted = []
     for number, fault in enumerate(FAULTS):
