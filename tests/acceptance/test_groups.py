@@ -8,6 +8,7 @@ compared; what the audit says of such a group, `make demo` shows.
 """
 
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -55,6 +56,7 @@ class Worker:
     def __init__(self, place: Path, bootstrap: str, number: int, options: tuple[str, ...]) -> None:
         self.file = place / f"worker-{number}.txt"
         self.is_killed = False
+        self.has_stood_still = False
         command = [sys.executable, "-m", "tests.group_worker", str(self.file), bootstrap, TOPIC]
         self.process = subprocess.Popen(
             [*command, f"client.id=worker-{number}", *options],
@@ -62,19 +64,27 @@ class Worker:
             stderr=subprocess.STDOUT,
         )
 
-    async def kill_at_work(self) -> None:
-        """`kill -9` while there is work that it has done and not committed, nor asked to."""
-        while True:
-            if self._is_killed_at_work():
-                return
+    async def stop_at_work(self) -> None:
+        """SIGSTOP while there is work that it has done and not committed, nor asked to."""
+        while not self._stands_at_work():
+            self.process.send_signal(SIGCONT)
             await trio.sleep(LOOK_EVERY_S)
 
-    def _is_killed_at_work(self) -> bool:
+    def _stands_at_work(self) -> bool:
         self.process.send_signal(SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-        self.is_killed = is_at_work(self.file)
-        self.process.send_signal(SIGKILL if self.is_killed else SIGCONT)
-        return self.is_killed
+        return is_at_work(self.file)
+
+    async def kill_at_work(self) -> None:
+        """`kill -9` in such a moment."""
+        await self.stop_at_work()
+        self.process.send_signal(SIGKILL)
+        self.is_killed = True
+
+    def go_on(self) -> None:
+        """SIGCONT, after its session has ended."""
+        self.process.send_signal(SIGCONT)
+        self.has_stood_still = True
 
     def end(self) -> None:
         """However the test went."""
@@ -106,14 +116,15 @@ def running_workers(
 
 
 async def produce(bootstrap: str, reached: dict[int, trio.Event]) -> None:
-    """Send numbered records, evenly over the time; set each event when so many were sent."""
+    """Send numbered records, evenly over the time; set each event once so many were sent."""
     begin = trio.current_time()
     async with Producer(bootstrap) as producer:
         for first in range(0, RECORDS, BURST):
             for number in range(first, first + BURST):
                 await producer.send(TOPIC, b"%d" % number, partition=number % PARTITIONS)
-            if first + BURST in reached:
-                reached[first + BURST].set()
+            for count, event in reached.items():
+                if first + BURST >= count:
+                    event.set()
             await trio.sleep_until(begin + PRODUCE_S * first / RECORDS)
 
 
@@ -146,13 +157,18 @@ async def wait_until_done(admin: Admin, ends: dict[TopicPartition, int]) -> None
         await trio.sleep(LOOK_EVERY_S)
 
 
-async def work_among_failures(cluster: ClusterProcesses, workers: list[Worker]) -> None:
-    """Records come; the coordinator goes, and a consumer with it, and another one later."""
+async def work_among_failures(
+    cluster: ClusterProcesses, workers: list[Worker], rng: random.Random, pauses: bool
+) -> None:
+    """Records come; the coordinator goes, and a consumer with it, and another one later, while a
+    third stands still until others have its work, if it `pauses`."""
+    first = round(RECORDS * rng.uniform(0.1, 0.3))
+    second = round(RECORDS * rng.uniform(0.4, 0.6))
     ends = {
         TopicPartition(TOPIC, number): len(range(number, RECORDS, PARTITIONS))
         for number in range(PARTITIONS)
     }
-    reached = {count: trio.Event() for count in (RECORDS // 5, RECORDS // 2)}
+    reached = {count: trio.Event() for count in (first, second)}
     history = History(OFFSETS_TOPIC)
     async with Admin(cluster.addresses) as admin, trio.open_nursery() as nursery:
         with trio.fail_after(MEMBERS_S_MAX):
@@ -160,12 +176,17 @@ async def work_among_failures(cluster: ClusterProcesses, workers: list[Worker]) 
         nursery.start_soon(history.watch, cluster.addresses)
         nursery.start_soon(produce, cluster.addresses, reached)
         with trio.fail_after(DONE_S_MAX):
-            await reached[RECORDS // 5].wait()
+            await reached[first].wait()
             await trio.to_thread.run_sync(cluster.kill, coordinator)
             await workers[0].kill_at_work()
-            await reached[RECORDS // 2].wait()
+            await reached[second].wait()
             await workers[1].kill_at_work()
+            if pauses:
+                await workers[2].stop_at_work()
             await trio.to_thread.run_sync(cluster.start, coordinator)
+            if pauses:
+                await wait_for_members(admin, CONSUMERS - VICTIMS - 1)
+                workers[2].go_on()
             group = await wait_for_members(admin, CONSUMERS - VICTIMS)
             await wait_until_done(admin, ends)
             await history.wait_for_isr(len(NODES))
@@ -194,6 +215,11 @@ def judge(workers: list[Worker]) -> str:
             assert once == [], f"{name} did not commit this, and nobody did it again"
         else:
             assert not account.open, f"{name} stopped in order, and did not commit"
+    for worker in workers:
+        if worker.has_stood_still:
+            refused = accounts[worker.file.name].refused
+            assert refused, "it was not a member any more, and committed"
+            assert [place for place in refused if times[place] == 1] == []
     return count_of(times, [accounts[name] for name in crashed], list(accounts.values()))
 
 
@@ -209,13 +235,13 @@ def count_of(times: Counter[Place], crashed: list[Account], accounts: list[Accou
     )
 
 
-async def run(place: Path, *options: str) -> None:
+async def run(place: Path, seed: int, *options: str, pauses: bool = False) -> None:
     """The whole of it."""
     with running_cluster(place / "cluster", len(NODES)) as cluster:
         async with Admin(cluster.addresses) as admin:
             await admin.create_topics(NewTopic(TOPIC, PARTITIONS))
         with running_workers(place, cluster.addresses, OPTIONS + options) as workers:
-            await work_among_failures(cluster, workers)
+            await work_among_failures(cluster, workers, random.Random(seed), pauses)
             await trio.to_thread.run_sync(stop, workers)
             print(judge(workers))
         for node in NODES:
@@ -227,7 +253,7 @@ async def run(place: Path, *options: str) -> None:
 async def test_a_group_among_failures_does_everything(tmp_path: Path) -> None:
     """Every record is worked on, and only those twice whose worker was killed before it had
     committed them, or had lost its place: while the coordinator and two of six consumers die."""
-    await run(tmp_path)
+    await run(tmp_path, 0)
 
 
 @pytest.mark.soak
@@ -236,5 +262,6 @@ async def test_a_group_among_failures_does_everything(tmp_path: Path) -> None:
 async def test_a_group_with_any_assignor_does_everything(
     tmp_path: Path, strategy: str, seed: int
 ) -> None:
-    """The same with each assignor, some times."""
-    await run(tmp_path, f"partition.assignment.strategy={strategy}")
+    """The same with each assignor, and a consumer that stands still past its session: what it had
+    done and not committed is done again, and its commit is refused."""
+    await run(tmp_path, seed, f"partition.assignment.strategy={strategy}", pauses=True)
