@@ -105,11 +105,16 @@ def _export(config: "Config") -> dict[str, Any]:
 
 
 async def _exported(config: "Config") -> dict[str, Any]:
+    from minibroker.broker.controller.entries import CLUSTER_ID
+
     opened = await open_store(config, Random())
     try:
         snapshot = await opened.get("")
     finally:
         await opened.close()
+    if store_name(config).startswith(ETCD) and CLUSTER_ID not in snapshot.entries:
+        prefix = config.metadata_store_prefix
+        raise Failure(f"{store_name(config)} knows of no cluster under the prefix {prefix!r}")
     return _described(snapshot.entries)
 
 
