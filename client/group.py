@@ -20,7 +20,7 @@ With `assign` and a group id there is no membership: offsets are committed and f
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -42,6 +42,8 @@ from minibroker.protocol.types import TopicPartition
 Callback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[object]]
 # What is committed: an offset, or one with a text beside it.
 Wanted: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+
+INSIDE: Final = "a callback cannot leave the group: raise an error, or do it later"
 
 log = logging.getLogger("minibroker.client")
 
@@ -119,7 +121,7 @@ class Group:
     def check_outside(self) -> None:
         """Raise `ClientError` in a callback, where it cannot leave."""
         if self._turn.statistics().owner is trio.lowlevel.current_task():
-            raise ClientError("a callback cannot leave the group: raise an error, or do it later")
+            raise ClientError(INSIDE)
 
     def note_assigned(self) -> None:
         """The application has assigned by hand."""

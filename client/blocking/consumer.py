@@ -5,7 +5,8 @@ goes on fetching while they are worked on. What was taken and not reached is not
 consumer counts what the iterator has handed out, and takes the rest back.
 
 Callbacks of a group are called in a thread of their own while the caller waits in its poll, so they
-may call the consumer, except for what they are called by: `poll`, `unsubscribe` and `close`.
+may call the consumer, except for what they are called by: `poll`, `unsubscribe` and `close`, which
+raise `ClientError` there.
 """
 
 import re
@@ -22,8 +23,9 @@ from minibroker.client.blocking.portal import Held, Portal
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.consumer import CLOSE_S, ConsumerStatistics
 from minibroker.client.consumer import Consumer as TrioConsumer
+from minibroker.client.errors import ClientError
+from minibroker.client.group import INSIDE, Wanted
 from minibroker.client.group import Callback as TrioCallback
-from minibroker.client.group import Wanted
 from minibroker.client.health import ConsumerHealth
 from minibroker.client.options import Seams, Servers
 from minibroker.client.position import OffsetAndMetadata
@@ -51,6 +53,7 @@ class Consumer:
         self._portal = Portal("minibroker-consumer")
         self._held: Held[TrioConsumer]
         self._reader: int | None = None  # the thread that polls
+        self._called: int | None = None  # the thread of the callback that runs
 
     def __enter__(self) -> Self:
         self._portal.__enter__()
@@ -83,6 +86,7 @@ class Consumer:
         async def close() -> None:
             await self._consumer.close_from(timeout_s, is_reader=is_reader)
 
+        self._check_outside()
         is_reader = get_ident() == self._reader
         self._portal.call(close)
 
@@ -115,14 +119,15 @@ class Consumer:
             self._consumer.subscribe,
             *topics,
             pattern=pattern,
-            on_assigned=_in_thread(on_assigned),
-            on_revoked=_in_thread(on_revoked),
-            on_lost=_in_thread(on_lost),
+            on_assigned=self._in_thread(on_assigned),
+            on_revoked=self._in_thread(on_revoked),
+            on_lost=self._in_thread(on_lost),
         )
         self._portal.call(subscribe)
 
     def unsubscribe(self) -> None:
         """Let go of all partitions, and leave the group. Raises what `on_revoked` raises."""
+        self._check_outside()
         self._portal.call(self._consumer.unsubscribe)
 
     @property
@@ -206,13 +211,24 @@ class Consumer:
 
         return self._portal.call(call)
 
+    def _in_thread(self, callback: Callback | None) -> TrioCallback | None:
+        """The same for the loop, which goes on meanwhile."""
+        if callback is None:
+            return None
 
-def _in_thread(callback: Callback | None) -> TrioCallback | None:
-    """The same for the loop, which goes on meanwhile."""
-    if callback is None:
-        return None
+        def call(partitions: list[TopicPartition]) -> None:
+            self._called = get_ident()
+            try:
+                callback(partitions)
+            finally:
+                self._called = None
 
-    async def call(partitions: list[TopicPartition]) -> None:
-        await trio.to_thread.run_sync(callback, partitions)
+        async def call_in_thread(partitions: list[TopicPartition]) -> None:
+            await trio.to_thread.run_sync(call, partitions)
 
-    return call
+        return call_in_thread
+
+    def _check_outside(self) -> None:
+        """In a callback it would wait for what waits for it."""
+        if self._called == get_ident():
+            raise ClientError(INSIDE)

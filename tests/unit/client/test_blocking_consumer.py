@@ -10,7 +10,7 @@ import pytest
 from minibroker.client import TopicPartition
 from minibroker.client.admin import NewTopic
 from minibroker.client.blocking import Admin, Consumer, Producer
-from minibroker.client.errors import ClientClosed, ClientTimeout, ConfigError
+from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, ConfigError
 from minibroker.protocol.errors import BrokerError
 
 
@@ -161,6 +161,9 @@ def test_members_of_a_group_and_their_callbacks(address: str) -> None:
     def revoked(partitions: list[TopicPartition]) -> None:
         told.append(("revoked", consumer.position(name)))
         consumer.commit()
+        for leave in (consumer.close, consumer.unsubscribe):
+            with pytest.raises(ClientError, match="a callback cannot leave"):
+                leave()
 
     options: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False}
     with Consumer(address, **options) as consumer:
