@@ -72,7 +72,7 @@ def clock():
     return LeapingClock()
 
 
-@pytest.fixture(params=[*STORES, *(pytest.param(n, marks=NEEDS_ETCD) for n in ("etcd", "etcds"))])
+@pytest.fixture(params=[*STORES, pytest.param("two etcd", marks=NEEDS_ETCD)])
 async def stores(request, tmp_path, clock):
     memory = MemoryStore()
     with ExitStack() as servers:
@@ -87,9 +87,7 @@ async def stores(request, tmp_path, clock):
         else:
             [etcd] = servers.enter_context(running_etcd(tmp_path))
             clock.url = etcd.url
-            one = LeapingEtcd(clock, Access([etcd.url]), "1")
-            is_one = request.param == "etcd"
-            opened = (one, one if is_one else LeapingEtcd(clock, Access([etcd.url]), "2"))
+            opened = tuple(LeapingEtcd(clock, Access([etcd.url]), writer) for writer in "12")
         yield opened
         for store in opened:
             await store.close()
