@@ -228,8 +228,7 @@ class Coordinator:
             *(shard.partition.topic_partition, term.leader_epoch, groups, offsets),
             (trio.current_time() - begun_at) * 1000,
         )
-        gone = set(shard.table.topics) - self._replicas.image.topics.keys()
-        self._try_drop(shard, shard.table.of_topics(gone), trio.current_time())
+        self._drop_gone(shard)
 
     def _world(self, shard: Shard) -> World:
         return World(
@@ -274,6 +273,11 @@ class Coordinator:
                     keys = shard.table.expired(some, oldest_ms)
                     self._try_drop(shard, keys, trio.current_time())
                 await trio.lowlevel.checkpoint()
+            self._drop_gone(shard)
+
+    def _drop_gone(self, shard: Shard) -> None:
+        """Write tombstones for the offsets of topics that are no more."""
+        if not self._replicas.is_being_told:
             gone = set(shard.table.topics) - self._replicas.image.topics.keys()
             self._try_drop(shard, shard.table.of_topics(gone), trio.current_time())
 

@@ -7,7 +7,9 @@ comes from a controller that was replaced, or is meant for a former life, is ref
 effect. What becomes of each partition, `hosted.py` says.
 
 Settings of topics come with UPDATE_METADATA, which a controller always sends before the roles of a
-new topic. Who waits for that finds `IMAGE` notified in the purgatory.
+new topic. Who waits for that finds `IMAGE` notified in the purgatory. A full image may come in
+several parts, of which the first takes the place of all that was known; so which topics are no more
+is known only behind the last, with the last of the roles.
 
 After anything that may let a waiting request go on (an append, a flush, another role, another
 setting) the partition's name is notified in the purgatory. That is the whole coupling: a request's
@@ -17,7 +19,7 @@ Rejected: a registry that also answers clients. That is in `server/handlers`.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
@@ -94,6 +96,9 @@ class Replicas:
         self._told_of_weak_acks: dict[str, float] = {}
         self._has_all_roles = False
         self._is_image_whole = False
+        # Topics that the first part of a full image did not name, with their ids.
+        self._missing: dict[str, bytes] = {}
+        self.is_being_told = False  # parts of a full image are still to come
         self.image = ClusterImage()
         self.ready = trio.Event()
         # Called with the name of a topic that is not, or is another topic of that name now.
@@ -173,10 +178,13 @@ class Replicas:
             error = ErrorCode.INVALID_REQUEST
         if not error:
             topics = tuple(map(self._without_foreign_settings, request.topics))
+            before = self.image.topics
             self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
-            for topic in removed:
-                logger.info("topic %s is deleted", topic)
-                self.on_removed(topic, now)
+            if request.is_full:
+                self.is_being_told = True
+                self._missing = {name: before[name].id for name in removed} | self._missing
+            else:
+                self._forget(removed, now)
             for topic in reconfigured:
                 self._reconfigure(topic, now)
             self._parts.copier.set_endpoints(
@@ -202,8 +210,22 @@ class Replicas:
         if request.is_full:
             self._hosted.set_strays_aside()
             self._has_all_roles = True
+            self._note_whole_image(now)
         self._note_readiness()
         return LeaderAndIsrResponse(ErrorCode.NONE, obeyed)
+
+    def _note_whole_image(self, now: float) -> None:
+        """All parts of a full image are here, for roles are told last: what none of them has named
+        is no more."""
+        self.is_being_told = False
+        missing, self._missing = self._missing, {}
+        known = {(topic.name, topic.id) for topic in self.image.topics.values()}
+        self._forget([name for name, _ in sorted(missing.items() - known)], now)
+
+    def _forget(self, topics: Iterable[str], now: float) -> None:
+        for topic in topics:
+            logger.info("topic %s is deleted", topic)
+            self.on_removed(topic, now)
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
         """Give replicas up. What is not here was given up before."""

@@ -8,6 +8,7 @@ from minibroker.broker.groups.records import GroupKey, OffsetKey, encode_key
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.messages.control import TopicState
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     PartitionCommit,
@@ -329,3 +330,27 @@ async def test_offsets_of_a_deleted_topic_go(autojump_clock: trio.testing.MockCl
         await turn()
         assert keeper.fetch().offset == -1
     assert keeper.stored()[-1].value is None
+
+
+async def test_an_image_in_parts_costs_no_offsets(autojump_clock: trio.testing.MockClock) -> None:
+    """A new controller tells everything, in several requests; a topic is gone only if none of them
+    names it, and not before the last."""
+    keeper = Keeper()
+    topics = {
+        name: TopicState(name, topic.id, (), 1)
+        for name, topic in keeper.services.image.topics.items()
+    }
+    async with keeping(keeper):
+        await keeper.commit(9)
+        keeper.update(topics=(topics[OFFSETS_TOPIC],), is_full=True)
+        keeper.apply(state_of_offsets(epochs=(1, 1)))
+        await turn()
+        keeper.update(topics=(topics["t"],), partitions=(state_of(), state_of_offsets()))
+        keeper.apply(state_of_offsets(epochs=(1, 1)), is_full=True)
+        await turn()
+        assert keeper.fetch().offset == 9
+        keeper.update(topics=(topics[OFFSETS_TOPIC],), is_full=True)
+        keeper.update(partitions=(state_of_offsets(),))
+        keeper.apply(state_of_offsets(epochs=(1, 1)), is_full=True)
+        await turn()
+        assert keeper.fetch().offset == -1
