@@ -1,7 +1,7 @@
 """Committers without a membership, in a group that has no members: the wire and nothing else.
 
 Each commits ever higher offsets of its own partition and asks for all. So coordinators are put
-to the test without anything that a consumer does.
+to the test without anything that a consumer does. One more looks at what the members commit.
 """
 
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from minibroker.protocol.messages.group_offsets import (
     PartitionCommit,
 )
 from minibroker.protocol.messages.groups import FindCoordinatorRequest
-from tests.sim.group_members import LONERS, Stage
+from tests.sim.group_members import GROUP, LONERS, Stage
 from tests.sim.workload import PATIENCE_MS, TOPIC
 
 
@@ -78,9 +78,18 @@ async def commit_alone(stage: Stage, partition: int) -> None:
             await loner.commit(place, offset)
             if rng.random() < 0.5:
                 await loner.committed()
-            await trio.sleep(rng.expovariate(1 / 0.1))
+            await trio.sleep(rng.expovariate(1 / 0.3))
         await stage.drained.wait()
         await loner.committed()
+
+
+async def look_on(stage: Stage) -> None:
+    """Ask what the members have committed, until told to stop."""
+    rng = stage.world.rng("onlooker")
+    async with open_loner(stage, "onlooker", GROUP) as loner:
+        while not stage.stop.is_set():
+            await loner.committed()
+            await trio.sleep(rng.expovariate(1 / 0.2))
 
 
 @asynccontextmanager

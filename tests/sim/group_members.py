@@ -47,7 +47,8 @@ from tests.sim.workload import TOPIC, Clients
 
 GROUP = "readers"
 LONERS = "loners"  # the group of those who commit without being members
-TRICKLE_S = 0.1
+TRICKLE_S = 0.2
+WILD_FATES = ("leave", "crash", "pause", "pause", "slow")
 ASSIGNORS = ("cooperative-sticky", "cooperative-sticky", "range", "roundrobin")
 
 
@@ -99,10 +100,10 @@ def draw_fates(rng: Random, *, is_calm: bool, must_keep_up: bool) -> Fates:
         is_calm,
         assignor=rng.choice(ASSIGNORS),
         is_auto_commit=rng.random() < 0.4,
-        session_timeout_ms=60_000 if is_calm else rng.choice((1_000, 2_000, 6_000)),
-        max_poll_interval_ms=90_000 if is_calm else rng.choice((3_000, 10_000)),
-        life_s=rng.choice((1.5, 3.0, 6.0)),
-        record_s=rng.choice((0.0, 0.001, 0.01)),
+        session_timeout_ms=20_000 if is_calm else rng.choice((1_000, 1_000, 3_000)),
+        max_poll_interval_ms=30_000 if is_calm else rng.choice((3_000, 10_000)),
+        life_s=rng.choice((1.0, 2.0, 4.0)),
+        record_s=rng.choice((0.0, 0.001, 0.01) if is_calm else (0.005, 0.02)),
         poll_records=(500,) if must_keep_up else (1, 10, 500),
         static_slots=rng.choice((0, 0, 1, 5)),
     )
@@ -201,7 +202,7 @@ class Life:
             max_poll_interval_ms=fates.max_poll_interval_ms,
             max_poll_records=self._rng.choice(fates.poll_records),
             enable_auto_commit=fates.is_auto_commit,
-            auto_commit_interval_ms=self._rng.choice((100, 1_000)),
+            auto_commit_interval_ms=self._rng.choice((300, 1_000)),
             partition_assignment_strategy=fates.assignor,
             **static,
         )
@@ -249,7 +250,7 @@ class Life:
             self.note(CommitFailed(self.who, str(error)))
 
     async def _close(self, consumer: Consumer) -> None:
-        timeout_s = 60.0 if self._stage.fates.is_calm else self._rng.choice((0.2, 2.0, 10.0))
+        timeout_s = 30.0 if self._stage.fates.is_calm else self._rng.choice((0.2, 2.0, 10.0))
         self.note(Closing(self.who, timeout_s))
         await consumer.close(timeout_s)
         self.note(Closed(self.who))
@@ -279,7 +280,7 @@ async def lives_on(stage: Stage, life: Life, rng: Random) -> bool:
     while True:
         with trio.move_on_after(rng.expovariate(1 / fates.life_s)):
             await stage.stop.wait()
-        fate = rng.choice(("leave",) if fates.is_calm else ("leave", "crash", "pause", "slow"))
+        fate = rng.choice(("leave",) if fates.is_calm else WILD_FATES)
         if stage.stop.is_set():
             return True
         if fate == "leave":
@@ -290,7 +291,7 @@ async def lives_on(stage: Stage, life: Life, rng: Random) -> bool:
             life.crash()
             return False
         if fate == "pause":
-            await life.pause(rng.expovariate(1 / session_s))
+            await life.pause(rng.uniform(0.2, 2.0) * session_s)
         else:
             life.delay_s = rng.expovariate(1000 / fates.max_poll_interval_ms)
 

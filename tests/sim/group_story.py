@@ -39,12 +39,12 @@ from tests.sim.checkers import Violation
 from tests.sim.cluster import FLUSHES, NETWORK, draw_settings, watch_until
 from tests.sim.faults import Chaos
 from tests.sim.group_checkers import judge_log
-from tests.sim.group_loners import commit_alone, open_loner
+from tests.sim.group_loners import commit_alone, look_on, open_loner
 from tests.sim.group_members import GROUP, LONERS, Stage, draw_fates, play, trickle
 from tests.sim.sights import Watcher
 from tests.sim.workload import REPLICAS, TOPIC, Clients, churn, insist, produce
 
-CHAOS_S = 8.0
+CHAOS_S = 6.0
 REST_S_MAX = 120.0
 STABLE_S_MAX = 60.0
 GAP_S_MAX = 1.0
@@ -176,6 +176,7 @@ class GroupStory:
                 members.start_soon(play, stage, slot)
             for number in range(COMMITTERS):
                 members.start_soon(commit_alone, stage, number)
+            members.start_soon(look_on, stage)
             async with trio.open_nursery() as writers:
                 if self.kind == "steady":
                     writers.start_soon(trickle, clients)
