@@ -155,15 +155,12 @@ def parse_listener(text: str) -> Endpoint:
 
 def parse_endpoints(store: str) -> tuple[str, ...]:
     """The URLs of `etcd:http://HOST:PORT,https://HOST:PORT`. Raises `ValueError`."""
-    endpoints = tuple(url.strip().rstrip("/") for url in store.removeprefix(ETCD).split(","))
-    for endpoint in endpoints:
-        url = urlsplit(endpoint)
-        place = url.netloc, "", "", ""
-        if url.scheme not in ("http", "https") or not url.hostname or url[1:] != place:
+    urls = [urlsplit(url.strip().rstrip("/")) for url in store.removeprefix(ETCD).split(",")]
+    for url in urls:
+        is_bare = url[2:] == ("", "", "") and url.username is None
+        if url.scheme not in ("http", "https") or not url.hostname or not url.port or not is_bare:
             raise ValueError(store)
-        if url.port is None or url.username is not None:
-            raise ValueError(store)
-    return endpoints
+    return tuple(url.geturl() for url in urls)
 
 
 def spelled(number: int) -> str:

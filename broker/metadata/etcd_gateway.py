@@ -290,7 +290,7 @@ def _password(access: Access) -> str:
 
 
 def _tls(access: Access) -> ssl.SSLContext | bool:
-    if not any(endpoint.startswith("https:") for endpoint in access.endpoints):
+    if all(httpx.URL(endpoint).scheme == "http" for endpoint in access.endpoints):
         return False
     try:
         context = ssl.create_default_context(cafile=access.ca_file)

@@ -1,7 +1,7 @@
 """The metadata store in etcd: for brokers on several machines.
 
-    PREFIX metadata/KEY    the entries
-    PREFIX writers/NAME    one mark for each writer, which is a broker
+    PREFIX/metadata/KEY    the entries
+    PREFIX/writers/NAME    one mark for each writer, which is a broker
 
 **A transaction whose answer is lost.** etcd may have made it, or may make it yet. So each names
 what its writer has written before: it compares the revision of the writer's mark, and changes the
@@ -72,8 +72,9 @@ class EtcdStore:
     def __init__(self, access: Access, prefix: str, writer: str, rng: Random) -> None:
         """Raises `StoreError` if a file that `access` names cannot be used."""
         self._gateway = Gateway(access)
-        self._root = f"{prefix}metadata/"
-        self._mark_key = f"{prefix}writers/{writer}"
+        place = prefix.rstrip("/")
+        self._root = f"{place}/metadata/"
+        self._mark_key = f"{place}/writers/{writer}"
         self._mark: Mark | None = None  # as it was last seen
         self._life = rng.randbytes(8).hex().encode()
         self._attempts = 0

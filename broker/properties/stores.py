@@ -26,8 +26,8 @@ class Stores:
     metadata_store_prefix: str = setting(
         "metadata.store.prefix",
         Kind.TEXT,
-        "minibroker/",
-        "What all keys in etcd begin with: clusters that share an etcd need one each.",
+        "minibroker",
+        "The first part of all keys in etcd; clusters that share an etcd need one each.",
     )
     metadata_store_user: str | None = setting(
         "metadata.store.user", Kind.TEXT, None, "The user of etcd; without one, nobody."

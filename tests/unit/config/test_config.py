@@ -17,7 +17,7 @@ from minibroker.broker.config import (
     reference_page,
 )
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
-from minibroker.broker.property import Kind
+from minibroker.broker.property import Kind, parse_endpoints
 from minibroker.protocol.types import Endpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -150,6 +150,9 @@ STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
         ("metadata.store", "etcd:a:2379", STORES),
         ("metadata.store", "etcd:http://a", STORES),
         ("metadata.store", "etcd:http://a:x", STORES),
+        ("metadata.store", "etcd:http://a:0", STORES),
+        ("metadata.store", "etcd:http://a:1?b", STORES),
+        ("metadata.store", "etcd:ftp://a:1", STORES),
         ("metadata.store", "etcd:http://me:secret@a:1", STORES),
         ("metadata.store", "etcd:http://a:1,http://b:1/v3", STORES),
         ("log.retention.hours", "x", "-1 to 2^63-1 (ms)"),
@@ -275,3 +278,9 @@ def test_sessions_are_longer_in_etcd(given, session_ms, heartbeat_ms):
     config = load(flags=given).config
     assert config.broker_session_timeout_ms == session_ms
     assert config.broker_heartbeat_interval_ms == heartbeat_ms
+
+
+def test_endpoints_of_etcd():
+    """Each is a scheme, a host and a port, whatever stands around them."""
+    found = parse_endpoints("etcd:http://a:1, HTTPS://b.c:2/,https://[::1]:3")
+    assert found == ("http://a:1", "https://b.c:2", "https://[::1]:3")
