@@ -11,7 +11,7 @@ and allows that and nothing else; `late` counts how often it did.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -169,11 +169,20 @@ class Holding:
     # Why its records may be read again: it lost the partition, or could not commit.
     excuse: str = ""
     shown: list[tuple[float, int]] = field(default_factory=list)
+    committed: int = 0  # as the member knows
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether all that was shown is."""
+        return not self.shown or self.shown[-1][1] < self.committed
 
 
 class Holdings:
     """Members are shown records of the partitions they hold, each the next one, and the first one
     is never behind what the group was shown until then. So what was shown is always without gaps.
+
+    A client that commits by itself does so when the application has let go of a partition; until
+    the next assignment is there, what ends the member has also ended that.
     """
 
     def __init__(self) -> None:
@@ -181,11 +190,14 @@ class Holdings:
         self.held: dict[tuple[str, TopicPartition], Holding] = {}
         self.ends: dict[TopicPartition, int] = {}
         self._closing: dict[str, tuple[float, float]] = {}
+        self._let_go: dict[str, list[Holding]] = defaultdict(list)
+        self._sent: dict[int, Offsets] = {}
 
     def look(self, now: float, event: Event) -> None:
         """Raises `Violation`."""
         match event:
             case Assigned():
+                self._let_go.pop(event.who, None)
                 self._assign(now, event.who, event.places)
             case Shown():
                 self._show(now, event)
@@ -195,10 +207,10 @@ class Holdings:
                 self._end(now, event.who, event.places, "it was lost")
             case CommitFailed():
                 self._excuse(event.who, f"its commit failed: {event.error}")
+            case CommitSent():
+                self._sent[event.number] = event.offsets
             case CommitAnswered():
-                for place, error in event.errors.items():
-                    if error in NOT_A_MEMBER:
-                        self._excuse_last(event.who, place, "its commit was refused")
+                self._note_commit(event.who, self._sent.pop(event.number), event.errors)
             case Closing():
                 self._closing[event.who] = (now, event.timeout_s)
             case Closed():
@@ -239,19 +251,26 @@ class Holdings:
             if holding is None:
                 raise Violation(f"{place} is taken from {who}, which does not have it")
             holding.until = now
-            holding.excuse = holding.excuse or excuse
+            self._let_go[who].append(holding)
+        for holding in self._let_go[who]:
+            if not holding.is_committed:
+                holding.excuse = holding.excuse or excuse
 
     def _excuse(self, who: str, why: str) -> None:
         for place in self.of(who):
             holding = self.held[who, place]
             holding.excuse = holding.excuse or why
 
-    def _excuse_last(self, who: str, place: TopicPartition, why: str) -> None:
-        """What a client commits by itself it commits when the application has let go."""
-        for holding in reversed(self.all):
-            if (holding.who, holding.place) == (who, place):
-                holding.excuse = holding.excuse or why
-                return
+    def _note_commit(
+        self, who: str, offsets: Offsets, errors: Mapping[TopicPartition, int]
+    ) -> None:
+        mine = [self.held.get((who, place)) for place in errors]
+        for holding in [*self._let_go[who], *(each for each in mine if each is not None)]:
+            error = errors.get(holding.place)
+            if error == ErrorCode.NONE:
+                holding.committed = max(holding.committed, offsets[holding.place])
+            elif error in NOT_A_MEMBER:
+                holding.excuse = holding.excuse or "its commit was refused"
 
     def judge_once(self) -> int:
         """Nothing is shown twice, unless whoever was shown it first has an excuse. Returns how

@@ -185,6 +185,7 @@ def test_what_a_member_may_not_be_shown_is_found(events, reason):
         [Closing("a", 5.0), Closed("a")],
         [*commit("a", 1, 1), Revoked("a", (P,)), Crashed("a")],
         [*commit("a", 1, 1, error=ErrorCode.REQUEST_TIMED_OUT), Revoked("a", (P,))],
+        [Revoked("a", (P,)), Assigned("a", ()), Crashed("a")],
     ],
 )
 def test_a_duplicate_without_an_excuse_is_found(end):
@@ -204,6 +205,7 @@ def test_a_duplicate_without_an_excuse_is_found(end):
         [*commit("a", 1, 1, error=ErrorCode.UNKNOWN_MEMBER_ID), Revoked("a", (P,))],
         [Revoked("a", (P,)), *commit("a", 1, 1, error=ErrorCode.UNKNOWN_MEMBER_ID)],
         [CommitFailed("a", "no coordinator"), Revoked("a", (P,))],
+        [Revoked("a", (P,)), Crashed("a")],
         [Closing("a", 0.5), Closed("a")],
     ],
 )
