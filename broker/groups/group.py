@@ -158,6 +158,8 @@ class Group:
             return self._died_of
         if self.state is not State.EMPTY:
             return ErrorCode.NON_EMPTY_GROUP
+        if self._empty_again_at < math.inf:  # what is stored still has members
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self.close(ErrorCode.COORDINATOR_NOT_AVAILABLE, now)
         return ErrorCode.NONE
 

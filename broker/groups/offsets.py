@@ -4,9 +4,9 @@ THE RULE of a coordinator: this table changes by the replay of committed records
 else, in the same way when a new leader loads its partition, at run time and at a follower. So a
 commit counts when its record has been replayed, and whoever leads next knows all that was told.
 
-Beside it the table keeps which offsets are on their way: their record is in the log, and not known
-to be committed. They are noted when they are appended, and forgotten when they are replayed or when
-the term ends in which they were appended.
+Beside it the table keeps what is on its way: its record is in the log, and not known to be
+committed. It is noted when it is appended, and forgotten when it is replayed or when the term
+ends in which it was appended.
 
 Expiry (GRP-15) says what to write, not what to forget: the tombstones come back as records. The
 offsets of a group that has had members count from the moment in which it became empty, or from
@@ -42,16 +42,16 @@ class OffsetTable:
         self._groups: dict[str, GroupMetadata] = {}
         self._topics: Counter[str] = Counter()  # how many offsets there are of each
         # Where the newest record lies that is appended and not replayed.
-        self._pending: dict[OffsetKey, int] = {}
+        self._pending: dict[Key, int] = {}
 
     # -- what changes it
 
     def replay(self, offset: int, key: Key, value: Value | None) -> None:
         """Take in the record at an offset of the partition; without a value it is a tombstone."""
+        if self._pending.get(key) == offset:
+            del self._pending[key]
         if isinstance(key, OffsetKey):
             assert value is None or isinstance(value, CommittedOffset)
-            if self._pending.get(key) == offset:
-                del self._pending[key]
             self._set_offset(key, value)
         elif value is None:
             self._groups.pop(key.group_id, None)
@@ -77,7 +77,7 @@ class OffsetTable:
             if not self._topics[topic]:
                 del self._topics[topic]
 
-    def note_appended(self, key: OffsetKey, offset: int) -> None:
+    def note_appended(self, key: Key, offset: int) -> None:
         """A record of this key was appended at an offset; it is not known to be committed."""
         self._pending[key] = offset
 
@@ -113,8 +113,8 @@ class OffsetTable:
         """All that a group has committed; not to be kept over a replay."""
         return self._offsets.get(group_id, _NO_OFFSETS)
 
-    def is_pending(self, key: OffsetKey) -> bool:
-        """Whether an offset is on its way."""
+    def is_pending(self, key: Key) -> bool:
+        """Whether a record of this key is on its way."""
         return bool(self._pending) and key in self._pending
 
     def statistics(self) -> tuple[int, int]:
@@ -139,7 +139,9 @@ class OffsetTable:
             for name in offsets
             if name.topic in topics
         }
-        keys.update(key for key in self._pending if key.topic in topics)
+        keys.update(
+            key for key in self._pending if isinstance(key, OffsetKey) and key.topic in topics
+        )
         return sorted(keys)
 
     def expired(self, group_ids: Iterable[str], oldest_ms: int) -> list[Key]:
@@ -159,6 +161,7 @@ class OffsetTable:
                 and not self.is_pending(key := OffsetKey(group_id, *name))
             ]
             keys += gone
-            if metadata is not None and empty_since < oldest_ms and len(gone) == len(offsets):
+            is_old = metadata is not None and empty_since < oldest_ms
+            if is_old and len(gone) == len(offsets) and not self.is_pending(GroupKey(group_id)):
                 keys.append(GroupKey(group_id))
         return keys

@@ -20,7 +20,6 @@ from typing import Final
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
     Key,
-    OffsetKey,
     Unreadable,
     Value,
     decode,
@@ -168,8 +167,7 @@ class Shard:
         batch = memoryview(encode_batch(encoded))
         appended = self.partition.append_as_leader(batch, ACKS_ALL, now, now_ms)
         for offset, (key, _) in enumerate(records, appended.base_offset):
-            if isinstance(key, OffsetKey):
-                self.table.note_appended(key, offset)
+            self.table.note_appended(key, offset)
         return appended.last_offset + 1
 
     def outcome(self, end: int, term: Term) -> ErrorCode | None:

@@ -131,6 +131,9 @@ def test_what_is_under_way_does_not_expire() -> None:
     table = table_of((OFFSET, committed(1, 50)), (LATER, committed(1, 50)), (GROUP, EMPTY))
     table.note_appended(OFFSET, 9)
     assert table.expired(["g"], 101) == [LATER]
+    table = table_of((GROUP, EMPTY))
+    table.note_appended(GROUP, 9)
+    assert table.expired(["g"], 101) == []
 
 
 def test_what_is_under_way_goes_with_its_group_and_topic() -> None:
@@ -140,4 +143,6 @@ def test_what_is_under_way_goes_with_its_group_and_topic() -> None:
     table.note_appended(OffsetKey("h", "u", 0), 10)
     assert table.of_group("g") == [GROUP, OFFSET, LATER]
     assert table.of_topics(("t",)) == [OFFSET, LATER]
+    table.note_appended(GroupKey("i"), 11)
     assert table.of_group("h") == table.of_topics(("u",)) == [OffsetKey("h", "u", 0)]
+    assert table.of_group("i") == [GroupKey("i")]

@@ -25,11 +25,20 @@ from minibroker.protocol.messages.groups import (
     LeaveGroupRequest,
     LeavingMember,
     ListGroupsRequest,
+    MemberAssignment,
     SyncGroupRequest,
 )
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
-from tests.unit.groups.keeping import READS_T, TWO, Keeper, commit_of, keeping, state_of_offsets
+from tests.unit.groups.keeping import (
+    READS_T,
+    TWO,
+    Keeper,
+    commit_of,
+    keeping,
+    state_of_offsets,
+    turn,
+)
 from tests.unit.node import batch_of
 
 LONG = "n" * 10_240
@@ -91,6 +100,43 @@ async def test_a_deletion_is_not_told_before_it_is_committed(
         assert keeper.fetch().offset == 1
         keeper.catch_up()
         assert keeper.fetch().offset == -1
+
+
+async def test_a_deleted_group_does_not_come_back(autojump_clock: trio.testing.MockClock) -> None:
+    """Its first generation, whose record was under way when it was deleted, is gone with it."""
+    keeper = Keeper(TWO)
+    async with keeping(keeper):
+        keeper.catch_up()
+        await turn()
+        joined = await keeper.join()
+        member, part = joined.member_id, MemberAssignment(joined.member_id, b"all")
+        keeper.ask(SyncGroupRequest("g", joined.generation, member, assignments=(part,)))
+        keeper.ask(LeaveGroupRequest("g", (LeavingMember(member),)))
+        parked = keeper.ask(DeleteGroupsRequest(("g",)))
+        assert parked.attempt(0.0) is None
+        keeper.catch_up()
+        assert parked.attempt(0.0).groups[0].error == ErrorCode.NONE
+        assert keeper.ask(ListGroupsRequest()).groups == ()
+
+
+async def test_no_group_is_deleted_before_its_end_is_stored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """COORDINATOR_NOT_AVAILABLE: if its tombstones failed as well, members would come back that
+    left long ago, and nobody would ever put them out."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        member = await keeper.lead_group()
+        keeper.configure(OFFSETS_TOPIC, min_insync_replicas="2")
+        keeper.apply(state_of_offsets(epochs=(0, 1), replicas=TWO))
+        keeper.ask(LeaveGroupRequest("g", (LeavingMember(member.member_id),)))
+        deleted = await keeper.answer(DeleteGroupsRequest(("g",)))
+        assert deleted.groups[0].error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        keeper.configure(OFFSETS_TOPIC, min_insync_replicas="1")
+        await trio.sleep(2)
+        deleted = await keeper.answer(DeleteGroupsRequest(("g",)))
+        assert deleted.groups[0].error == ErrorCode.NONE
+        assert keeper.ask(ListGroupsRequest()).groups == ()
 
 
 async def test_joins(autojump_clock: trio.testing.MockClock) -> None:
