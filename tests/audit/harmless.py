@@ -99,9 +99,11 @@ def _topic_id(corruption: Corruption, log_start: int) -> str:
     before, after = (text.splitlines() for text in (corruption.before, corruption.after))
     if len(after) != len(before) or after[0] != before[0] or len(after[1]) != len(before[1]):
         return ""
-    ids = [
-        base64.urlsafe_b64decode(lines[1].partition(b" ")[2] + b"==") for lines in (before, after)
-    ]
+    digits = (lines[1].partition(b" ")[2] for lines in (before, after))
+    try:
+        ids = [base64.urlsafe_b64decode(each + b"==") for each in digits]
+    except ValueError:
+        return ""
     return "the same topic id" if ids[0] == ids[1] else ""
 
 
