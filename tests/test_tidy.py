@@ -69,7 +69,8 @@ MAY_IMPORT = {
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE_FILES = """
     protocol/ broker/config.py broker/log/
-    broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py broker/metadata/etcd_codec.py
+    broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
+    broker/metadata/etcd_codec.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
     broker/replication/rot.py broker/replication/follower.py broker/replication/fetch_plan.py
     broker/controller/elections.py broker/controller/entries.py broker/controller/isr.py
