@@ -124,6 +124,17 @@ async def arrive(proxy):
     await until(lambda: proxy.answers > before)
 
 
+async def test_an_answer_that_was_lost_on_one_way_is_found_out_on_another(fast, etcd, proxy, other):
+    """Where requests arrive and answers do not, the next endpoint tells what was made."""
+    store = open_etcd(proxy.url, etcd.url)
+    await store.transact([], [Put("key", b"1")])
+    proxy.hold(answers=True)
+    assert await store.transact([Compare("key", 1)], [Put("key", b"2")]) == Outcome(True, 2)
+    assert (await other.get("")).entries == {"key": Entry(b"2", 2)}
+    assert await store.transact([Compare("key", 1)], [Put("key", b"3")]) == Outcome(False, 2)
+    await store.close()
+
+
 @pytest.mark.parametrize("how", ["held", "broken"])
 async def test_an_answer_that_was_lost_is_found_out(fast, store, other, proxy, nursery, how):
     """The writer learns that its write was made and at which revision, though others have written
