@@ -37,6 +37,7 @@ from minibroker.client.position import OffsetAndMetadata, Offsets
 from minibroker.client.positions import Positions
 from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.groups import LeaveGroupRequest
 from minibroker.protocol.types import TopicPartition
 
 Callback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[object]]
@@ -97,12 +98,17 @@ class Group:
     def subscribe(
         self, topics: Iterable[str], pattern: re.Pattern[str] | None, callbacks: Callbacks
     ) -> None:
-        """From the next poll on, with the group; in place of what it was before."""
+        """From the next poll on, with the group; in place of what it was before.
+
+        Joining begins at once, so the next poll is due from now on.
+        """
         if not self.membership.is_subscribed and self._positions.assignment:
             raise ClientError("partitions are assigned by hand: `unsubscribe` first")
         self._callbacks = callbacks
         self._attendance.interest.choose(topics, pattern)
         self.membership.want()
+        if not self._is_polled:
+            self.membership.end_poll(trio.current_time())
         self._attendance.tell()
 
     async def unsubscribe(self) -> None:
@@ -185,7 +191,7 @@ class Group:
         failure = await self._call(self._callbacks.revoked, revoked)
         if not self.membership.is_lost:
             await self._commit_quietly()
-        self._assign(name for name in self._positions.assignment if name not in set(revoked))
+        self._assign(set(self._positions.assignment).difference(revoked))
         return failure
 
     async def _take_over(self) -> Exception | None:
@@ -280,12 +286,18 @@ class Group:
     # -- the end
 
     async def close(self, *, may_call: bool) -> None:
-        """Commit, leave, and let go; the caller bounds the time. With `may_call`, tell it."""
+        """Commit, leave, and let go; the caller bounds the time. With `may_call`, tell it.
+
+        Who has no time for that is a member no more all the same, and sends no heartbeats.
+        """
         self._advancing.cancel()
-        async with self._turn:
-            if not may_call:
-                self._callbacks = Callbacks()
-            failure = await self._part()
+        try:
+            async with self._turn:
+                if not may_call:
+                    self._callbacks = Callbacks()
+                failure = await self._part()
+        finally:
+            self._go()
         if failure is not None:
             raise failure
 
@@ -298,13 +310,18 @@ class Group:
                 failure = await self._let_go(held)
         else:
             await self._commit_quietly()
+        request = self._go()
+        if request is not None:
+            await self._attendance.leave(request)
+        return failure
+
+    def _go(self) -> LeaveGroupRequest | None:
+        """Have nothing to do with the group any more; what to tell its coordinator."""
         request = self.membership.leave()
         self._attendance.interest.choose((), None)
         self._attendance.abandon_join()
         self._assign(())
-        if request is not None:
-            await self._attendance.leave(request)
-        return failure
+        return request
 
 
 def _read(wanted: Wanted) -> Offsets:

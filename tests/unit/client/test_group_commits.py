@@ -307,6 +307,21 @@ async def test_the_end_comes_in_its_time(
     assert diary.of("revoked") == ([] if how == "cancel" else [[0, 1, 2, 3]])
 
 
+async def test_who_is_closed_keeps_nothing(autojump_clock: Any, place: Workplace) -> None:
+    """A close whose time ends before its callback does ends the membership all the same: within a
+    session others have the partitions, though the block goes on."""
+
+    async def hang(_: object) -> None:
+        await trio.sleep_forever()
+
+    async with place.consumer("a") as a, place.consumer("b") as b:
+        await a.subscribe("t", on_revoked=hang)
+        await poll_until_has(a, 0, 1, 2, 3)
+        await a.close(timeout_s=1)
+        await b.subscribe("t")
+        await poll_until_has(b, 0, 1, 2, 3, within_s=8)
+
+
 async def test_revoked_partitions_are_committed_for_the_next_owner(
     autojump_clock: Any, place: Workplace
 ) -> None:

@@ -210,6 +210,17 @@ async def test_who_does_not_poll_is_put_out(autojump_clock: Any, place: Workplac
         await share(a, b)
 
 
+async def test_who_never_polls_is_put_out(autojump_clock: Any, place: Workplace) -> None:
+    """The first poll is due like any other: who subscribes and forgets it keeps nothing."""
+    async with place.consumer("a", max_poll_interval_ms=10_000) as a:
+        await a.subscribe("t")
+        await trio.sleep(9)
+        assert a.health().state == "assigned"
+        await trio.sleep(2)
+        assert a.health().state == "out"
+        await poll_until_has(a, 0, 1, 2, 3)
+
+
 async def test_a_restarted_coordinator_knows_its_members(
     autojump_clock: Any, place: Workplace
 ) -> None:
