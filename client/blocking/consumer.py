@@ -224,7 +224,8 @@ class Consumer:
                 self._called = None
 
         async def call_in_thread(partitions: list[TopicPartition]) -> None:
-            await trio.to_thread.run_sync(call, partitions)
+            # A close does not wait longer for it than for a callback of the loop.
+            await trio.to_thread.run_sync(call, partitions, abandon_on_cancel=True)
 
         return call_in_thread
 

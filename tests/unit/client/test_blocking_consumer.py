@@ -1,6 +1,7 @@
 """The blocking consumer and admin client, over real sockets with a real thread."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -186,6 +187,28 @@ def test_members_of_a_group_and_their_callbacks(address: str) -> None:
         consumer.assign([name])
         assert consumer.committed(name)[name] == (10, "", 0)
         consumer.close(timeout_s=5)
+
+
+def test_a_callback_that_waits_holds_up_no_close(address: str) -> None:
+    """`close` and the end of the block return in their time, whatever a callback waits for."""
+    is_over = threading.Event()
+    waiting = threading.Event()
+
+    def revoked(_: list[TopicPartition]) -> None:
+        waiting.set()
+        is_over.wait(20)
+
+    with Producer(address) as producer:
+        producer.send_and_wait("blocking-wait", b"one")
+    began_at = time.monotonic()
+    options: dict[str, Any] = {"group_id": "w", "auto_offset_reset": "earliest"}
+    with Consumer(address, **options) as consumer:
+        consumer.subscribe("blocking-wait", on_revoked=revoked)
+        assert len(consumer.poll(10)) == 1
+        consumer.close(timeout_s=0.5)
+        assert waiting.is_set()
+    assert time.monotonic() - began_at < 10
+    is_over.set()
 
 
 def test_an_interrupted_consumer_leaves_its_group(address: str) -> None:
