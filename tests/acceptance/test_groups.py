@@ -245,7 +245,7 @@ async def run(place: Path, seed: int, *options: str, pauses: bool = False) -> No
             await trio.to_thread.run_sync(stop, workers)
             print(judge(workers))
         for node in NODES:
-            assert cluster.stop(node) == 0
+            assert cluster.stop(node) == 0, cluster.brokers[node].output
     digests = [log_digests(cluster.layout.data_dir(node), OFFSETS_TOPIC) for node in NODES]
     assert digests[0] == digests[1] == digests[2], "replicas tell different offsets"
 
