@@ -59,6 +59,11 @@ class Commits:
         text = f"a commit was not answered within {patience_s:g} s, and may have been done"
         raise self._coordinator.timeout(text, last[-1] if last else None)
 
+    async def finish(self) -> None:
+        """Until no commit is under way any more that was before."""
+        async with self._turn:
+            pass
+
     async def fetch(
         self, names: Iterable[TopicPartition], patience_s: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -191,6 +191,8 @@ class Group:
         failure = await self._call(self._callbacks.revoked, revoked)
         if not self.membership.is_lost:
             await self._commit_quietly()
+            # A commit of another task that came again behind one of the next owner would undo that.
+            await self._commits.finish()
         self._assign(set(self._positions.assignment).difference(revoked))
         return failure
 

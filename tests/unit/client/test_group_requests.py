@@ -265,3 +265,27 @@ async def test_who_is_put_out_while_it_commits(
         await it.poll(1)
         assert it.health().state == "stable"
     assert [each.member_id for each in coordinator.broker.asked(JoinGroupRequest)] == ["", "m", "m"]
+
+
+async def test_no_commit_outlives_its_partitions(
+    autojump_clock: Any, coordinator: Coordinator, consumer: Any
+) -> None:
+    """What is given back is done with: a commit of another task that was sent again in the next
+    generation would be behind the next owner's."""
+    eager = {"partition_assignment_strategy": "range", "heartbeat_interval_ms": 100}
+    async with consumer(**eager, retry_backoff_ms=1000) as it:
+        await it.subscribe("t")
+        await it.poll(5)
+        assert it.assignment == [A]
+        coordinator.errors[ApiKey.OFFSET_COMMIT] = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+        coordinator.errors[ApiKey.HEARTBEAT] = [ErrorCode.REBALANCE_IN_PROGRESS]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(it.commit, {A: 1})
+            await trio.sleep(0.2)
+            await it.poll(3)
+    commits_and_joins = [
+        type(request)
+        for request in coordinator.broker.requests
+        if isinstance(request, OffsetCommitRequest | JoinGroupRequest)
+    ]
+    assert commits_and_joins[2:] == [OffsetCommitRequest, OffsetCommitRequest, JoinGroupRequest]
