@@ -114,13 +114,15 @@ class Coordinator:
                 return Serving(shard, shard.term)
         raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{name} is being read")
 
-    def check_session(self, now: float) -> None:
-        """Raise `Refused` unless nobody else can keep groups that are kept here.
+    def check_session(self, shard: Shard, now: float) -> None:
+        """Raise `Refused` unless nobody else can keep the groups of a shard: the session lasts, and
+        it is the one in which this broker was told that it leads.
 
         For who only reads: what is written is safe without, since no in-sync set confirms it but
         the newest leader's.
         """
-        if not self._around.is_lease_current(now):
+        is_present = self._replicas.is_role_present(shard.partition.topic_partition)
+        if not (is_present and self._around.is_lease_current(now)):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its session may have ended")
 
     def all_serving(self, now: float) -> tuple[list[Serving], bool]:

@@ -95,6 +95,8 @@ class Replicas:
         self._controller_epoch = NO_EPOCH
         self._told_of_weak_acks: dict[str, float] = {}
         self._has_all_roles = False
+        # The registration (its broker epoch) in which each role was last told.
+        self._told_in: dict[TopicPartition, int] = {}
         self._is_image_whole = False
         # Topics that the first part of a full image did not name, with their ids.
         self._missing: dict[str, bytes] = {}
@@ -158,6 +160,11 @@ class Replicas:
 
     # -- what the controller orders
 
+    def is_role_present(self, name: TopicPartition) -> bool:
+        """Whether a role was told in the present registration. Until then another broker may have
+        been elected in the place of this one, however sure its session is."""
+        return self._told_in.get(name, NO_EPOCH) >= self.broker_epoch
+
     def is_stale_controller(self, controller_epoch: int) -> bool:
         """Whether a request comes from a controller that was replaced (RM-01)."""
         return controller_epoch < self._controller_epoch
@@ -206,6 +213,9 @@ class Replicas:
             {broker.node_id: Endpoint(broker.host, broker.port) for broker in request.brokers}
         )
         obeyed = tuple(self._hosted.obey(state, now) for state in request.partitions)
+        for each in obeyed:
+            if not each.error:
+                self._told_in[TopicPartition(each.topic, each.partition)] = request.broker_epoch
         self._parts.purgatory.notify(ROLES)
         if request.is_full:
             self._hosted.set_strays_aside()

@@ -137,7 +137,7 @@ def fetch(services: Services, request: OffsetFetchRequest, now: float) -> Offset
     """How far a group is, as committed (GRP-02, GRP-08)."""
     try:
         shard = services.groups.serving(request.group_id, now).shard
-        services.groups.check_session(now)
+        services.groups.check_session(shard, now)
     except Refused as refused:
         return OffsetFetchResponse(refused.code)
     offsets = shard.table.offsets(request.group_id)

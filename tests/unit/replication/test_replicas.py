@@ -365,3 +365,15 @@ def test_who_does_not_wait_for_followers_is_named_now_and_then(
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 2
     assert "acks=1" in warnings[0].getMessage()
+
+
+def test_a_role_of_an_earlier_registration_is_not_present() -> None:
+    """A process that stood still registers anew before it hears whom others elected meanwhile."""
+    node = Node()
+    node.apply(state_of(), state_of(OTHER))
+    assert node.replicas.is_role_present(T0)
+    node.broker_epoch += 1
+    assert not node.replicas.is_role_present(T0)
+    node.apply(state_of())
+    assert node.replicas.is_role_present(T0)
+    assert not node.replicas.is_role_present(OTHER)
