@@ -15,7 +15,9 @@ coordinator; a broker that is gone is found out by them, and the JOIN is sent ag
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import trio
@@ -33,6 +35,8 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages.groups import (
     NO_GENERATION,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     GroupProtocol,
     HeartbeatResponse,
     JoinGroupResponse,
@@ -44,6 +48,7 @@ from minibroker.protocol.messages.groups import (
 from minibroker.protocol.subscription import (
     Assignment,
     Subscription,
+    decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
@@ -181,9 +186,8 @@ class Attendance:
 
     async def _join_and_sync(self) -> Advice:
         member = self._membership
-        joined = await self._coordinator.ask(
-            ApiKey.JOIN_GROUP, member.join(self._protocols()), JOINS
-        )
+        asked = member.join(self._protocols())
+        joined = await self._coordinator.ask(ApiKey.JOIN_GROUP, asked, JOINS)
         assert isinstance(joined, JoinGroupResponse)
         if not member.is_in(State.JOINING):
             return Advice.STOP  # it left meanwhile
@@ -196,6 +200,8 @@ class Attendance:
             return Advice.STOP
         synced = await self._coordinator.ask(ApiKey.SYNC_GROUP, member.sync(assignments), JOINS)
         assert isinstance(synced, SyncGroupResponse)
+        if self._led is not None and asked.instance_id is not None and not asked.member_id:
+            self._led = await self._assigned()
         return member.note_sync(synced, sent_at) if member.is_in(State.SYNCING) else Advice.STOP
 
     def _protocols(self) -> tuple[GroupProtocol, ...]:
@@ -208,7 +214,7 @@ class Attendance:
     async def _assign(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
         """Everybody's part, if this is the leader's duty.
 
-        A static member that comes back as the leader has nothing to assign: nothing has changed.
+        Where a static member comes back as the leader, the coordinator stays with what it has.
         """
         if joined.leader != joined.member_id:
             self._led = None
@@ -231,6 +237,18 @@ class Attendance:
             MemberAssignment(member_id, encode_assignment(Assignment(tuple(names))))
             for member_id, names in parts.items()
         )
+
+    async def _assigned(self) -> dict[str, int]:
+        """How many partitions of each topic the group has assigned, maybe before this member came
+        back: what there is more by now would else be nobody's."""
+        request = DescribeGroupsRequest((self._membership.group_id,))
+        answer = await self._coordinator.ask(ApiKey.DESCRIBE_GROUPS, request, JOINS)
+        assert isinstance(answer, DescribeGroupsResponse)
+        counts: Counter[str] = Counter()
+        for each in answer.groups[0].members:
+            with suppress(ProtocolError):
+                counts.update(name.topic for name in decode_assignment(each.assignment).partitions)
+        return dict(counts)
 
     # -- being a member
 

@@ -306,6 +306,24 @@ async def test_a_static_member_comes_back_to_its_place(
             assert c.health().generation == b.health().generation == generation
 
 
+async def test_a_static_leader_learns_what_it_missed(autojump_clock: Any, place: Workplace) -> None:
+    """It comes back to the assignment of before, and a topic that was made meanwhile is read."""
+    static: dict[str, Any] = {"group_instance_id": "i", "allow_auto_create_topics": False}
+    async with place.consumer("a", **static) as a:
+        await a.subscribe("t", "later")
+        await poll_until_has(a, 0, 1, 2, 3)
+    await place.create("later", 2)
+    async with place.consumer("b", **static) as b:
+        await b.subscribe("t", "later")
+        await poll_until_has(b, 0, 0, 1, 1, 2, 3)
+        generation = b.health().generation
+    async with place.consumer("c", **static) as c:
+        await c.subscribe("t", "later")
+        await poll_until_has(c, 0, 0, 1, 1, 2, 3)
+        await c.poll(5)
+        assert c.health().generation == generation
+
+
 async def test_a_fenced_member_is_told(autojump_clock: Any, place: Workplace) -> None:
     """FENCED_INSTANCE_ID: whoever had the name before gets an error in every poll."""
     diary = Diary()
