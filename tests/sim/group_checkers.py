@@ -132,6 +132,28 @@ class RisingCommits:
         self.late += 1
 
 
+class Fenced:
+    """No commit counts that was sent in a generation after a newer one had its assignments."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._late: dict[int, int] = {}  # the generation, by request
+
+    def look(self, now: float, event: Event) -> None:
+        """Raises `Violation`."""
+        match event:
+            case Synced():
+                self._newest = max(self._newest, event.generation)
+            case CommitSent() if event.generation < self._newest:
+                self._late[event.number] = event.generation
+            case CommitAnswered():
+                late = self._late.pop(event.number, None)
+                if late is not None and ErrorCode.NONE in event.errors.values():
+                    raise Violation(
+                        f"{event.who} may commit in generation {late}, after {self._newest} began"
+                    )
+
+
 class OnlyDone:
     """Nobody commits a record that the application has not finished with."""
 

@@ -22,6 +22,7 @@ from minibroker.protocol.errors import BrokerError
 from minibroker.testing.cluster import World
 from minibroker.testing.pause import PROCESS
 from tests.sim.group_checkers import (
+    Fenced,
     Generations,
     Holdings,
     OneOwner,
@@ -67,6 +68,7 @@ class Group:
                 self.closes,
                 self.generations,
                 OneOwner(),
+                Fenced(),
                 OnlyDone(),
             )
         )

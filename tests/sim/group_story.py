@@ -44,7 +44,7 @@ from tests.sim.group_members import GROUP, LONERS, Stage, draw_fates, play, tric
 from tests.sim.sights import Watcher
 from tests.sim.workload import REPLICAS, TOPIC, Clients, churn, insist, produce
 
-CHAOS_S = 6.0
+CHAOS_S = 5.0
 REST_S_MAX = 120.0
 STABLE_S_MAX = 60.0
 GAP_S_MAX = 1.0
@@ -147,7 +147,7 @@ class GroupStory:
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
                 await self._create(clients)
-                await self._suffer(clients, stage, chaos, rng.randint(2, 5))
+                await self._suffer(clients, stage, chaos, rng.randint(2, 4))
                 watching.cancel_scope.cancel()
             repeated = await self._judge(clients, stage, watcher)
             return Told(

@@ -8,6 +8,7 @@ from minibroker.protocol.subscription import Assignment, encode_assignment
 from minibroker.protocol.types import TopicPartition
 from tests.sim.checkers import Violation
 from tests.sim.group_checkers import (
+    Fenced,
     Holdings,
     OneOwner,
     OnlyDone,
@@ -87,7 +88,7 @@ def test_a_sound_history_passes():
         Closed("a"),
     ]
     holdings, commits, closes = Holdings(), RisingCommits(), PromptClose()
-    history = History((holdings, commits, closes, OneOwner(), OnlyDone()))
+    history = History((holdings, commits, closes, OneOwner(), Fenced(), OnlyDone()))
     for now, event in enumerate(events):
         history.note(float(now), event)
     assert holdings.judge_once() == 2
@@ -146,6 +147,16 @@ def test_a_refused_commit_explains_nothing():
     late = commit("a", 1, 4, error=ErrorCode.REQUEST_TIMED_OUT)
     with pytest.raises(Violation, match="was committed at 5"):
         tell(RisingCommits(), *late, *commit("a", 2, 5), *fetch("b", 3, 4))
+
+
+def test_a_commit_of_an_old_generation_is_found():
+    """It was sent after a newer generation had begun, and was taken."""
+    checker = tell(Fenced(), Synced("a", 2, "a", (P,)), *commit("a", 1, 1, generation=2))
+    tell(checker, CommitSent("a", 2, 2, {P: 2}), Synced("a", 3, "a", (P,)))
+    tell(checker, CommitAnswered("a", 2, {P: ErrorCode.NONE}))
+    tell(checker, *commit("a", 3, 3, generation=2, error=ErrorCode.ILLEGAL_GENERATION))
+    with pytest.raises(Violation, match="may commit in generation 2, after 3 began"):
+        tell(checker, *commit("a", 4, 3, generation=2))
 
 
 def test_a_commit_of_what_is_not_done_is_found():
