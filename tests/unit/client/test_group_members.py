@@ -320,8 +320,7 @@ async def test_a_static_leader_learns_what_it_missed(autojump_clock: Any, place:
     async with place.consumer("c", **static) as c:
         await c.subscribe("t", "later")
         await poll_until_has(c, 0, 0, 1, 1, 2, 3)
-        await c.poll(5)
-        assert c.health().generation == generation
+        assert (await c.poll(5), c.health().generation) == ([], generation)
 
 
 async def test_a_fenced_member_is_told(autojump_clock: Any, place: Workplace) -> None:
