@@ -27,7 +27,7 @@ def test_a_group_keeps_its_promises(seed):
     """Whatever the faults of a seed: one owner, offsets that only rise, all read, nothing twice
     without an excuse, stable in the end, and closed in time."""
     told = simulate(GroupStory(seed).run, seed)
-    assert told.delivered > 100, f"repeat: {REPEAT} {seed}"
+    assert told.delivered > 40, f"repeat: {REPEAT} {seed}"
     assert told.generations > 0
 
 
