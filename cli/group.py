@@ -98,7 +98,8 @@ def delete(
     group_option: GroupOptions = None,
     topics: Scopes = None,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A group that is not there is no error.")
+        bool,
+        typer.Option("--if-exists", help="A group or an offset that is not there is no error."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
@@ -112,6 +113,7 @@ def delete(
     if not names:
         raise typer.BadParameter("name a group: GROUP or --group GROUP")
     scopes = [parse_scope(text) for text in topics or []]
+    not_found = ErrorCode.GROUP_ID_NOT_FOUND
     failures = 0
     with opened_admin(bootstrap, timeout_s) as admin:
         for name in names:
@@ -123,8 +125,9 @@ def delete(
                 else:
                     admin.delete_groups(name)
                     print(f"Deleted group {name}.")
-            except BrokerError as error:
-                is_fine = if_exists and error.code is ErrorCode.GROUP_ID_NOT_FOUND
+            except (BrokerError, Failure) as error:
+                is_there = isinstance(error, BrokerError) and error.code is not not_found
+                is_fine = if_exists and not is_there
                 if not is_fine and len(names) == 1:
                     raise
                 failures += not is_fine

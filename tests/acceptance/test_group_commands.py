@@ -74,7 +74,10 @@ def test_a_group_is_moved_described_and_deleted(typed: Typed) -> None:
         ["mover", "moved", "1", "1", "3", "2"],
     ]
     assert "group mover is Empty, has 0 members, a lag of 2" in typed.stderr
-    assert typed("group delete mover --topic moved:0") == "Deleted 1 offset of group mover.\n"
+    deleted = typed("group delete missing mover --topic moved:0 --if-exists")
+    assert deleted == "Deleted 1 offset of group mover.\n"
+    typed("group delete missing mover --topic moved:0", code=1)
+    assert "2 of 2 groups not deleted" in typed.stderr
     typed("group delete mover")
     assert "mover" not in typed("group list").splitlines()
 
