@@ -106,7 +106,7 @@ def draw_fates(rng: Random, *, is_calm: bool, must_keep_up: bool) -> Fates:
         max_poll_interval_ms=30_000 if is_calm else rng.choice((3_000, 10_000)),
         life_s=rng.choice((1.0, 2.0, 4.0)),
         record_s=rng.choice((0.0, 0.001, 0.01) if is_calm else (0.005, 0.02)),
-        poll_records=(500,) if must_keep_up else (1, 10, 500),
+        poll_records=(500,) if must_keep_up else (1, 10, 50),
         static_slots=rng.choice((0, 0, 1, 5)),
     )
 
