@@ -90,7 +90,6 @@ async def until_gone(store, key, revision):
     return snapshot
 
 
-@EVERY_STORE
 async def test_a_lease_is_seen_by_others_and_ends_with_its_process(store, child):
     """It lives on while the process renews it, and not much longer than a killed process."""
     revision = int(await child.call(f"hold {TTL_S} key"))
