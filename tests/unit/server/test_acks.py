@@ -162,12 +162,19 @@ async def test_a_stopped_replica_answers_its_waiters(
 
 
 @pytest.mark.parametrize("acks", [ACKS_NONE, ACKS_LEADER])
-def test_past_its_session_a_broker_promises_nothing_alone(acks: int) -> None:
-    """4.9: when the session may have ended, acks 0 and 1 are refused, for somebody else may lead;
-    acks=all goes on, which only the newest leader's ISR can confirm."""
+@pytest.mark.parametrize("is_registered_anew", [False, True])
+def test_past_its_session_a_broker_promises_nothing_alone(
+    acks: int, is_registered_anew: bool
+) -> None:
+    """4.9: when the session may have ended, acks 0 and 1 are refused, for somebody else may lead,
+    and in the next one until it is told so there; acks=all goes on, which only the newest leader's
+    ISR can confirm."""
     node = Node()
     node.lead()
-    node.controller.is_session_over = True
+    if is_registered_anew:
+        node.broker_epoch = 2
+    else:
+        node.controller.is_session_over = True
     if acks == ACKS_NONE:
         with pytest.raises(HangUp, match="session"):
             produce.handle(node.services, request_of(batch_of(), acks=acks), 0.0)
