@@ -17,7 +17,7 @@ FOUND_BY = {
     "grow-without-epoch-start": 42,
     "ack-before-high-watermark": 3,
     "forget-producers": 0,
-    "obey-stale-controller": 3,
+    "obey-stale-controller": 5,
     "ignore-partition-epoch": 5,
 }
 
