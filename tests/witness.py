@@ -9,13 +9,14 @@
 import hashlib
 import sysconfig
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
 
-from minibroker.client import Admin
+from minibroker.client import Admin, Consumer
 from minibroker.client.errors import ClientTimeout
 from minibroker.protocol.errors import BrokerError
 
@@ -50,6 +51,22 @@ def differences(expected: Lines, found: Lines) -> Iterator[str]:
         pairs = zip(wanted, got, strict=False)
         first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(wanted), len(got)))
         yield f"{name}: {len(wanted)} lines sent, {len(got)} read, the first difference at {first}"
+
+
+async def read_all(address: str, topic: str, ledger: Path | None = None) -> Lines:
+    """Everything that is in the topic, by key, in the order of each partition."""
+    found: Lines = defaultdict(list)
+    async with Consumer(address, auto_offset_reset="earliest", ledger=ledger) as consumer:
+        partitions = await consumer.assign_topics(topic)
+        missing = sum((await consumer.end_offsets(*partitions)).values())
+        last_progress = trio.current_time()
+        while missing > 0 and trio.current_time() - last_progress < STALLED_S_MAX:
+            records = await consumer.poll(1.0)
+            for record in records:
+                found[record.key or b""].append(record.value or b"")
+            missing -= len(records)
+            last_progress = trio.current_time() if records else last_progress
+    return dict(found)
 
 
 class Change(NamedTuple):
