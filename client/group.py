@@ -212,12 +212,20 @@ class Group:
     async def _call(
         self, callback: Callback | None, partitions: list[TopicPartition]
     ) -> Exception | None:
-        """Call it; what it raises is for the application, when the step is done."""
+        """Call it; what it raises is for the application, when the step is done.
+
+        It is work of the application, and due by `max.poll.interval.ms` as that between polls.
+        """
+        if callback is None:
+            return None
+        self.membership.end_poll(trio.current_time())
         try:
-            if callback is not None:
-                await callback(partitions)
+            await callback(partitions)
         except Exception as error:
             return error
+        finally:
+            if self._is_polled:
+                self.membership.begin_poll()
         return None
 
     def _assign(self, names: Iterable[TopicPartition]) -> None:
