@@ -15,7 +15,7 @@ from minibroker.protocol.types import TopicPartition
 if TYPE_CHECKING:
     from minibroker.client import GroupDescription, OffsetAndMetadata
     from minibroker.client.blocking import Admin
-    from minibroker.client.groups_admin import GroupMemberDescription
+    from minibroker.client.groups.admin import GroupMemberDescription
 
 HEADS = (
     *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),

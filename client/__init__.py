@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         OffsetOutOfRange,
         PositionError,
     )
-    from minibroker.client.groups_admin import GroupDescription, GroupsReport
+    from minibroker.client.groups.admin import GroupDescription, GroupsReport
     from minibroker.client.health import ConsumerHealth, PartitionHealth
     from minibroker.client.options import Seams
     from minibroker.client.position import OffsetAndMetadata
@@ -86,7 +86,7 @@ _HOMES: Final = {
             "PositionError",
         ),
     ),
-    "minibroker.client.groups_admin": ("GroupDescription", "GroupsReport"),
+    "minibroker.client.groups.admin": ("GroupDescription", "GroupsReport"),
     "minibroker.client.health": ("ConsumerHealth", "PartitionHealth"),
     "minibroker.client.options": ("Seams",),
     "minibroker.client.position": ("OffsetAndMetadata",),

@@ -1,4 +1,4 @@
-"""Topics and their settings, where logs begin and end, and consumer groups (groups_admin.py).
+"""Topics and their settings, where logs begin and end, and consumer groups (groups/admin.py).
 
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics(NewTopic("events", 4))
@@ -20,11 +20,11 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import trio
 
-from minibroker.client import groups_admin
 from minibroker.client.cluster import Cluster, open_cluster
 from minibroker.client.controller import Outcome, Result, ask_controller
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
-from minibroker.client.groups_admin import GroupDescription, GroupsReport, Offsets, Partitions
+from minibroker.client.groups import admin as groups_admin
+from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,

@@ -41,8 +41,8 @@ from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.errors import ClientClosed
 from minibroker.client.fetch_session import Limits
 from minibroker.client.fetcher import Fetcher
-from minibroker.client.group import Group
-from minibroker.client.group_calls import GroupCalls
+from minibroker.client.groups.calls import GroupCalls
+from minibroker.client.groups.group import Group
 from minibroker.client.hand import Hand
 from minibroker.client.health import ConsumerHealth, describe
 from minibroker.client.ledger import ConsumerLedger

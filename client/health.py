@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
+from minibroker.client.groups.membership import Membership
 from minibroker.client.hand import Hand
-from minibroker.client.membership import Membership
 from minibroker.client.positions import Positions
 from minibroker.protocol.messages.groups import NO_GENERATION
 from minibroker.protocol.types import TopicPartition

@@ -17,8 +17,8 @@ from difflib import get_close_matches
 from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
-from minibroker.client.assignors import ASSIGNORS
 from minibroker.client.errors import ConfigError
+from minibroker.client.groups.assignors import ASSIGNORS
 from minibroker.client.net import Network, TcpNetwork
 from minibroker.protocol.constants import ACKS_ALL, IN_FLIGHT_MAX
 from minibroker.protocol.records.compression import CODEC_NAMES

@@ -80,10 +80,10 @@ PURE_FILES = """
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/roster.py broker/groups/states.py broker/groups/offsets.py
     broker/groups/placement.py broker/groups/replay.py broker/groups/shard.py broker/groups/term.py
-    client/accumulator.py client/assignors.py client/batches.py client/numbering.py client/sticky.py
-    client/hand.py client/health.py client/membership.py client/metadata.py client/partitioner.py
+    client/groups/assignors.py client/groups/membership.py client/groups/sticky.py client/health.py
+    client/accumulator.py client/batches.py client/numbering.py client/metadata.py client/hand.py
     client/positions.py client/routes.py client/chunks.py client/fetch_session.py client/position.py
-    client/trail.py testing/lab/
+    client/trail.py client/partitioner.py testing/lab/
 """
 PURE = PURE_FILES.split()
 # The interface of a disk has one async function, whose forms live in disk.py; the lab's broker

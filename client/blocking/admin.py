@@ -8,7 +8,7 @@ from typing import Self
 from minibroker.client.admin import Admin as TrioAdmin
 from minibroker.client.admin import ClusterDescription, NewTopic, ReplicasReport
 from minibroker.client.blocking.portal import Held, Portal
-from minibroker.client.groups_admin import GroupDescription, GroupsReport, Offsets, Partitions
+from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.options import Seams, Servers
 from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import LATEST_TIMESTAMP

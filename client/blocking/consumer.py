@@ -24,8 +24,8 @@ from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.consumer import CLOSE_S, ConsumerStatistics
 from minibroker.client.consumer import Consumer as TrioConsumer
 from minibroker.client.errors import ClientError
-from minibroker.client.group import INSIDE, Wanted
-from minibroker.client.group import Callback as TrioCallback
+from minibroker.client.groups.group import INSIDE, Wanted
+from minibroker.client.groups.group import Callback as TrioCallback
 from minibroker.client.health import ConsumerHealth
 from minibroker.client.options import Seams, Servers
 from minibroker.client.position import OffsetAndMetadata

@@ -12,7 +12,7 @@ from minibroker.cli import group, group_describe
 from minibroker.cli.group_seek import Scope, parse_scope
 from minibroker.cli.terminal import Failure, OutputFormat
 from minibroker.client.admin import ClusterDescription
-from minibroker.client.groups_admin import (
+from minibroker.client.groups.admin import (
     GroupDescription,
     GroupMemberDescription,
     GroupsReport,

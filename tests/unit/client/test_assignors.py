@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibroker.client.assignors import ASSIGNORS, Assignments, GroupMember, Members
+from minibroker.client.groups.assignors import ASSIGNORS, Assignments, GroupMember, Members
 from minibroker.protocol.subscription import Subscription
 from minibroker.protocol.types import TopicPartition
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.client.committed import Commits
 from minibroker.client.errors import CommitFailed
-from minibroker.client.membership import Membership
+from minibroker.client.groups.committed import Commits
+from minibroker.client.groups.membership import Membership
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import ErrorCode

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from minibroker.client.errors import CommitFailed
-from minibroker.client.membership import Advice, Membership, State
+from minibroker.client.groups.membership import Advice, Membership, State
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError

@@ -18,7 +18,7 @@ With both, everybody gives up everything at each rebalance. With cooperative-sti
 on reading what it keeps, and what moves takes two rounds: in the first it is nobody's, because who
 has it must first learn that it shall give it back; having done so that member joins again, and in
 the second round the partition goes to its new owner. How partitions are spread is in
-`client/sticky.py`; here is whose claims count. Who missed a rebalance may claim what others were
+`sticky.py`; here is whose claims count. Who missed a rebalance may claim what others were
 given since: of several claims that of the newest generation holds, and if two members were given
 the same in the same generation, which no sound leader does, both have to give it back.
 """
@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from minibroker.client.sticky import spread
+from minibroker.client.groups.sticky import spread
 from minibroker.protocol.subscription import Subscription
 from minibroker.protocol.types import TopicPartition
 

@@ -5,7 +5,7 @@
      |             |____________|____________|____________| a rebalance: join again
      |_____________________________________________________| left, or lost
 
-Pure: who sends and waits is client/group.py. A request is made here from what is true at that
+Pure: who sends and waits is group.py. A request is made here from what is true at that
 moment, and its answer is judged by what is true when it comes, so an answer to an older generation
 changes nothing.
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from minibroker.client.coordinator import Coordinator
 from minibroker.client.errors import error_code
+from minibroker.client.groups.coordinator import Coordinator
+from minibroker.client.groups.membership import NOT_THE_COORDINATOR, PUT_OUT, Advice, Membership
 from minibroker.client.links import COMMITS
-from minibroker.client.membership import NOT_THE_COORDINATOR, PUT_OUT, Advice, Membership
 from minibroker.client.position import OffsetAndMetadata, Offsets
 from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError

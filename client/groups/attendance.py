@@ -7,7 +7,7 @@
          `-- _follow_topics  whoever leads the group has it assign anew when partitions are added
 
 The application is needed only where it has something to let go or to take over; then `on_news` is
-called, and the next poll does that (client/group.py). All else goes on between polls: a member of a
+called, and the next poll does that (group.py). All else goes on between polls: a member of a
 cooperative group joins the next generation while its application works on what it keeps.
 
 While a JOIN waits for others, heartbeats go on. Their answers mean nothing then but that there is a
@@ -22,14 +22,14 @@ from typing import Final
 
 import trio
 
-from minibroker.client.assignors import ASSIGNORS, GroupMember
 from minibroker.client.cluster import Cluster
-from minibroker.client.coordinator import Coordinator
 from minibroker.client.errors import error_code
+from minibroker.client.groups.assignors import ASSIGNORS, GroupMember
+from minibroker.client.groups.coordinator import Coordinator
+from minibroker.client.groups.interest import Interest
+from minibroker.client.groups.membership import NOT_THE_COORDINATOR, Advice, Membership, State
 from minibroker.client.hand import Hand
-from minibroker.client.interest import Interest
 from minibroker.client.links import HEARTBEATS, JOINS
-from minibroker.client.membership import NOT_THE_COORDINATOR, Advice, Membership, State
 from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError, ProtocolError

@@ -24,14 +24,14 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from minibroker.client.attendance import Attendance
 from minibroker.client.cluster import Cluster
-from minibroker.client.committed import Commits
-from minibroker.client.coordinator import Coordinator
 from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.fetcher import Fetcher
+from minibroker.client.groups.attendance import Attendance
+from minibroker.client.groups.committed import Commits
+from minibroker.client.groups.coordinator import Coordinator
+from minibroker.client.groups.membership import Membership, State
 from minibroker.client.hand import Hand
-from minibroker.client.membership import Membership, State
 from minibroker.client.options import ConsumerOptions
 from minibroker.client.position import OffsetAndMetadata, Offsets
 from minibroker.client.positions import Positions

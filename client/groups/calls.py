@@ -1,6 +1,6 @@
 """What an application asks of a consumer's group: the part of `Consumer` that is about it.
 
-Here are the signatures, and what they promise; `client/group.py` does it.
+Here are the signatures, and what they promise; `client/groups/group.py` does it.
 """
 
 import re
@@ -9,7 +9,7 @@ import trio
 
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.group import Callback, Callbacks, Group, Wanted
+from minibroker.client.groups.group import Callback, Callbacks, Group, Wanted
 from minibroker.client.hand import Hand
 from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.types import TopicPartition
