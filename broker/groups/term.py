@@ -38,6 +38,7 @@ APPEND_ERRORS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
+MOMENTS_SPARE: Final = 100  # of groups that are gone, before they are thrown out
 
 
 def append_error(code: ErrorCode) -> ErrorCode:
@@ -127,13 +128,20 @@ class Term:
         is_unused = group.state in (State.EMPTY, State.DEAD) and deadline == math.inf
         if is_unused and not any(item.group is group for item in self._waiting):
             if self._groups.get(group_id) is group:
-                del self._groups[group_id]
-                self._moment_of.pop(group_id, None)
+                self._drop(group_id)
         else:
             self._groups[group_id] = group
             if deadline < self._moment_of.get(group_id, math.inf):
                 self._moment_of[group_id] = deadline
                 heapq.heappush(self._moments, (deadline, group_id))
+
+    def _drop(self, group_id: str) -> None:
+        """Forget a group; its moments too, before they are most of what is kept."""
+        del self._groups[group_id]
+        self._moment_of.pop(group_id, None)
+        if len(self._moments) > 2 * len(self._moment_of) + MOMENTS_SPARE:
+            self._moments = [(at, each) for each, at in self._moment_of.items()]
+            heapq.heapify(self._moments)
 
     def wait_for(self, group: Group, ticket: Ticket[Any]) -> None:
         """Wake who waits for a ticket once it is answered."""
@@ -206,6 +214,10 @@ class Term:
         if not error:
             self.settle(group, now)
         return error
+
+    def statistics(self) -> tuple[int, int]:
+        """How many groups live, and how many moments are noted, of those that are gone too."""
+        return len(self._groups), len(self._moments)
 
     def close(self, now: float) -> None:
         """The term is over: whoever waits on a group is told to look for its coordinator."""
