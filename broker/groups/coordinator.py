@@ -3,11 +3,11 @@
     handlers -> serving(group) -> Shard, Term -> Group         plain calls, which never wait
     run      -> follows the partitions here, begins terms, ticks groups, drops what has expired
 
-A request finds its shard with all taken in that is committed so far; what it writes it waits for
-in the purgatory, under the name of the partition. So nothing here is on the way of a commit but the
-shard itself. `run` does the rest: it is woken when roles change, when the high watermark of a
-partition moves that it waits for, or when a group has something to do; and every second anyway, so
-that followers keep their tables warm.
+A request takes in what is committed and not replayed yet, a chunk of it; what it writes it waits
+for in the purgatory, under the name of the partition, until that is replayed. So nothing here is on
+the way of a commit but the shard itself. `run` does the rest: it is woken when roles change, when
+the high watermark of a partition moves that it waits for, or when a group has something to do; and
+every second anyway, so that followers keep their tables warm.
 
 `Services` has one coordinator. Handlers and `run` are in one loop, and nothing in here that changes
 a shard waits in the middle of it.
