@@ -9,7 +9,8 @@ becomes the real one.
 **Classes.** Most of what a short audit waits for is Spark's classes being loaded and verified. A
 JVM that ends can leave them as a file that others map ("class data sharing"). The first one that
 Spark runs in does so, which takes it some ten seconds after the audit is over, in the background;
-later ones start in a third of the time. The file, of some 200 MB, is in the user's cache directory
+later ones start in a third of the time. It does not where its output is a pipe: whoever reads that
+to its end would wait for the file. The file, of some 200 MB, is in the user's cache directory
 and may be removed at any time. A JVM crashes on one that is cut, so it gets its name only when all
 of it is on the disk; one of other jars or another JVM is ignored by the JVM itself. It is code, so
 it is used only where nobody else can write.
@@ -61,6 +62,9 @@ fi
 set -- -Xlog:disable -Xlog:all=error:stderr "$@"
 if [ -r "$archive" ]; then
     exec "$java" -XX:SharedArchiveFile="$archive" "$@"
+fi
+if [ -p /dev/stdout ] || [ -p /dev/stderr ]; then
+    exec "$java" "$@"
 fi
 "$java" -XX:ArchiveClassesAtExit="$archive.$$" "$@"
 status=$?

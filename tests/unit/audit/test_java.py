@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,7 @@ def spark_java(directory: Path, archive: Path, text: str) -> Path:
     return write_java_home(directory, real, archive) / "bin" / "java"
 
 
+UNREAD: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 LEAVE = """for word in "$@"; do case "$word" in
 -XX:ArchiveClassesAtExit=*) echo classes > "${word#*=}" ;;
 esac; done
@@ -105,7 +107,7 @@ def test_the_first_jvm_leaves_its_classes_and_the_next_one_takes_them(tmp_path: 
     java = spark_java(tmp_path, archive, LEAVE)
     subprocess.run([java, "-cp", "x", "org.apache.spark.launcher.Main", SPARK], check=True)
     assert "Archive" not in (tmp_path / "told").read_text()
-    subprocess.run([java, SPARK], check=True)
+    subprocess.run([java, SPARK], check=True, **UNREAD)
     assert archive.read_text() == "classes\n"
     subprocess.run([java, SPARK, "a b"], check=True)
     told = (tmp_path / "told").read_text().splitlines()
@@ -119,8 +121,17 @@ def test_half_an_archive_is_none(tmp_path: Path, ending: str) -> None:
     """A JVM that failed, or left nothing, leaves no file behind; its exit code is told."""
     archive = tmp_path / "spark.jsa"
     java = spark_java(tmp_path, archive, ending)
-    assert subprocess.run([java, SPARK]).returncode == int(ending[-1])
+    assert subprocess.run([java, SPARK], **UNREAD).returncode == int(ending[-1])
     assert not list(tmp_path.glob("spark.jsa*"))
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_who_is_read_through_a_pipe_leaves_no_classes(tmp_path: Path, stream: str) -> None:
+    """Who reads an audit's output to its end waits for the audit, and no longer."""
+    archive = tmp_path / "spark.jsa"
+    java = spark_java(tmp_path, archive, LEAVE)
+    subprocess.run([java, SPARK], check=True, **{**UNREAD, stream: subprocess.PIPE})
+    assert not archive.exists()
 
 
 def test_where_classes_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
