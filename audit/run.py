@@ -4,8 +4,8 @@
     -> the checks, each a function of the tables -> findings.parquet, summary.json, report.html
 
 The segments are read once; every check works on the table that this makes, but the indexes and the
-records of the ledgers' topics, which are read when their checks ask. The driver keeps only what
-is small: a row a log, a row a leader epoch, and the findings.
+records of the ledgers' topics and of the offsets topic, which are read when their checks ask. The
+driver keeps only what is small: a row a log, a row a leader epoch, and the findings.
 """
 
 import time
