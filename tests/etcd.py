@@ -14,18 +14,21 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
+import trio
 
+from minibroker.broker.metadata.store import StoreUnavailable
 from tests.processes import free_base_port
 
 HOST: Final = "127.0.0.1"
 START_S_MAX: Final = 20.0
+Result = TypeVar("Result")
 
 
 def _program() -> str | None:
@@ -150,3 +153,12 @@ def running_etcd(
     finally:
         for member in members:
             member.kill()
+
+
+async def patiently(call: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
+    """What a store answers once it can, asked again as a broker asks."""
+    while True:
+        try:
+            return await call(*arguments)
+        except StoreUnavailable:
+            await trio.sleep(0.05)

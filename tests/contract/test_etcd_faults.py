@@ -25,7 +25,7 @@ from minibroker.broker.metadata.store import (
     StoreError,
     StoreUnavailable,
 )
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.etcd import NEEDS_ETCD, patiently, running_etcd
 from tests.proxy import open_proxy
 
 pytestmark = NEEDS_ETCD
@@ -95,15 +95,6 @@ class Running:
 async def until(condition):
     while not condition():  # noqa: ASYNC110 -- of a proxy, which has no event for it
         await trio.sleep(0.005)
-
-
-async def patiently(call, *arguments):
-    """As a broker does it."""
-    while True:
-        try:
-            return await call(*arguments)
-        except StoreUnavailable:
-            await trio.sleep(0.05)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from minibroker.broker.metadata.store import (
     StoreError,
     StoreUnavailable,
 )
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.etcd import NEEDS_ETCD, patiently, running_etcd
 
 pytestmark = NEEDS_ETCD
 LIVES = itertools.count()
@@ -26,15 +26,6 @@ SECRET = "correct horse"
 
 def open_etcd(*urls, writer="1", **access):
     return EtcdStore(Access(urls, **access), "test/", writer, random.Random(next(LIVES)))
-
-
-async def patiently(call, *arguments):
-    """As a broker does it."""
-    while True:
-        try:
-            return await call(*arguments)
-        except StoreUnavailable:
-            await trio.sleep(0.05)
 
 
 # -- several members
