@@ -29,7 +29,7 @@ from minibroker.broker.controller import entries
 from minibroker.broker.controller.controller import Controller, ControllerLost, Statistics
 from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
-from minibroker.broker.controller.producer_ids import ProducerIds, next_block
+from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
 from minibroker.broker.controller.requests import Request, is_refused, refuse
 from minibroker.broker.controller.session import BrokerSession
 from minibroker.broker.controller.state import Registered
@@ -384,15 +384,3 @@ class ControllerNode:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
-
-
-async def claim_block(store: MetadataStore) -> range:
-    """The next block of producer ids, claimed by compare-and-set (PID-17)."""
-    key = entries.PRODUCER_IDS
-    while True:
-        found = (await store.get(key)).entries
-        block = next_block(entries.read_producer_ids(found))
-        compare = [Compare(key, entries.revision_of(found, key))]
-        outcome = await store.transact(compare, [entries.producer_ids_put(block.stop)])
-        if outcome.succeeded:
-            return block

@@ -8,7 +8,8 @@ the client asks again.
 
 from typing import Final
 
-from minibroker.broker.metadata.store import StoreError
+from minibroker.broker.controller import entries
+from minibroker.broker.metadata.store import Compare, MetadataStore, StoreError
 
 BLOCK_SIZE: Final = 1_000
 PREFETCH_POINT: Final = 100  # ids left when the next block is asked for: 90 % are used
@@ -57,3 +58,15 @@ def next_block(first: int) -> range:
     if not 0 <= first <= ID_MAX - BLOCK_SIZE:
         raise ProducerIdsExhausted(f"no block of producer ids is left at {first}")
     return range(first, first + BLOCK_SIZE)
+
+
+async def claim_block(store: MetadataStore) -> range:
+    """The next block of producer ids, claimed by compare-and-set (PID-17)."""
+    key = entries.PRODUCER_IDS
+    while True:
+        found = (await store.get(key)).entries
+        block = next_block(entries.read_producer_ids(found))
+        compare = [Compare(key, entries.revision_of(found, key))]
+        outcome = await store.transact(compare, [entries.producer_ids_put(block.stop)])
+        if outcome.succeeded:
+            return block
