@@ -35,14 +35,13 @@ from tests.sim.group_events import (
     Lost,
     Offsets,
     Places,
+    PutOut,
     Revoked,
     Shown,
     Synced,
 )
+from tests.sim.group_tap import NOT_A_MEMBER
 
-# A commit is refused so because its sender is no member any more. One of an old generation may be
-# sent again by a member that is just about to hear of the new one.
-NOT_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 CLOSE_SLACK_S = 0.5
 
 
@@ -204,7 +203,8 @@ class Holdings:
     is never behind what the group was shown until then. So what was shown is always without gaps.
 
     A client that commits by itself does so when the application has let go of a partition; until
-    the next assignment is there, what ends the member has also ended that.
+    the next assignment is there, what ends the member, or puts it out of its generation, has also
+    ended that. Of partitions that it still has then, it tells the application that they are lost.
     """
 
     def __init__(self) -> None:
@@ -214,9 +214,11 @@ class Holdings:
         self._closing: dict[str, tuple[float, float]] = {}
         self._let_go: dict[str, list[Holding]] = defaultdict(list)
         self._sent: dict[int, Offsets] = {}
+        self._generations = Generations()
 
     def look(self, now: float, event: Event) -> None:
         """Raises `Violation`."""
+        self._generations.look(now, event)
         match event:
             case Assigned():
                 self._let_go.pop(event.who, None)
@@ -241,6 +243,8 @@ class Holdings:
                 self._end(now, event.who, self.of(event.who), ran_out)
             case Crashed():
                 self._end(now, event.who, self.of(event.who), "it crashed")
+            case PutOut() if event.generation == self._generations.of.get(event.who):
+                self._end(now, event.who, (), "it was put out before its commit was done")
 
     def of(self, who: str) -> Places:
         """What a member holds."""

@@ -121,9 +121,16 @@ class Synced(NamedTuple):
     places: Places
 
 
+class PutOut(NamedTuple):
+    """HEARTBEAT was answered: the group has gone on without this member of a generation."""
+
+    who: str
+    generation: int
+
+
 Event: TypeAlias = (
     Assigned | Revoked | Lost | Shown | Done | Closing | Closed | Crashed | CommitFailed
-    | CommitSent | CommitAnswered | FetchSent | FetchAnswered | Synced
+    | CommitSent | CommitAnswered | FetchSent | FetchAnswered | Synced | PutOut
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from minibroker.client.net import Listener, Network, Stream
-from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.protocol.constants import PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.messages import APIS
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -24,7 +24,12 @@ from minibroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from minibroker.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
+from minibroker.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from minibroker.protocol.rpc.codec import decode_request, decode_response
 from minibroker.protocol.subscription import decode_assignment
 from minibroker.protocol.types import Buffer, Endpoint, Slice, TopicPartition
@@ -34,13 +39,17 @@ from tests.sim.group_events import (
     Event,
     FetchAnswered,
     FetchSent,
+    PutOut,
     Synced,
 )
 
 LENGTH = Struct(">I")
 # frame length, header length, one byte that begins the header's array: then the api's number.
 API_KEY_AT = 9
-HEARD = {ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.SYNC_GROUP}
+HEARD = {ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT}
+# Its sender is no member any more. One of an old generation may still be one, and just about to
+# hear of the new one.
+NOT_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 
 class Tap:
@@ -217,4 +226,6 @@ def answered_event(who: str, number: int, request: object, answer: object) -> Ev
             places = tuple(sorted(decode_assignment(answer.assignment).partitions))
             member = request.instance_id or request.member_id
             return Synced(who, request.generation, member, places)
+        case HeartbeatRequest(), HeartbeatResponse() if answer.error in NOT_A_MEMBER:
+            return PutOut(who, request.generation)
     return None

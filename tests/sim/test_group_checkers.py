@@ -29,6 +29,7 @@ from tests.sim.group_events import (
     FetchSent,
     History,
     Lost,
+    PutOut,
     Revoked,
     Shown,
     Synced,
@@ -197,11 +198,18 @@ def test_what_a_member_may_not_be_shown_is_found(events, reason):
         [*commit("a", 1, 1), Revoked("a", (P,)), Crashed("a")],
         [*commit("a", 1, 1, error=ErrorCode.REQUEST_TIMED_OUT), Revoked("a", (P,))],
         [Revoked("a", (P,)), Assigned("a", ()), Crashed("a")],
+        [PutOut("a", 1), Revoked("a", (P,))],
+        [*commit("a", 1, 1), Revoked("a", (P,)), PutOut("a", 1)],
+        [Revoked("a", (P,)), PutOut("a", 0)],
+        [Revoked("a", (P,)), PutOut("b", 1)],
+        [Revoked("a", (P,)), Assigned("a", ()), PutOut("a", 1)],
     ],
 )
 def test_a_duplicate_without_an_excuse_is_found(end):
-    """Who gave the partition back in order has committed; what comes later is no excuse."""
-    holdings = tell(Holdings(), Assigned("a", (P,)), *shown("a", 0), *end)
+    """Who gave the partition back in order has committed; what comes later is no excuse, nor what
+    happens to others or in another generation. Who still has it when put out has to say so."""
+    synced = (Synced("a", 1, "a", (P,)), Synced("b", 1, "b", ()))
+    holdings = tell(Holdings(), *synced, Assigned("a", (P,)), *shown("a", 0), *end)
     tell(holdings, Assigned("b", (P,)), *shown("b", 0))
     holdings.judge_unexcused()
     with pytest.raises(Violation, match="gave it back in order, and to b again"):
@@ -217,12 +225,15 @@ def test_a_duplicate_without_an_excuse_is_found(end):
         [Revoked("a", (P,)), *commit("a", 1, 1, error=ErrorCode.UNKNOWN_MEMBER_ID)],
         [CommitFailed("a", "no coordinator"), Revoked("a", (P,))],
         [Revoked("a", (P,)), Crashed("a")],
+        [Revoked("a", (P,)), CommitSent("a", 1, 1, {P: 1}), PutOut("a", 1)],
         [Closing("a", 0.5), Closed("a")],
     ],
 )
 def test_a_duplicate_with_an_excuse_is_counted(end):
-    """A crash, a lost partition, a commit that was refused or failed, a close that ran out."""
-    holdings = tell(Holdings(), Assigned("a", (P,)), *shown("a", 0), *end)
+    """A crash, a lost partition, a generation that ended before the commit was done, a commit that
+    was refused or failed, a close that ran out."""
+    begun = (Synced("a", 1, "a", (P,)), Assigned("a", (P,)))
+    holdings = tell(Holdings(), *begun, *shown("a", 0), *end)
     tell(holdings, Assigned("b", (P,)), *shown("b", 0, 1))
     assert holdings.judge_once() == 1
     with pytest.raises(Violation, match="though nothing was done to it"):
