@@ -1,97 +1,31 @@
 """Three broker processes under load, killed, stopped and started again: nothing acknowledged goes.
 
-Producers number their records and write down what was acknowledged at which offset; readers write
-down every record that they are shown. At the end the cluster stops, and all of that is compared
-with what is there, and the logs of the brokers with each other. Then the audit judges the same by
-its own means: what the brokers left, and the ledgers of the clients.
+What the clients were told is held against what is there (`tests/evidence.py`). At the end the
+cluster stops, and the logs of the brokers are compared with each other. Then the audit judges the
+same by its own means: what the brokers left, and the ledgers of the clients.
 """
 
 import random
-from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
-from minibroker.client import Admin, Consumer, Delivery, NewTopic, Producer, TopicPartition
+from minibroker.client import Admin, NewTopic
 from tests.audited import assert_clean
+from tests.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
 from tests.processes import ClusterProcesses, running_cluster
 from tests.witness import History, log_digests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TOPIC = "numbers"
-PARTITIONS = 3
 PRODUCERS = 2
 READERS = 2
 NODES = (1, 2, 3)
 SETTINGS = {"replica.lag.time.max.ms": "3000"}
 HEALED_S_MAX = 60.0
-Records = dict[TopicPartition, dict[int, bytes]]
-
-
-@dataclass
-class Evidence:
-    """What the clients were told; `place` is where they write their ledgers."""
-
-    place: Path
-    sent: int = 0
-    acked: Records = field(default_factory=lambda: defaultdict(dict))
-    shown: list[Records] = field(default_factory=list)
-    ledgers: list[Path] = field(default_factory=list)
-
-    def new_ledger(self) -> Path:
-        """For one more client."""
-        self.ledgers.append(self.place / f"client-{len(self.ledgers)}.jsonl")
-        return self.ledgers[-1]
-
-    def take(self, delivery: Delivery) -> None:
-        """Called with every batch's fate."""
-        assert delivery.error is None, delivery.error
-        name = TopicPartition(delivery.topic, delivery.partition)
-        for record in delivery.records():
-            if record.offset >= 0:  # -1: acknowledged as a repetition, its place is not known
-                assert record.offset not in self.acked[name], f"{name} {record.offset} twice"
-                self.acked[name][record.offset] = record.value
-
-
-async def produce(address: str, number: int, evidence: Evidence, stop: trio.Event) -> None:
-    """Send numbered records to all partitions in turn until told to stop."""
-    rng = random.Random(number)
-    count = 0
-    options = {"on_delivery": evidence.take, "ledger": evidence.new_ledger(), "linger_ms": 2}
-    async with Producer(address, **options) as producer:
-        while not stop.is_set():
-            for _ in range(rng.randint(1, 50)):
-                value = b"%d:%d" % (number, count)
-                await producer.send(TOPIC, value, partition=count % PARTITIONS)
-                count += 1
-            await trio.sleep(0.01)
-        await producer.flush()
-    evidence.sent += count
-
-
-async def read(address: str, evidence: Evidence, drained: trio.Event) -> None:
-    """Read from the start; at the end of the log once `drained` is set."""
-    shown: Records = defaultdict(dict)
-    evidence.shown.append(shown)
-    ledger = evidence.new_ledger()
-    async with Consumer(address, auto_offset_reset="earliest", ledger=ledger) as consumer:
-        names = await consumer.assign_topics(TOPIC)
-        while True:
-            is_last = drained.is_set()
-            records = await consumer.poll(0.5)
-            for record in records:
-                there = shown[TopicPartition(record.topic, record.partition)]
-                assert record.offset == len(there), "offsets go up one by one, none comes twice"
-                there[record.offset] = record.value
-            if is_last and not records:
-                ends = await consumer.end_offsets(*names)
-                if all(consumer.position(name) == ends[name] for name in names):
-                    return
 
 
 async def torment(cluster: ClusterProcesses, history: History, seed: int, rounds: int) -> None:
@@ -118,24 +52,6 @@ async def torment(cluster: ClusterProcesses, history: History, seed: int, rounds
                 await trio.sleep(2 * rng.random())
                 await trio.to_thread.run_sync(cluster.start, victim)
         await history.wait_for_isr(len(NODES))
-
-
-def judge(evidence: Evidence) -> None:
-    """Compare what was told with what was shown last, which is all there is."""
-    stored = evidence.shown[-1]
-    values = [value for there in stored.values() for value in there.values()]
-    assert len(values) == evidence.sent
-    assert len(set(values)) == len(values), "a record is there twice"
-    for name, there in stored.items():
-        last: dict[bytes, int] = {}
-        for offset in sorted(there):
-            producer, _, number = there[offset].partition(b":")
-            assert last.get(producer, -1) < int(number), f"{name} {offset} is out of order"
-            last[producer] = int(number)
-        for offset, value in evidence.acked[name].items():
-            assert there.get(offset) == value, f"{name} {offset}: acknowledged, and not there"
-        for shown in evidence.shown:
-            assert shown[name] == there, f"{name}: a reader was shown something else"
 
 
 async def stop_in_order(cluster: ClusterProcesses) -> None:
