@@ -1,6 +1,10 @@
 """The broker's log lines: the pattern that Kafka's operators grep for, or one JSON object each.
 
     [2022-09-14 04:08:48,209] INFO [Partition t-0 broker=1] Shrinking ISR ... (minibroker.broker.x)
+    {"time": "2022-09-14T02:08:48.209Z", "level": "INFO", "logger": "minibroker.broker.x",
+     "message": "[Partition t-0 broker=1] Shrinking ISR ..."}
+
+The time is the machine's own in the first form, as in Kafka's, and UTC in the second.
 
 Modules log through the standard library (`logging.getLogger(__name__)`), with who speaks in square
 brackets at the head of the message. This is the one place that gives those records a form and an
@@ -9,6 +13,8 @@ output; a program that embeds a broker does without it and keeps its own.
 
 import json
 import logging
+from datetime import UTC, datetime
+from io import TextIOWrapper
 from typing import Final, TextIO
 
 TEXT_PATTERN: Final = "[%(asctime)s] %(levelname)s %(message)s (%(name)s)"
@@ -35,6 +41,10 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message, and the traceback if there is one."""
 
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        moment = datetime.fromtimestamp(record.created, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": self.formatTime(record),
@@ -44,7 +54,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)  # in ASCII, which every terminal and collector can read
 
 
 def configure_logs(stream: TextIO, log_format: str = "text", level: int = logging.INFO) -> None:
@@ -53,6 +63,8 @@ def configure_logs(stream: TextIO, log_format: str = "text", level: int = loggin
     Calling it again replaces what the call before set up.
     """
     assert log_format in LOG_FORMATS
+    if isinstance(stream, TextIOWrapper):  # a name that its encoding lacks must not cost the line
+        stream.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     ours = logging.getLogger("minibroker")

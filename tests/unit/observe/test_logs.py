@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import re
+import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,6 +19,16 @@ def ours():
     yield logging.getLogger("minibroker.broker.x")
     logger.handlers, logger.propagate = before[0], before[2]
     logger.setLevel(before[1])
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A machine whose clock shows another time than UTC."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_the_text_form(ours):
@@ -47,8 +59,22 @@ def test_a_message_is_one_line(ours):
     assert traceback[0].startswith("Traceback")
 
 
-def test_the_json_form(ours):
-    """One object a line, with the traceback inside."""
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_name_in_any_script_is_a_line(ours, log_format):
+    """What the output's encoding cannot say is escaped, and a line in JSON is one line for all
+    who read it."""
+    output = io.BytesIO()
+    configure_logs(io.TextIOWrapper(output, "ascii"), log_format)
+    ours.info("[Group %s] is new", "\u6f22\u2028\x85\udc80")
+    (line,) = output.getvalue().decode("ascii").splitlines()
+    if log_format == "json":
+        assert json.loads(line)["message"] == "[Group \u6f22\u2028\x85\udc80] is new"
+    else:
+        assert r"[Group \u6f22\x2028\x85\udc80] is new" in line
+
+
+def test_the_json_form(ours, elsewhere):
+    """One object a line, with the time in UTC and the traceback inside."""
     stream = io.StringIO()
     configure_logs(stream, "json")
     try:
@@ -57,6 +83,9 @@ def test_the_json_form(ours):
         ours.exception('a "quoted"\nline')
     (line,) = stream.getvalue().splitlines()
     said = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", said["time"])
+    age = datetime.now(UTC) - datetime.fromisoformat(said["time"])
+    assert abs(age) < timedelta(minutes=1)
     assert (said["level"], said["logger"]) == ("ERROR", "minibroker.broker.x")
     assert said["message"] == 'a "quoted"\nline'
     assert "OSError: gone" in said["exception"]
