@@ -2,7 +2,8 @@
 
 The rules are those of docs/architecture.md, 3 and 4. They read the source with `ast` and run
 nothing, so that this file is fast and needs no part to work. A rule that makes a piece of code
-worse may be broken on purpose: its exception stands in a table here, with the reason.
+worse may be broken on purpose: its exception stands in a table (`tests/tidy_tables.py`), with the
+reason.
 
 Sizes: a file has at most 400 lines, a function 60, a class 250 lines of code (without docstrings,
 comments and blank lines), a line 100 columns. A function has at most 5 parameters; one that may be
@@ -11,7 +12,6 @@ given only by name and has a default is an option and does not count.
 
 import ast
 import re
-import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +19,18 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+
+from tests.tidy_tables import (
+    ASYNC_ALLOWED,
+    CLOCK_ALLOWED,
+    CLOCK_AND_RANDOM_FREE,
+    MAY_IMPORT,
+    NOT_IN_PURE,
+    PROTOCOL_LIBRARIES,
+    PURE,
+    RANDOM_ALLOWED,
+    THREADS_ALLOWED,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("audit", "broker", "cli", "client", "protocol", "testing")
@@ -35,86 +47,6 @@ PARAMETERS_ALLOWED = {
     ("client/producer.py", "send"),
     ("client/blocking/producer.py", "send"),
 }
-
-# Who may import whom. The longest prefix of a module's name decides, and an import is allowed if
-# it lies under one of the names. "broker" alone is the package itself, which holds nothing.
-MAY_IMPORT = {
-    "protocol": "protocol",
-    "client": "protocol client",
-    "broker": "",
-    "broker.clock": "",
-    "broker.disk": "protocol broker.log.files",
-    "broker.property": "protocol",
-    "broker.properties": "protocol broker.property broker.properties",
-    "broker.config": "protocol broker.property broker.properties broker.log",
-    "broker.log": "protocol broker.log broker.metadata.model",
-    "broker.metadata": "protocol broker.metadata",
-    "broker.metadata.model": "protocol",
-    "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
-    "broker.replication": "protocol client.net client.channel broker.config broker.log"
-    " broker.metadata.model broker.metadata.cache broker.metadata.orders broker.replication",
-    "broker.controller": "protocol client.net client.channel broker.config broker.log"
-    " broker.metadata broker.controller",
-    "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
-    " broker.groups",
-    "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"
-    " broker.replication broker.controller broker.groups broker.server",
-    "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
-    "broker.app": "protocol client.net client.channel broker",
-    "testing": "protocol client broker testing",
-    "audit": "protocol client.blocking audit",
-    "cli": "audit broker cli client protocol testing",
-}
-
-# Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
-PURE_FILES = """
-    protocol/ broker/config.py broker/log/
-    broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
-    broker/metadata/etcd_codec.py
-    broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
-    broker/replication/rot.py broker/replication/follower.py broker/replication/fetch_plan.py
-    broker/controller/elections.py broker/controller/entries.py broker/controller/isr.py
-    broker/controller/liveness.py broker/controller/placement.py broker/controller/plans.py
-    broker/controller/pushes.py broker/controller/requests.py broker/controller/state.py
-    broker/controller/topics.py
-    broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
-    broker/groups/roster.py broker/groups/states.py broker/groups/offsets.py
-    broker/groups/placement.py broker/groups/replay.py broker/groups/shard.py broker/groups/term.py
-    client/groups/assignors.py client/groups/membership.py client/groups/sticky.py client/health.py
-    client/accumulator.py client/batches.py client/numbering.py client/metadata.py client/hand.py
-    client/positions.py client/routes.py client/chunks.py client/fetch_session.py client/position.py
-    client/trail.py client/partitioner.py testing/lab/
-"""
-PURE = PURE_FILES.split()
-# The interface of a disk has one async function, whose forms live in disk.py; the lab's broker
-# has a flusher, which never runs.
-ASYNC_ALLOWED = {("broker/log/files.py", "sync"), ("testing/lab/machine.py", "sync_dir")}
-NOT_IN_PURE = {
-    *("asyncio", "trio", "threading", "concurrent", "subprocess", "signal"),
-    *("select", "selectors", "socket", "socketserver", "ssl", "http", "httpx"),
-    *("secrets", "time", "uuid"),
-}
-# The protocol can be used alone.
-PROTOCOL_LIBRARIES = sys.stdlib_module_names | {"minibroker", "msgpack", "crc32c", "cramjam"}
-
-# The only files that leave the loop or start a thread.
-THREADS_ALLOWED = {
-    "broker/disk.py": "the one way to leave the loop: fsync, recovery at start-up, SQLite",
-    "broker/replication/fetch_thread.py": "a follower copies by threads (4.7)",
-    "broker/metadata/sqlite_store.py": "starts none, but wakes the worker that watches the file",
-    "client/blocking/": "the blocking clients run the loop in a thread",
-    "audit/run.py": "checks run side by side",
-    "audit/checks/once.py": "a lock for what checks share",
-    "audit/progress.py": "looks at what Spark does while the driver waits for it",
-}
-# The only files that read a real clock, and those that make a random generator.
-CLOCK_ALLOWED = {
-    "broker/clock.py": "the broker's real clock",
-    "client/options.py": "makes the real seams of a client",
-    "client/blocking/": "its callers have no loop whose clock they could ask",
-}
-RANDOM_ALLOWED = {"client/options.py": "makes the real seams of a client"}
-CLOCK_AND_RANDOM_FREE = ("broker", "client", "protocol", "testing")
 
 BANNED_WORD = re.compile(
     r"\b(?:TO[D]O|FIX[M]E|XX[X]|NotImplemented[E]rror|pytest\.ski[p]|xfai[l])\b"
