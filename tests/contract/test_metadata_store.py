@@ -25,14 +25,14 @@ from minibroker.broker.metadata.store import (
     StoreUnavailable,
 )
 from minibroker.testing.store import StoreLink
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.etcd import EVERY_ETCD, running_etcd
 
 
 async def open_sqlite(path):
     return await SqliteStore.open(path, BootClock(boot_id(), boottime_s), in_worker)
 
 
-@pytest.fixture(params=["memory", "link", "sqlite", pytest.param("etcd", marks=NEEDS_ETCD)])
+@pytest.fixture(params=["memory", "link", "sqlite", *EVERY_ETCD])
 async def store(request, tmp_path):
     with ExitStack() as servers:
         if request.param == "memory":
@@ -42,7 +42,7 @@ async def store(request, tmp_path):
         elif request.param == "sqlite":
             opened = await open_sqlite(tmp_path / "metadata.db")
         else:
-            [etcd] = servers.enter_context(running_etcd(tmp_path))
+            [etcd] = servers.enter_context(running_etcd(tmp_path, program=request.param))
             opened = EtcdStore(Access([etcd.url]), "test/", "1", random.Random(1))
         yield opened
         await opened.close()

@@ -16,13 +16,11 @@ from minibroker.broker.metadata import sqlite_file
 from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import ABSENT, Compare, Put, StoreUnavailable
 from minibroker.cli.stores import open_store
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.etcd import EVERY_ETCD, running_etcd
 
 TTL_S = 1.0
 PATIENCE_S = 30.0
-EVERY_STORE = pytest.mark.parametrize(
-    "name", ["sqlite", pytest.param("etcd", marks=NEEDS_ETCD)], indirect=True
-)
+EVERY_STORE = pytest.mark.parametrize("name", ["sqlite", *EVERY_ETCD], indirect=True)
 NODE_IDS = itertools.count(1)
 
 
@@ -34,10 +32,11 @@ def path(tmp_path):
 @pytest.fixture
 def name(request, path):
     """A store as `metadata.store` names it; SQLite's, if the test does not say."""
-    if getattr(request, "param", "sqlite") == "sqlite":
+    program = getattr(request, "param", "sqlite")
+    if program == "sqlite":
         yield f"sqlite:{path}"
         return
-    with running_etcd(path.parent) as [etcd]:
+    with running_etcd(path.parent, program=program) as [etcd]:
         yield f"etcd:{etcd.url}"
 
 
