@@ -46,6 +46,7 @@ from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
@@ -75,8 +76,8 @@ class System:
     """The world outside: what `serve` needs of it and does not make itself.
 
     `wall_ms` is the wall clock in milliseconds, `boot_id` names the machine's current run. The
-    store is closed by who opened it. `replicas_type` is where the lab and the tests of the
-    simulation put other rules.
+    store is closed by who opened it. `machine` says how the machine is. `replicas_type` is where
+    the lab and the tests of the simulation put other rules.
     """
 
     network: Network
@@ -86,6 +87,7 @@ class System:
     boot_id: str
     rng: Random
     in_worker: InWorker
+    machine: Callable[[], MachineFacts] = MachineFacts
     replicas_type: type[Replicas] = Replicas
 
 
@@ -119,9 +121,9 @@ async def serve(
             marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
             whose = system.boot_id, cluster_id, config.node_id
             await system.in_worker(manager.start, *whose, system.wall_ms(), marks)
-            broker = _Broker(config, system, manager, listener)
+            broker = _Broker(config, system, manager, listener, shutdown)
             try:
-                await broker.run(cluster_id, shutdown, task_status)
+                await broker.run(cluster_id, task_status)
             except* OSError:
                 manager.directory.distrust_tail()
                 raise
@@ -135,12 +137,18 @@ class _Broker:
     """The parts of a running broker, and the tasks that keep them going."""
 
     def __init__(
-        self, config: Config, system: System, manager: LogManager, listener: Listener
+        self,
+        config: Config,
+        system: System,
+        manager: LogManager,
+        listener: Listener,
+        shutdown: trio.Event,
     ) -> None:
         self._config = config
         self._system = system
         self._manager = manager
         self._listener = listener
+        self._shutdown = shutdown
         purgatory = Purgatory()
         self._flusher = Flusher(self._sync_dir)
         self._isr_changes = IsrChanges()
@@ -164,25 +172,12 @@ class _Broker:
                 note_damage=lambda: self._node.register_anew(),
             ),
         )
-        ports = Ports(
-            take_roles=self._replicas.take_roles,
-            stop=self._replicas.stop,
-            update_metadata=self._replicas.update_metadata,
-            describe=self._replicas.describe,
-            notify=purgatory.notify,
-        )
+        ports = _ports(self._replicas, purgatory)
         self._node = ControllerNode(config, system.store, system.network, ports, system.rng)
         slots = config.max_incremental_fetch_session_cache_slots
-        self._groups = Coordinator(
-            config,
-            Around(
-                self._replicas,
-                purgatory,
-                system.wall_ms,
-                self._node.is_lease_current,
-                system.rng,
-            ),
-        )
+        is_current = self._node.is_lease_current
+        around = Around(self._replicas, purgatory, system.wall_ms, is_current, system.rng)
+        self._groups = Coordinator(config, around)
         self._services = Services(
             config=config,
             replicas=self._replicas,
@@ -191,11 +186,11 @@ class _Broker:
             fetch_sessions=FetchSessions(system.rng, slots),
             groups=self._groups,
             wall_ms=system.wall_ms,
+            machine=system.machine,
+            is_shutting_down=shutdown.is_set,
         )
 
-    async def run(
-        self, cluster_id: str, shutdown: trio.Event, task_status: trio.TaskStatus[Started]
-    ) -> None:
+    async def run(self, cluster_id: str, task_status: trio.TaskStatus[Started]) -> None:
         """From the registration to its end, with the logs closed."""
         endpoint = self._listener.endpoint
         advertised = _advertised(self._config, endpoint)
@@ -214,13 +209,13 @@ class _Broker:
 
         async with trio.open_nursery() as membership:
             await membership.start(self._node.run, registration)
-            await self._work(shutdown, tell_started)
+            await self._work(tell_started)
             high_watermarks = self._replicas.high_watermarks()
             await self._system.in_worker(self._manager.close, high_watermarks)
             membership.cancel_scope.cancel()
         await self._node.close()
 
-    async def _work(self, shutdown: trio.Event, tell_started: Callable[[], None]) -> None:
+    async def _work(self, tell_started: Callable[[], None]) -> None:
         """Serve until the shutdown, and until the leaderships are given away."""
         acceptor = Acceptor(self._services, self._listener)
         interval_s = self._config.replica_lag_time_max_ms / 2000
@@ -234,7 +229,7 @@ class _Broker:
                 connections.start_soon(self._groups.run)
                 connections.start_soon(acceptor.run)
                 nursery.start_soon(self._begin, tell_started)
-                await shutdown.wait()
+                await self._shutdown.wait()
                 await self._node.leave()
                 connections.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
@@ -285,6 +280,17 @@ class _Broker:
                 manager.expire_producers(now_ms)
             case Duty.UNMADE_LOGS:
                 self._replicas.retry(trio.current_time())
+
+
+def _ports(replicas: Replicas, purgatory: Purgatory) -> Ports:
+    """How a controller that is here reaches this broker's replicas."""
+    return Ports(
+        take_roles=replicas.take_roles,
+        stop=replicas.stop,
+        update_metadata=replicas.update_metadata,
+        describe=replicas.describe,
+        notify=purgatory.notify,
+    )
 
 
 def _connect(config: Config, network: Network) -> Connect:

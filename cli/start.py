@@ -21,7 +21,7 @@ import typer
 from minibroker.cli import cluster_layout
 from minibroker.cli.acknowledgement import meaning_of
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
-from minibroker.cli.stores import check_store, open_store, until_it_answers
+from minibroker.cli.stores import check_store, open_store, store_name, until_it_answers
 from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
 
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ async def _real_system(config: "Config") -> "System":
     from minibroker.broker.app import System
     from minibroker.broker.clock import boot_id, wall_ms
     from minibroker.broker.disk import RealFiles, in_worker
+    from minibroker.broker.machine import RealMachine
     from minibroker.client.net import TcpNetwork
 
     rng = random.Random()
@@ -147,6 +148,7 @@ async def _real_system(config: "Config") -> "System":
         boot_id=boot_id(),
         rng=rng,
         in_worker=in_worker,
+        machine=RealMachine(config.log_dirs, store_name(config)),
     )
 
 

@@ -39,7 +39,8 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 44  # Kafka's incremental form: what is not named stays as it is
     OFFSET_DELETE = 47
     ALTER_PARTITION = 56
-    DESCRIBE_REPLICAS = 1001  # ours
+    DESCRIBE_REPLICAS = 1001  # ours, as what follows
+    DESCRIBE_BROKER = 1002
 
 
 class ErrorCode(IntEnum):

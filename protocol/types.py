@@ -34,6 +34,22 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class NamedEndpoint(NamedTuple):
+    """One of a broker's listeners: its name, and where it is."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it is, without its name."""
+        return Endpoint(self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.endpoint}"
+
+
 class Slice(Protocol):
     """A run of bytes in an open file, sent without being read into Python.
 

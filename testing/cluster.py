@@ -30,6 +30,7 @@ import trio.testing
 
 from minibroker.broker.app import Started, System, serve
 from minibroker.broker.config import load
+from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.client.options import Seams
@@ -89,6 +90,7 @@ class SimulatedBroker:
         self.files = SimulatedFiles(world.rng(f"{self.name}/disk"))
         self.link = StoreLink(world.store, world.rng(f"{self.name}/store"))
         self.wall_shift_ms = 0  # how wrong its wall clock is
+        self.machine = MachineFacts("simulated")
         self.is_running = False
         self.is_serving = False
         self.may_fail = False
@@ -134,6 +136,7 @@ class SimulatedBroker:
             boot_id=f"boot-{self._boot}",
             rng=self._rng,
             in_worker=in_worker,
+            machine=lambda: self.machine,
             replicas_type=self._replicas_type,
         )
         answer = _Answer(self, task_status)

@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "broker": "",
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",
+    "broker.machine": "",
     "broker.property": "protocol",
     "broker.properties": "protocol broker.property broker.properties",
     "broker.config": "protocol broker.property broker.properties broker.log",
@@ -27,8 +28,10 @@ MAY_IMPORT = {
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
     " broker.groups",
     "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"
-    " broker.replication broker.controller broker.groups broker.server",
+    " broker.replication broker.controller broker.groups broker.machine broker.observe.readiness"
+    " broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
+    "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
     "broker.app": "protocol client.net client.channel broker",
     "testing": "protocol client broker testing",
     "audit": "protocol client.blocking audit",
@@ -45,7 +48,7 @@ PURE_FILES = """
     broker/controller/elections.py broker/controller/entries.py broker/controller/isr.py
     broker/controller/liveness.py broker/controller/placement.py broker/controller/plans.py
     broker/controller/pushes.py broker/controller/requests.py broker/controller/state.py
-    broker/controller/topics.py
+    broker/controller/topics.py broker/observe/readiness.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/roster.py broker/groups/states.py broker/groups/offsets.py
     broker/groups/placement.py broker/groups/replay.py broker/groups/shard.py broker/groups/term.py

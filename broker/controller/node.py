@@ -31,7 +31,7 @@ from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
 from minibroker.broker.controller.requests import Request, is_refused, refuse
-from minibroker.broker.controller.session import BrokerSession
+from minibroker.broker.controller.session import BrokerSession, SessionStatistics
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.metadata.store import (
     Compare,
@@ -106,6 +106,10 @@ class ControllerNode:
     def statistics(self) -> Statistics | None:
         """Counts of the controller here; None where it is not."""
         return None if self._controller is None else self._controller.statistics()
+
+    def session_statistics(self) -> SessionStatistics:
+        """How this broker's lease is kept."""
+        return self._session.statistics()
 
     def is_lease_current(self, now: float) -> bool:
         """Whether the others must still count this broker as live, as far as it can know."""

@@ -14,7 +14,7 @@ one waits as long as a dead one's lease may still live, and then gives up with a
 
 import logging
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -39,6 +39,15 @@ class NodeIdTaken(StoreError):
     """Another broker that lives is registered under this node id."""
 
 
+class SessionStatistics(NamedTuple):
+    """The lease's time to live, when its last renewal that succeeded was asked for (minus infinity
+    before the first), and how long the store took over that; all in seconds."""
+
+    ttl_s: float
+    renewed_at: float
+    renewal_s: float
+
+
 class BrokerSession:
     """See the head of this module. `epoch` is the broker epoch, -1 while not registered."""
 
@@ -49,6 +58,12 @@ class BrokerSession:
         self._ttl_s = ttl_s
         self._heartbeat_s = heartbeat_s
         self._believed_until = -math.inf
+        self._renewed_at = -math.inf
+        self._renewal_s = 0.0
+
+    def statistics(self) -> SessionStatistics:
+        """How the lease is kept."""
+        return SessionStatistics(self._ttl_s, self._renewed_at, self._renewal_s)
 
     def is_current(self, now: float) -> bool:
         """Whether the others must still count this broker as live, as far as it can know."""
@@ -85,7 +100,7 @@ class BrokerSession:
                 continue
             if outcome.succeeded:
                 self.epoch, self.lease_id = outcome.revision, lease.id
-                self._believed_until = asked_at + self._ttl_s
+                self._note_renewal(asked_at)
                 return
 
     def check(self, standing: Registered | None) -> None:
@@ -110,7 +125,12 @@ class BrokerSession:
             except StoreUnavailable as error:
                 log.warning("The session could not be renewed: %s", error)
             else:
-                self._believed_until = asked_at + self._ttl_s
+                self._note_renewal(asked_at)
+
+    def _note_renewal(self, asked_at: float) -> None:
+        self._believed_until = asked_at + self._ttl_s
+        self._renewed_at = asked_at
+        self._renewal_s = trio.current_time() - asked_at
 
     async def end(self) -> None:
         """Let the registration vanish now. Raises `StoreError`."""

@@ -19,7 +19,7 @@ Rejected: a registry that also answers clients. That is in `server/handlers`.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final, NamedTuple
 
@@ -127,6 +127,16 @@ class Replicas:
     def get(self, name: TopicPartition) -> Partition | None:
         """The replica of this name, whatever its role."""
         return self._partitions.get(name)
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """All replicas that have a log and were told a role."""
+        return self._partitions
+
+    @property
+    def unmade(self) -> Collection[TopicPartition]:
+        """Those that belong here, but there was no room for their logs yet."""
+        return self._hosted.unmade.keys()
 
     def is_unmade(self, name: TopicPartition) -> bool:
         """Whether it belongs here, but there was no room for its log yet."""

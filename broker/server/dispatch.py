@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from minibroker.broker.groups.member import Client
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import (
+    broker,
     configs,
     control,
     fetch,
@@ -59,6 +60,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSET_DELETE: group_offsets.delete,
     ApiKey.ALTER_PARTITION: control.alter_partition,
     ApiKey.DESCRIBE_REPLICAS: control.describe_replicas,
+    ApiKey.DESCRIBE_BROKER: broker.describe,
 }
 assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced is served"
 

@@ -11,7 +11,9 @@ from minibroker.broker.config import Config
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.validate import Refused
+from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
+from minibroker.broker.observe.readiness import Readiness, Standing, readiness
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
@@ -42,11 +44,29 @@ class Services:
     fetch_sessions: FetchSessions
     groups: Coordinator
     wall_ms: Callable[[], int]
+    machine: Callable[[], MachineFacts] = MachineFacts
+    is_shutting_down: Callable[[], bool] = lambda: False
 
     @property
     def image(self) -> ClusterImage:
         """The cluster as last told."""
         return self.replicas.image
+
+    def readiness(self, now: float) -> Readiness:
+        """Whether this broker is ready, and why not."""
+        replicas = self.replicas
+        return readiness(
+            Standing(
+                replicas.broker_id,
+                replicas.broker_epoch,
+                self.controller.is_lease_current(now),
+                replicas.is_ready and not replicas.is_being_told,
+                self.is_shutting_down(),
+                replicas.image,
+                replicas.partitions,
+                replicas.unmade,
+            )
+        )
 
     def partition(self, name: TopicPartition, topic_id: bytes = b"") -> Partition:
         """The replica that is here, of the topic with this id (b"": not checked).

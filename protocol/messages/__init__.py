@@ -10,6 +10,10 @@ from typing import Final, NamedTuple
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.messages.brokers import (
+    DescribeBrokerRequest,
+    DescribeBrokerResponse,
+)
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -116,5 +120,6 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.OFFSET_DELETE: Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0),
     ApiKey.ALTER_PARTITION: Api(AlterPartitionRequest, AlterPartitionResponse, 0, 0),
     ApiKey.DESCRIBE_REPLICAS: Api(DescribeReplicasRequest, DescribeReplicasResponse, 0, 0),
+    ApiKey.DESCRIBE_BROKER: Api(DescribeBrokerRequest, DescribeBrokerResponse, 0, 0),
 }
 assert set(APIS) == set(ApiKey), "every api key has its messages"

@@ -1,0 +1,62 @@
+"""What a broker tells of the machine and the program that it is: disk space, open files, versions.
+
+`MachineFacts` is a value, and how it is had an argument of `broker.app.serve`, so a simulation has
+facts of its own; by default nothing is known. `RealMachine` is the only one that looks.
+"""
+
+import os
+import platform
+import resource
+import shutil
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path, PurePath
+from typing import Final, NamedTuple
+
+NOT_KNOWN: Final = -1
+# The open files of this process, one name each: Linux, and macOS.
+DESCRIPTORS: Final = Path("/proc/self/fd")
+DEVICE_DESCRIPTORS: Final = Path("/dev/fd")
+
+
+class MachineFacts(NamedTuple):
+    """As of now; -1 and "" where it is not known.
+
+    `store` is where the metadata are, without secrets. The disk is that of the data directory.
+    `open_files_max` is how many this process may have.
+    """
+
+    software_version: str = ""
+    python_version: str = ""
+    store: str = ""
+    disk_free_bytes: int = NOT_KNOWN
+    disk_total_bytes: int = NOT_KNOWN
+    open_files: int = NOT_KNOWN
+    open_files_max: int = NOT_KNOWN
+
+
+class RealMachine:
+    """This process, its data directory, and the name of its store. Call it for the facts of now."""
+
+    def __init__(self, directory: PurePath, store: str) -> None:
+        self._directory = directory
+        self._unchanging = MachineFacts(version("minibroker"), platform.python_version(), store)
+
+    def __call__(self) -> MachineFacts:
+        free = total = NOT_KNOWN
+        with suppress(OSError):  # it may have been unmounted; the logs will hear of it
+            total, _, free = shutil.disk_usage(self._directory)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return self._unchanging._replace(
+            disk_free_bytes=free,
+            disk_total_bytes=total,
+            open_files=_open_files(),
+            open_files_max=NOT_KNOWN if limit == resource.RLIM_INFINITY else limit,
+        )
+
+
+def _open_files() -> int:
+    if DESCRIPTORS.is_dir():
+        # Linux 6.2 and later tell their number as the size, older ones 0.
+        return DESCRIPTORS.stat().st_size or len(os.listdir(DESCRIPTORS))
+    return len(os.listdir(DEVICE_DESCRIPTORS)) if DEVICE_DESCRIPTORS.is_dir() else NOT_KNOWN

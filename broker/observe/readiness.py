@@ -1,0 +1,102 @@
+"""Whether a broker is ready, and if not, why: for health checks, rolling restarts, load balancers.
+
+A broker is ready if whoever restarts the next one now takes nothing away from the cluster that this
+one does not hold: it is registered, and the others count it as live; the controller has told it all
+roles and the whole cluster; and every replica on it leads, or copies and is in sync. A broker that
+leaves is not ready from the first moment on.
+
+What is in sync is the controller's word, as last told: a leader that was replaced may still believe
+otherwise. Nothing is remembered here: `readiness` looks at everything each time, which takes half a
+microsecond for a replica.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from minibroker.broker.metadata.model import ClusterImage
+from minibroker.broker.replication.follower import Follower
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.roles import Offline
+from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.types import TopicPartition
+
+NAMED_MAX: Final = 5  # replicas in one reason
+
+NO_ROOM: Final = "there is no room for its log yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a broker knows of itself.
+
+    `broker_epoch` is that of its registration, -1 before the first; `is_told`: a controller has
+    told it all roles and the whole cluster, and is not just doing so again. `image` is the cluster
+    as told, `partitions` are the replicas here, and `unmade` those that there is no room for.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    is_lease_current: bool
+    is_told: bool
+    is_shutting_down: bool
+    image: ClusterImage
+    partitions: Mapping[TopicPartition, Partition]
+    unmade: Iterable[TopicPartition] = ()
+
+
+class Readiness(NamedTuple):
+    """`reasons` say why it is not ready, each a text for the operator; there are none if it is."""
+
+    is_ready: bool
+    reasons: tuple[str, ...]
+
+
+def readiness(standing: Standing) -> Readiness:
+    """Look at all of it."""
+    reasons = tuple(_reasons(standing))
+    return Readiness(not reasons, reasons)
+
+
+def _reasons(standing: Standing) -> Iterator[str]:
+    if standing.is_shutting_down:
+        yield "it is shutting down"
+    if standing.broker_epoch == NO_EPOCH:
+        yield "it is not registered yet"
+    elif not standing.is_lease_current:
+        yield "its registration has lapsed: it has not reached the metadata store in time"
+    if not standing.is_told:
+        yield "no controller has told it yet what it leads and follows"
+        return
+    known = standing.image.brokers.get(standing.broker_id)
+    if known is None or known.epoch < standing.broker_epoch:
+        yield "the controller has not admitted its present registration yet"
+    yield from _troubles(standing)
+
+
+def _troubles(standing: Standing) -> Iterator[str]:
+    """What is wrong with replicas."""
+    offline = dict.fromkeys(standing.unmade, NO_ROOM)
+    lagging = []
+    for name, partition in standing.partitions.items():
+        role = partition.role
+        if isinstance(role, Offline):
+            offline[name] = role.reason
+        elif isinstance(role, Follower):
+            image = standing.image.partition(name)
+            if role.failure:
+                offline[name] = role.failure
+            elif image is not None and standing.broker_id not in image.isr:
+                lagging.append(name)
+    if offline:
+        named = [f"{name} ({reason})" for name, reason in offline.items()]
+        yield _listed("offline", named)
+    if lagging:
+        yield _listed("not in sync", list(map(str, lagging)))
+
+
+def _listed(what: str, replicas: list[str]) -> str:
+    """`2 replicas are offline: a-0, a-1`."""
+    counted = "1 replica is" if len(replicas) == 1 else f"{len(replicas)} replicas are"
+    more = ", ..." if len(replicas) > NAMED_MAX else ""
+    return f"{counted} {what}: {', '.join(replicas[:NAMED_MAX])}{more}"
