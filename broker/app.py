@@ -12,7 +12,7 @@
          `- Session.run        one per connection: the reader
              `- the writer
 
-Start: lock the data directory, bind the address (a taken one is noticed before any log is
+Start: lock the data directory, bind the addresses (a taken one is noticed before any log is
 touched), open the logs in a worker, register, and serve. Until a controller has told all roles and
 the whole cluster, clients are answered only what is sure; then the broker has started.
 
@@ -58,11 +58,11 @@ from minibroker.broker.replication.isr import IsrChanges, keep_isrs
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.fetch_sessions import FetchSessions
-from minibroker.broker.server.listener import Acceptor
+from minibroker.broker.server.listener import Acceptor, listen
 from minibroker.broker.server.services import Services
 from minibroker.client.channel import ChannelOptions
 from minibroker.client.net import Listener, Network
-from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.protocol.types import NamedEndpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,9 @@ class System:
     """The world outside: what `serve` needs of it and does not make itself.
 
     `wall_ms` is the wall clock in milliseconds, `boot_id` names the machine's current run. The
-    store is closed by who opened it. `machine` says how the machine is. `replicas_type` is where
-    the lab and the tests of the simulation put other rules.
+    store is closed by who opened it. `machine` says how the machine is, `hostname` how others
+    call it: a broker that listens everywhere is told by that name. `replicas_type` is where the lab
+    and the tests of the simulation put other rules.
     """
 
     network: Network
@@ -88,14 +89,15 @@ class System:
     rng: Random
     in_worker: InWorker
     machine: Callable[[], MachineFacts] = MachineFacts
+    hostname: str = ""
     replicas_type: type[Replicas] = Replicas
 
 
 class Started(NamedTuple):
     """What a broker that answers says of itself."""
 
-    endpoint: Endpoint  # where it listens
-    advertised: Endpoint  # where clients are told to connect
+    listening: tuple[NamedEndpoint, ...]  # where it listens: first, for other brokers
+    advertised: tuple[NamedEndpoint, ...]  # where clients of each listener are told to connect
     cluster_id: str
     damaged: tuple[TopicPartition, ...]  # and not to be copied again from another replica
 
@@ -115,20 +117,21 @@ async def serve(
     manager = LogManager(system.files, config.log_dirs, config.for_topic().limits())
     manager.lock()
     try:
-        listener = await system.network.listen(config.listeners)
+        listeners = await listen(system.network, config.served_listeners)
         try:
             cluster_id = await ensure_cluster_id(system.store, system.rng)
             marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
             whose = system.boot_id, cluster_id, config.node_id
             await system.in_worker(manager.start, *whose, system.wall_ms(), marks)
-            broker = _Broker(config, system, manager, listener, shutdown)
+            broker = _Broker(config, system, manager, listeners, shutdown)
             try:
                 await broker.run(cluster_id, task_status)
             except* OSError:
                 manager.directory.distrust_tail()
                 raise
         finally:
-            listener.close()
+            for listener in listeners.values():
+                listener.close()
     finally:
         manager.abandon()
 
@@ -141,13 +144,13 @@ class _Broker:
         config: Config,
         system: System,
         manager: LogManager,
-        listener: Listener,
+        listeners: Mapping[str, Listener],
         shutdown: trio.Event,
     ) -> None:
         self._config = config
         self._system = system
         self._manager = manager
-        self._listener = listener
+        self._listeners = listeners
         self._shutdown = shutdown
         purgatory = Purgatory()
         self._flusher = Flusher(self._sync_dir)
@@ -192,20 +195,23 @@ class _Broker:
 
     async def run(self, cluster_id: str, task_status: trio.TaskStatus[Started]) -> None:
         """From the registration to its end, with the logs closed."""
-        endpoint = self._listener.endpoint
-        advertised = _advertised(self._config, endpoint)
+        listening = tuple(
+            NamedEndpoint(name, *listener.endpoint) for name, listener in self._listeners.items()
+        )
+        advertised = self._config.advertised(listening, self._system.hostname)
         registration = Registration(
-            advertised,
+            advertised[0].endpoint,
             self._manager.directory.directory_id,
             self._manager.directory.run,
             tail_safe=self._manager.directory.tail_safe,
             was_synced=self._manager.directory.was_synced,
             damaged=lambda: self._manager.statistics().damaged,
+            listeners=advertised,
         )
 
         def tell_started() -> None:
             damaged = self._manager.statistics().damaged
-            task_status.started(Started(endpoint, advertised, cluster_id, damaged))
+            task_status.started(Started(listening, advertised, cluster_id, damaged))
 
         async with trio.open_nursery() as membership:
             await membership.start(self._node.run, registration)
@@ -217,7 +223,7 @@ class _Broker:
 
     async def _work(self, tell_started: Callable[[], None]) -> None:
         """Serve until the shutdown, and until the leaderships are given away."""
-        acceptor = Acceptor(self._services, self._listener)
+        acceptor = Acceptor(self._services, self._listeners)
         interval_s = self._config.replica_lag_time_max_ms / 2000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
@@ -300,12 +306,6 @@ def _connect(config: Config, network: Network) -> Connect:
     if config.replica_fetcher == "thread":
         return connect_by_thread(options)
     return connect_by_task(network, options)
-
-
-def _advertised(config: Config, endpoint: Endpoint) -> Endpoint:
-    """Where clients are told to connect, of a broker that listens at `endpoint`."""
-    advertised = config.advertised_listeners or endpoint
-    return Endpoint(advertised.host, advertised.port or endpoint.port)
 
 
 def _intervals(config: Config) -> Mapping[Duty, Interval]:

@@ -13,8 +13,8 @@ environment: the caller hands over text and a mapping.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -22,6 +22,7 @@ from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.properties import PROPERTIES, SUBJECTS, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Replication
 from minibroker.broker.properties.groups import Groups
+from minibroker.broker.properties.listeners import Listeners, derived, problems_of
 from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
 from minibroker.broker.property import (
@@ -120,7 +121,9 @@ assert {attribute_of(name) for name in TOPIC_PROPERTIES} == {
 
 
 @dataclass(frozen=True)
-class Config(Identity, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections):
+class Config(
+    Identity, Listeners, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections
+):
     """Every property of a broker. `Config()` is the defaults; attributes are the properties'
     names with underscores, units as the names say."""
 
@@ -196,9 +199,12 @@ def load(
         for name, value in ETCD_DEFAULTS.items():
             values.setdefault(attribute_of(name), value)
     config = Config(**values)  # type: ignore[arg-type]  # the table has checked the types
-    without_meaning = [environment_name(name) for name in sorted(environment.keys() - _NAMES)]
-    warning = f"the environment sets what has no meaning here: {', '.join(without_meaning)}"
-    return Loaded(config, sources, (warning,) if without_meaning else ())
+    if config.advertised_listeners and sources["listeners"] == "default":
+        config = replace(config, listeners=derived(config.advertised_listeners))
+        sources["listeners"] = "advertised.listeners"
+    for problem in problems_of(config):
+        raise ConfigError(problem)
+    return Loaded(config, sources, tuple(_warnings(config, environment)))
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -239,6 +245,18 @@ def _reference_row(row: Property) -> str:
     topic = f"`{row.topic_name}`" if row.topic_name else ""
     cells = ("<br>".join(names), topic, str(row.kind), default, row.range, row.sentence)
     return f"| {' | '.join(cells)} |\n"
+
+
+def _warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
+    """One warning for all that a configuration written for Kafka says in vain."""
+    vain = [environment_name(name) for name in sorted(environment.keys() - _NAMES)]
+    vain += [
+        f"the listener {one.name} (there is no quorum of controllers to listen for)"
+        for one in config.listeners
+        if one.name in config.controller_listener_names
+    ]
+    if vain:
+        yield f"without meaning here, and left out: {', '.join(vain)}"
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:

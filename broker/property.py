@@ -5,6 +5,7 @@ that description come the check of a value, the reference page, `minibroker conf
 error for an unknown name. Names and defaults are Kafka's wherever Kafka has the property.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -13,14 +14,16 @@ from pathlib import PurePath
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from minibroker.protocol.types import Endpoint
+from minibroker.protocol.constants import PLAINTEXT
+from minibroker.protocol.types import NamedEndpoint
 
-Value: TypeAlias = int | bool | str | PurePath | Endpoint | None
+Value: TypeAlias = int | bool | str | PurePath | tuple[NamedEndpoint, ...] | tuple[str, ...] | None
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
-LISTENER_PREFIX: Final = "PLAINTEXT://"
+LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_.+-]*")
+HOST: Final = re.compile(r"[^\s/,@\[\]:]*|\[[^\s/,@\[\]]+\]")  # an IPv6 address in brackets
 ETCD: Final = "etcd:"  # of a metadata store
 NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
 
@@ -37,7 +40,9 @@ class Kind(StrEnum):
     TEXT = "string"
     PATH = "path"
     FILE = "file"
-    LISTENER = "listener"
+    LISTENERS = "listeners"
+    NAME = "name"
+    NAMES = "names"
     STORE = "store"
 
 
@@ -70,8 +75,12 @@ class Property:
                 return f"{self.low} to {spelled(self.high)}"
             case Kind.BOOLEAN:
                 return "true, false"
-            case Kind.LISTENER:
-                return f"{LISTENER_PREFIX}HOST:PORT"
+            case Kind.LISTENERS:
+                return "NAME://HOST:PORT[,NAME://HOST:PORT...]"
+            case Kind.NAME:
+                return "a listener's name"
+            case Kind.NAMES:
+                return "words, with commas between them"
             case Kind.STORE:
                 return "sqlite:PATH, memory:, etcd:URL[,URL...]"
             case Kind.PATH:
@@ -106,8 +115,12 @@ class Property:
                 return PurePath(text)
             case Kind.FILE:
                 return PurePath(text)
-            case Kind.LISTENER:
-                return parse_listener(text)
+            case Kind.LISTENERS:
+                return tuple(parse_listener(part) for part in text.split(","))
+            case Kind.NAME:
+                return text.upper()
+            case Kind.NAMES:
+                return tuple(part.strip().upper() for part in text.split(",") if part.strip())
             case Kind.STORE:
                 kind, _, place = text.partition(":")
                 if kind == "etcd":
@@ -130,8 +143,8 @@ class Property:
                 return ""
             case bool():
                 return str(value).lower()
-            case Endpoint():
-                return f"{LISTENER_PREFIX}{value}"
+            case tuple():
+                return ",".join(map(str, value))
             case _:
                 return str(value)
 
@@ -142,15 +155,16 @@ def setting(name: str, kind: Kind, default: Value, sentence: str, **more: Any) -
     return field(default=default, metadata={"property": described})
 
 
-def parse_listener(text: str) -> Endpoint:
-    """`PLAINTEXT://HOST:PORT`; an empty host is every interface. Raises `ValueError`."""
-    host, separator, port = text.removeprefix(LISTENER_PREFIX).rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or "/" in host or "," in host or not port.isdecimal():
+def parse_listener(text: str) -> NamedEndpoint:
+    """`NAME://HOST:PORT`, the name in capitals, whatever it was; an IPv6 address stands in
+    brackets, and the host may be empty. Raises `ValueError`."""
+    name, separator, address = text.strip().rpartition("://")
+    host, _, port = address.rpartition(":")
+    name = name.upper() if separator else PLAINTEXT
+    is_good = LISTENER_NAME.fullmatch(name) and HOST.fullmatch(host) and port.isdecimal()
+    if not is_good or int(port) > PORT_MAX:
         raise ValueError(text)
-    if int(port) > PORT_MAX:
-        raise ValueError(text)
-    return Endpoint(host or "0.0.0.0", int(port))
+    return NamedEndpoint(name, host.strip("[]"), int(port))
 
 
 def parse_endpoints(store: str) -> tuple[str, ...]:

@@ -119,6 +119,7 @@ class Layout:
             **self.settings,
             "node.id": str(node_id),
             "listeners": self.address(node_id),
+            "advertised.listeners": self.address(node_id),
             "metadata.store": f"sqlite:{self.root / STORE}",
         }
 

@@ -67,14 +67,14 @@ def start(
     from minibroker.broker.observe.logs import configure_logs
 
     configure_logs(sys.stdout, log_format)
-    config = limited(_named(loaded.config), _allow_many_files())
+    config = limited(loaded.config, _allow_many_files())
     config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
     _check_place(config)
     check_store(config)
     try:
         trio.run(_run, config)
     except* OSError as group:
-        raise _failure_of(_first(group), config) from None
+        raise _failure_of(_first(group)) from None
 
 
 async def _run(config: "Config") -> None:
@@ -149,6 +149,7 @@ async def _real_system(config: "Config") -> "System":
         rng=rng,
         in_worker=in_worker,
         machine=RealMachine(config.log_dirs, store_name(config)),
+        hostname=socket.gethostname(),
     )
 
 
@@ -170,7 +171,6 @@ def _check_place(config: "Config") -> None:
 
 def _announce(config: "Config", started: "Started") -> None:
     """What a human wants to know, then the two lines that scripts wait for."""
-    endpoint = started.endpoint
     for topic, partition in started.damaged:
         note(
             f"WARNING: {topic}-{partition} has lost records and stays offline until another"
@@ -180,34 +180,20 @@ def _announce(config: "Config", started: "Started") -> None:
         )
     print(f"Data directory: {config.log_dirs}")
     print(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")
-    print(f"Listening on {endpoint}", flush=True)
-    if started.advertised != endpoint:
-        print(f"Advertised as {started.advertised}")
-    if not _is_loopback(endpoint.host):
+    several = len(started.listening) > 1
+    for listening, advertised in zip(started.listening, started.advertised, strict=True):
+        name = f" ({listening.name})" if several else ""
+        print(f"Listening on {listening.endpoint}{name}", flush=True)
+        if advertised != listening:
+            print(f"Advertised as {advertised.endpoint}{name}")
+    reachable = [one.endpoint for one in started.listening if not _is_loopback(one.host)]
+    if reachable:
         note(
-            f"WARNING: {endpoint} can be reached from other machines, and there is no"
-            " authentication yet: who reaches it can read, write and delete everything"
+            f"WARNING: {', '.join(map(str, reachable))} can be reached from other machines, and"
+            " there is no authentication yet: who reaches it can read, write and delete everything"
         )
     print(f"[KafkaServer id={config.node_id}] started")
     print("Kafka Server started", flush=True)
-
-
-def _named(config: "Config") -> "Config":
-    """Who listens everywhere is advertised by the machine's name: 0.0.0.0 is no place to go."""
-    from minibroker.protocol.types import Endpoint
-
-    if config.advertised_listeners or not _is_unspecified(config.listeners.host):
-        return config
-    return replace(config, advertised_listeners=Endpoint(socket.gethostname(), 0))
-
-
-def _is_unspecified(host: str) -> bool:
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def _is_loopback(host: str) -> bool:
@@ -238,14 +224,18 @@ def _first(group: BaseExceptionGroup[OSError]) -> OSError:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def _failure_of(error: OSError, config: "Config") -> Failure:
+def _failure_of(error: OSError) -> Failure:
     """What the user can do about it."""
-    if error.errno == errno.EADDRINUSE:
-        return Failure(
-            f"{config.listeners} is taken by another program; stop it, or choose another address"
-            " with --listen HOST:PORT (port 0 takes a free one)"
-        )
-    if error.errno == errno.EADDRNOTAVAIL:
-        return Failure(f"{config.listeners} is no address of this machine; see --listen")
+    from minibroker.broker.server.listener import CannotListen
+
+    if isinstance(error, CannotListen):
+        where = f"{error.listener.endpoint} (listener {error.listener.name})"
+        if error.errno == errno.EADDRINUSE:
+            return Failure(
+                f"{where} is taken by another program; stop it, or choose another address with"
+                " --listen HOST:PORT (port 0 takes a free one)"
+            )
+        if error.errno == errno.EADDRNOTAVAIL:
+            return Failure(f"{where} is no address of this machine; see --listen")
     where = f": {error.filename}" if error.filename else ""
     return Failure(f"the broker ended: {error.strerror or error}{where}")

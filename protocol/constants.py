@@ -130,6 +130,8 @@ NO_SEQUENCE: Final = -1
 LATEST_TIMESTAMP: Final = -1  # LIST_OFFSETS: the high watermark (a follower: the log end)
 EARLIEST_TIMESTAMP: Final = -2  # LIST_OFFSETS: the log start
 
+PLAINTEXT: Final = "PLAINTEXT"  # a listener that has no other name, and what it speaks
+
 # acks of a PRODUCE.
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1

@@ -53,7 +53,7 @@ class BrokerProcess:
         with self._process.stdout as output:
             for line in output:
                 self.lines.append(line.rstrip("\n"))
-                if match := LISTENING.search(line):
+                if not self.address and (match := LISTENING.search(line)):
                     self.address = match[1]
                 if READY_LINE in line:
                     self._ready.set()

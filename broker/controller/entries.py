@@ -34,7 +34,7 @@ from minibroker.broker.controller.state import (
 )
 from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Delete, Entry, Put, StoreError
 from minibroker.protocol.constants import NO_EPOCH
-from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 CLUSTER_ID: Final = "cluster-id"
 CONTROLLER: Final = "controller"
@@ -201,6 +201,7 @@ def broker_put(registered: Registered, lease: int) -> Put:
         "tail_safe": registered.tail_safe,
         "was_synced": registered.was_synced,
         "damaged": sorted(registered.damaged),
+        "listeners": registered.listeners,
     }
     return _put(broker_key(registered.node_id), value, lease)
 
@@ -267,6 +268,8 @@ def _registered(key: str, found: Any, revision: int) -> Registered:
         tail_safe=found["tail_safe"],
         was_synced=found["was_synced"],
         damaged=frozenset(TopicPartition(*one) for one in found["damaged"]),
+        # One that was written before there were several listeners has none.
+        listeners=tuple(NamedEndpoint(*one) for one in found.get("listeners", ())),
     )
 
 

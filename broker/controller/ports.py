@@ -27,7 +27,7 @@ from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
 )
-from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 Result = TypeVar("Result")
 
@@ -61,10 +61,10 @@ class Surroundings:
 class Registration:
     """What a broker says of itself when it starts, and each time that it registers.
 
-    `directory_id` names its data directory and `run` counts the directory's starts. `tail_safe`:
-    the last run ended cleanly, or the machine has not stopped since. `was_synced`: the last run
-    acknowledged nothing that was not on disk (`flush=always`). `damaged` tells which logs are
-    damaged now.
+    `endpoint` is where other brokers reach it, `listeners` where clients do. `directory_id` names
+    its data directory and `run` counts the directory's starts. `tail_safe`: the last run ended
+    cleanly, or the machine has not stopped since. `was_synced`: the last run acknowledged nothing
+    that was not on disk (`flush=always`). `damaged` tells which logs are damaged now.
     """
 
     endpoint: Endpoint
@@ -73,6 +73,7 @@ class Registration:
     tail_safe: bool = True
     was_synced: bool = False
     damaged: Callable[[], Iterable[TopicPartition]] = tuple
+    listeners: tuple[NamedEndpoint, ...] = ()
 
     def as_of_now(self, node_id: int, process: str) -> Registered:
         """The entry to be; its epoch is not known yet."""
@@ -86,6 +87,7 @@ class Registration:
             self.tail_safe,
             self.was_synced,
             frozenset(self.damaged()),
+            self.listeners,
         )
 
 

@@ -249,7 +249,9 @@ class _States:
     def __init__(self, state: State) -> None:
         self.state = state
         self.brokers = tuple(
-            LiveBroker(node, *broker.endpoint, broker.epoch, state.is_leaving(node))
+            LiveBroker(
+                node, *broker.endpoint, broker.epoch, state.is_leaving(node), broker.listeners
+            )
             for node, broker in sorted(state.brokers.items())
         )
         self._made: dict[TopicPartition, PartitionState] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from minibroker.protocol.constants import NO_NODE
-from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class Registered:
     tail_safe: bool = True
     was_synced: bool = False
     damaged: frozenset[TopicPartition] = frozenset()
+    listeners: tuple[NamedEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

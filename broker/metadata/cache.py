@@ -77,7 +77,8 @@ def _differs(before: TopicImage | None, after: TopicImage) -> bool:
 
 def _broker(broker: LiveBroker) -> BrokerImage:
     endpoint = Endpoint(broker.host, broker.port)
-    return BrokerImage(broker.node_id, endpoint, broker.epoch, broker.is_shutting_down)
+    listeners = {listener.name: listener.endpoint for listener in broker.listeners}
+    return BrokerImage(broker.node_id, endpoint, broker.epoch, broker.is_shutting_down, listeners)
 
 
 def _by_topic(

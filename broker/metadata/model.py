@@ -14,12 +14,24 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class BrokerImage:
-    """A live broker; `epoch` grows with each of its registrations."""
+    """A live broker; `epoch` grows with each of its registrations.
+
+    `endpoint` is where other brokers reach it, `listeners` where it is reached by name.
+    """
 
     node_id: int
     endpoint: Endpoint
     epoch: int
     is_shutting_down: bool = False
+    listeners: Mapping[str, Endpoint] = field(default_factory=dict)
+
+    def seen_from(self, listener: str) -> Endpoint:
+        """Its address for a client that came in by a listener of this name.
+
+        A broker that lacks the listener is told by its own address among brokers: a client that
+        cannot go there has lost nothing by knowing it.
+        """
+        return self.listeners.get(listener, self.endpoint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,14 @@ from typing import Final
 
 from minibroker.broker.properties.brokers import Connections, Identity, Replication
 from minibroker.broker.properties.groups import Groups
+from minibroker.broker.properties.listeners import Listeners
 from minibroker.broker.properties.logs import Segments, Topics, Upkeep
 from minibroker.broker.properties.stores import Stores
 from minibroker.broker.property import Property, attribute_of
 
-SUBJECTS: Final = (Identity, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections)
+SUBJECTS: Final = (
+    *(Identity, Listeners, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections),
+)
 PROPERTIES: Final[dict[str, Property]] = {
     field.metadata["property"].name: field.metadata["property"]
     for subject in SUBJECTS

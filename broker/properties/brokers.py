@@ -7,7 +7,6 @@ from typing import Final, Literal
 
 from minibroker.broker.property import INT_MAX, Kind, setting
 from minibroker.protocol.constants import FRAME_BYTES_MAX
-from minibroker.protocol.types import Endpoint
 
 FetcherForm = Literal["thread", "task"]
 
@@ -18,7 +17,7 @@ MIB: Final = 1024 * KIB
 
 @dataclass(frozen=True)
 class Identity:
-    """The broker: who it is, where it listens, where its data lies."""
+    """The broker: who it is, where its data lies."""
 
     node_id: int = setting(
         "node.id",
@@ -27,19 +26,6 @@ class Identity:
         "The number of this broker, unique in its cluster.",
         high=INT_MAX,
         aliases=(("broker.id", 1),),
-    )
-    listeners: Endpoint = setting(
-        "listeners",
-        Kind.LISTENER,
-        Endpoint("127.0.0.1", 9092),
-        "Where the broker listens; port 0 takes a free one.",
-    )
-    advertised_listeners: Endpoint | None = setting(
-        "advertised.listeners",
-        Kind.LISTENER,
-        None,
-        "Where clients are told to connect (port 0: the port that it listens on); without it, "
-        "where the broker listens, or the machine's name if it listens everywhere.",
     )
     log_dirs: PurePath = setting(
         "log.dirs",

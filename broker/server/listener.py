@@ -1,5 +1,8 @@
 """Takes connections, and gives each a session of its own.
 
+A broker may listen at several addresses, each under a name. A session works with the services of
+its listener, which say by which name its client came; all else is common to all of them.
+
 Above `max.connections` one more is closed as soon as it was accepted: its client sees that at once
 and tries again later, while those that are served notice nothing. When the process has no file
 descriptor left, the system cannot even give us the connection to close; then accepting pauses, the
@@ -12,13 +15,16 @@ all of them, a quarter of that time apart: a timer per connection would cost mor
 
 import errno
 import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import trio
 
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.services import Services
 from minibroker.broker.server.session import Session
-from minibroker.client.net import Listener, Stream
+from minibroker.client.net import Listener, Network, Stream
+from minibroker.protocol.types import NamedEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +34,36 @@ ACCEPT_PAUSE_S = 0.1
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Acceptor:
-    """One listening socket and the sessions of its connections."""
+class CannotListen(OSError):
+    """An address could not be bound; `listener` is the one that was wanted."""
 
-    def __init__(self, services: Services, listener: Listener) -> None:
+    def __init__(self, error: OSError, listener: NamedEndpoint) -> None:
+        super().__init__(error.errno, f"listener {listener.name}: {error.strerror or error}")
+        self.listener = listener
+
+
+async def listen(network: Network, wanted: Iterable[NamedEndpoint]) -> dict[str, Listener]:
+    """Bind all these addresses, by name. Raises `CannotListen`, and then none of them is bound."""
+    listeners: dict[str, Listener] = {}
+    try:
+        for one in wanted:
+            try:
+                listeners[one.name] = await network.listen(one.endpoint)
+            except OSError as error:
+                raise CannotListen(error, one) from error
+    except BaseException:
+        for listener in listeners.values():
+            listener.close()
+        raise
+    return listeners
+
+
+class Acceptor:
+    """The listening sockets, by name, and the sessions of their connections."""
+
+    def __init__(self, services: Services, listeners: Mapping[str, Listener]) -> None:
         self._services = services
-        self._listener = listener
+        self._listeners = listeners
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.memory = RequestMemory(services.config.queued_max_request_bytes)
         # A dict as an ordered set.
@@ -44,25 +74,30 @@ class Acceptor:
         """Serve, for ever. What is no peer's fault and no shortage leaves here."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_idle)
-            while True:
-                stream = await self._accept()
-                if len(self._sessions) < self._services.config.max_connections:
-                    self._is_refusing = False
-                    session = Session(self._services, stream, self._buffer, self.memory)
-                    self._sessions[session] = None
-                    nursery.start_soon(self._serve, session)
-                else:
-                    self._refuse(stream)
+            for name in self._listeners:
+                nursery.start_soon(self._take_connections, name, nursery)
+
+    async def _take_connections(self, name: str, nursery: trio.Nursery) -> None:
+        services = replace(self._services, listener=name)
+        while True:
+            stream = await self._accept(self._listeners[name])
+            if len(self._sessions) < self._services.config.max_connections:
+                self._is_refusing = False
+                session = Session(services, stream, self._buffer, self.memory)
+                self._sessions[session] = None
+                nursery.start_soon(self._serve, session)
+            else:
+                self._refuse(stream)
 
     def statistics(self) -> int:
         """How many connections are open."""
         return len(self._sessions)
 
-    async def _accept(self) -> Stream:
+    async def _accept(self, listener: Listener) -> Stream:
         is_paused = False
         while True:
             try:
-                return await self._listener.accept()
+                return await listener.accept()
             except OSError as error:
                 if error.errno not in EXHAUSTED:
                     raise

@@ -18,7 +18,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.fetch_sessions import FetchSessions
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 
@@ -35,7 +35,10 @@ class HangUp(Exception):
 
 @dataclass(slots=True)
 class Services:
-    """See the head of this module. `wall_ms` is the wall clock in milliseconds."""
+    """See the head of this module. `wall_ms` is the wall clock in milliseconds.
+
+    `listener` is the name of that by which the request came in: each has a copy of this object.
+    """
 
     config: Config
     replicas: Replicas
@@ -46,6 +49,7 @@ class Services:
     wall_ms: Callable[[], int]
     machine: Callable[[], MachineFacts] = MachineFacts
     is_shutting_down: Callable[[], bool] = lambda: False
+    listener: str = PLAINTEXT
 
     @property
     def image(self) -> ClusterImage:

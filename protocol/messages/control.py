@@ -13,18 +13,23 @@ from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
 from minibroker.protocol.messages.topics import ConfigEntry
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import NamedEndpoint, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A registered broker; `epoch` grows with each of its registrations."""
+    """A registered broker; `epoch` grows with each of its registrations.
+
+    `host` and `port` are where other brokers reach it, `listeners` where clients do that come in
+    by a listener of that name (any other is told `host` and `port`).
+    """
 
     node_id: int
     host: str
     port: int
     epoch: int
     is_shutting_down: bool = False
+    listeners: tuple[NamedEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

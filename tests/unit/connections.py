@@ -73,7 +73,7 @@ async def serving(**settings: str) -> AsyncIterator[Server]:
     node.lead()
     network = SimulatedNetwork(random.Random(4))
     listener = await network.host("broker").listen(BROKER)
-    acceptor = Acceptor(node.services, listener)
+    acceptor = Acceptor(node.services, {"PLAINTEXT": listener})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor.run)
         yield Server(node, network, acceptor)

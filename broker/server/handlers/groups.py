@@ -44,29 +44,28 @@ def find_coordinator(
     if not services.replicas.is_ready:
         raise HangUp("this broker is still waiting for its controller", logging.INFO)
     if services.groups.has_topic:
-        return _found(services.groups.keeper(request.group_id))
+        return _found(services, services.groups.keeper(request.group_id))
     job = services.controller.forward(CreateTopicsRequest((NewTopic(OFFSETS_TOPIC),)))
 
     def attempt(now: float) -> groups.FindCoordinatorResponse | None:
         keeper = services.groups.keeper(request.group_id)
         if keeper is not None:
-            return _found(keeper)
+            return _found(services, keeper)
         if job.result is None or job.result.topics[0].error in MADE:
             return None
         return groups.FindCoordinatorResponse(AWAY, job.result.topics[0].error_message)
 
     def expire() -> groups.FindCoordinatorResponse:
-        return _found(services.groups.keeper(request.group_id))
+        return _found(services, services.groups.keeper(request.group_id))
 
     return Parked((job, IMAGE), lambda: now + CREATION_WAIT_S, attempt, expire)
 
 
-def _found(keeper: BrokerImage | None) -> groups.FindCoordinatorResponse:
+def _found(services: Services, keeper: BrokerImage | None) -> groups.FindCoordinatorResponse:
     if keeper is None:
         return groups.FindCoordinatorResponse(AWAY, "its coordinator is not known yet")
-    return groups.FindCoordinatorResponse(
-        node_id=keeper.node_id, host=keeper.endpoint.host, port=keeper.endpoint.port
-    )
+    host, port = keeper.seen_from(services.listener)
+    return groups.FindCoordinatorResponse(node_id=keeper.node_id, host=host, port=port)
 
 
 # -- members

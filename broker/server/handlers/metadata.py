@@ -39,18 +39,18 @@ def handle(
     missing = [name for name in names if name not in services.image.topics]
     may_create = request.allow_auto_topic_creation and services.config.auto_create_topics_enable
     if not missing or not may_create:
-        return _describe(services.image, tuple(names), NO_ERRORS)
+        return _describe(services, tuple(names), NO_ERRORS)
     job = services.controller.forward(CreateTopicsRequest(tuple(map(NewTopic, missing))))
 
     def attempt(now: float) -> MetadataResponse | None:
         if job.result is None:
             return None
         errors = {result.name: _reason(result.error) for result in job.result.topics}
-        return _describe(services.image, tuple(names), errors)
+        return _describe(services, tuple(names), errors)
 
     def expire() -> MetadataResponse:
         errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
-        return _describe(services.image, tuple(names), errors)
+        return _describe(services, tuple(names), errors)
 
     return Parked((job,), lambda: now + CREATION_WAIT_S, attempt, expire)
 
@@ -66,12 +66,13 @@ def _reason(error: int) -> int:
 
 
 def _describe(
-    image: ClusterImage, names: tuple[str, ...], errors: Mapping[str, int]
+    services: Services, names: tuple[str, ...], errors: Mapping[str, int]
 ) -> MetadataResponse:
     """`errors` are the reasons why topics do not exist, where one is known."""
+    image = services.image
     return MetadataResponse(
         tuple(
-            BrokerMetadata(broker.node_id, broker.endpoint.host, broker.endpoint.port)
+            BrokerMetadata(broker.node_id, *broker.seen_from(services.listener))
             for broker in image.brokers.values()
         ),
         image.cluster_id,

@@ -31,7 +31,8 @@ def test_settings_follow_from_the_number_of_brokers(
     for node_id in layout.node_ids:
         config = load("", {}, layout.broker_settings(node_id)).config
         assert config.node_id == node_id
-        assert str(config.listeners) == layout.address(node_id) == f"127.0.0.1:{6999 + node_id}"
+        (listener,) = config.served_listeners
+        assert str(listener.endpoint) == layout.address(node_id) == f"127.0.0.1:{6999 + node_id}"
         assert config.metadata_store == f"sqlite:{tmp_path / 'metadata.db'}"
         assert (config.default_replication_factor, config.min_insync_replicas) == (factor, min_isr)
         assert config.offsets_topic_replication_factor == factor

@@ -131,4 +131,4 @@ def address() -> Iterator[str]:
                 started.set_result(await nursery.start(serve, config, system, trio.Event()))
 
         portal.start(run)
-        yield str(started.result(10).endpoint)
+        yield str(started.result(10).listening[0].endpoint)

@@ -18,7 +18,7 @@ from minibroker.broker.config import (
 )
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.property import Kind, parse_endpoints
-from minibroker.protocol.types import Endpoint
+from minibroker.protocol.types import NamedEndpoint
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_the_defaults_are_those_of_kafka_and_ours():
     """The defaults are those of the tables in the behaviours, ours where they name one of ours."""
     config = Config()
-    assert config.listeners == Endpoint("127.0.0.1", 9092)
+    assert config.listeners == (NamedEndpoint("PLAINTEXT", "127.0.0.1", 9092),)
     assert (config.flush, config.flush_ms) == ("interval", 1000)
     assert (config.num_partitions, config.default_replication_factor) == (1, 1)
     assert config.message_max_bytes == 1_048_588
@@ -107,7 +107,7 @@ def test_an_environment_without_meaning_is_one_warning():
     loaded = load(environ=environ)
     assert loaded.config.flush == "always"
     assert loaded.warnings == (
-        "the environment sets what has no meaning here: KAFKA_CONTROLLER_QUORUM_VOTERS, KAFKA_OPTS",
+        "without meaning here, and left out: KAFKA_CONTROLLER_QUORUM_VOTERS, KAFKA_OPTS",
     )
 
 
@@ -127,6 +127,7 @@ def test_a_name_survives_the_environment(name):
     assert loaded.warnings == () or loaded.warnings[0].endswith(environment_name(name))
 
 
+LISTENERS = "NAME://HOST:PORT[,NAME://HOST:PORT...]"
 STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
 
 
@@ -139,9 +140,14 @@ STORES = "sqlite:PATH, memory:, etcd:URL[,URL...]"
         ("flush.ms", str(2**63), "1 to 2^63-1 (ms)"),
         ("flush", "sometimes", "never, interval, always"),
         ("auto.create.topics.enable", "yes", "true, false"),
-        ("listeners", "SSL://x:1", "PLAINTEXT://HOST:PORT"),
-        ("listeners", "PLAINTEXT://x:65536", "PLAINTEXT://HOST:PORT"),
-        ("listeners", "PLAINTEXT://a:1,PLAINTEXT://b:2", "PLAINTEXT://HOST:PORT"),
+        ("listeners", "", LISTENERS),
+        ("listeners", "PLAINTEXT://x:65536", LISTENERS),
+        ("listeners", "PLAINTEXT://x", LISTENERS),
+        ("listeners", "PLAINTEXT://::1:9092", LISTENERS),
+        ("listeners", "PLAINTEXT://a b:9092", LISTENERS),
+        ("listeners", "://a:9092", LISTENERS),
+        ("listeners", "A://a:9092,,B://b:1", LISTENERS),
+        ("advertised.listeners", "http://a:9092/", LISTENERS),
         ("log.dirs", "/a,/b", "one directory"),
         ("log.dirs", "", "one directory"),
         ("metadata.store", "zookeeper:x", STORES),
@@ -163,20 +169,6 @@ def test_a_bad_value_is_refused_with_its_range(name, value, says):
     with pytest.raises(ConfigError) as caught:
         load(flags={name: value})
     assert str(caught.value) == f"{name} = {value!r} is not allowed; it takes {says}"
-
-
-@pytest.mark.parametrize(
-    ("text", "endpoint"),
-    [
-        ("PLAINTEXT://127.0.0.1:9092", Endpoint("127.0.0.1", 9092)),
-        ("PLAINTEXT://:19092", Endpoint("0.0.0.0", 19092)),
-        ("localhost:0", Endpoint("localhost", 0)),
-        ("PLAINTEXT://[::1]:9092", Endpoint("::1", 9092)),
-    ],
-)
-def test_listeners_are_read(text, endpoint):
-    """A listener is PLAINTEXT://HOST:PORT; an empty host is every interface."""
-    assert load(flags={"listeners": text}).config.listeners == endpoint
 
 
 def test_a_line_that_is_no_property_is_named():
@@ -235,8 +227,8 @@ def test_a_bad_override_is_refused():
 
 def test_a_configuration_can_be_written_and_read():
     """Every value written as text, empty ones too, is a file that gives the same configuration."""
-    given = "flush=always\nlog.retention.hours=1\nlisteners=PLAINTEXT://[::1]:7\nlog.dirs=/d\n"
-    config = load(given).config
+    given = "flush=always\nlog.retention.hours=1\nlisteners=A://[::1]:7,B://:8\nlog.dirs=/d\n"
+    config = load(given + "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT\n").config
     rows = PROPERTIES.values()
     written = "".join(f"{row.name}={row.format(config.value_of(row))}\n" for row in rows)
     assert "advertised.listeners=\n" in written

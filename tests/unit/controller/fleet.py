@@ -146,7 +146,7 @@ class FakeBroker:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(Acceptor(services, listener).run)
+                    nursery.start_soon(Acceptor(services, {"PLAINTEXT": listener}).run)
                     await nursery.start(self.node.run, said)
                     has_started = True
                     task_status.started()

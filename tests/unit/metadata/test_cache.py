@@ -11,7 +11,7 @@ from minibroker.protocol.messages.control import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.messages.topics import ConfigEntry
-from minibroker.protocol.types import Endpoint, TopicPartition
+from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 ID = b"i" * 16
 OTHER_ID = b"j" * 16
@@ -59,6 +59,16 @@ def test_brokers_and_controller_are_replaced_wholly() -> None:
     assert list(image.brokers) == [1]
     assert (image.cluster_id, image.controller_id, image.controller_epoch) == ("c", 2, 4)
     assert partition(image).leader == 1
+
+
+def test_brokers_are_reached_by_listener() -> None:
+    """Each address has a name; by one that a broker lacks, or that an older controller does not
+    tell, it is reached where brokers reach it."""
+    told = LiveBroker(1, "a", 1, 5, listeners=(NamedEndpoint("OUTSIDE", "b", 2),))
+    image = merged(image_of(), update(brokers=(told, LiveBroker(2, "c", 3, 6)))).image
+    assert image.brokers[1].seen_from("OUTSIDE") == Endpoint("b", 2)
+    assert image.brokers[1].seen_from("INSIDE") == image.brokers[1].endpoint == Endpoint("a", 1)
+    assert image.brokers[2].seen_from("OUTSIDE") == Endpoint("c", 3)
 
 
 def test_listed_partitions_are_replaced_others_kept() -> None:

@@ -83,7 +83,7 @@ async def test_no_file_descriptor_left(
     node = Node()
     network = SimulatedNetwork(random.Random(4))
     listener = await network.host("broker").listen(BROKER)
-    acceptor = Acceptor(node.services, ExhaustedListener(listener, until=5.0))
+    acceptor = Acceptor(node.services, {"PLAINTEXT": ExhaustedListener(listener, until=5.0)})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor.run)
         server = Server(node, network, acceptor)
