@@ -59,6 +59,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
+from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.client.channel import ChannelOptions
 from minibroker.client.net import Listener, Network
@@ -188,6 +189,7 @@ class _Broker:
             controller=self._node,
             fetch_sessions=FetchSessions(system.rng, slots),
             groups=self._groups,
+            times=RequestTimes(),
             wall_ms=system.wall_ms,
             machine=system.machine,
             is_shutting_down=shutdown.is_set,

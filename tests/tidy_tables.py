@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "broker": "",
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",
+    "broker.histogram": "",
     "broker.machine": "",
     "broker.property": "protocol",
     "broker.properties": "protocol broker.property broker.properties",
@@ -22,14 +23,15 @@ MAY_IMPORT = {
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net client.channel broker.config broker.log"
-    " broker.metadata.model broker.metadata.cache broker.metadata.orders broker.replication",
+    " broker.metadata.model broker.metadata.cache broker.metadata.orders broker.histogram"
+    " broker.replication",
     "broker.controller": "protocol client.net client.channel broker.config broker.log"
     " broker.metadata broker.controller",
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
     " broker.groups",
     "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"
     " broker.replication broker.controller broker.groups broker.machine broker.observe.readiness"
-    " broker.server",
+    " broker.histogram broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
     "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
     "broker.app": "protocol client.net client.channel broker",
@@ -40,7 +42,7 @@ MAY_IMPORT = {
 
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE_FILES = """
-    protocol/ broker/config.py broker/log/
+    protocol/ broker/config.py broker/histogram.py broker/log/ broker/server/request_times.py
     broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
     broker/metadata/etcd_codec.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py

@@ -18,6 +18,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.request_times import RequestTimes
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
@@ -46,6 +47,7 @@ class Services:
     controller: ControllerNode
     fetch_sessions: FetchSessions
     groups: Coordinator
+    times: RequestTimes
     wall_ms: Callable[[], int]
     machine: Callable[[], MachineFacts] = MachineFacts
     is_shutting_down: Callable[[], bool] = lambda: False

@@ -22,6 +22,7 @@ defect: it leaves through the nursery and stops the broker.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
@@ -31,6 +32,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import Outcome, dispatch
 from minibroker.broker.server.handlers import versions
 from minibroker.broker.server.request_memory import RequestMemory
+from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.client.net import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
@@ -47,10 +49,12 @@ REASON_CHARS_MAX = 300
 
 
 class _Reply(NamedTuple):
-    """The place of one request in the order of answers."""
+    """The place of one request in the order of answers, and when it came."""
 
     correlation_id: int
     outcome: Outcome
+    kind: RequestKind
+    received_at: float
 
 
 class Session:
@@ -65,6 +69,7 @@ class Session:
         self._frames = FrameReader(services.config.socket_request_max_bytes)
         self._memory = memory
         self._held = 0  # as `_memory` was told
+        self._parked = Counter[RequestKind]()  # of this connection's requests, as `kind` has it
         self._scope = trio.CancelScope()
         self.last_active = trio.current_time()
 
@@ -80,6 +85,8 @@ class Session:
         finally:
             self._stream.close()
             self._memory.note(self, 0)
+            for kind, count in self._parked.items():
+                kind.parked -= count
 
     def hang_up(self, reason: str, level: int = logging.WARNING) -> None:
         """End the session now."""
@@ -149,9 +156,17 @@ class Session:
         except UnsupportedVersion as error:
             if error.api_key != ApiKey.API_VERSIONS:
                 raise
-            return _Reply(error.correlation_id, versions.UNSUPPORTED)
+            kind = self._services.times.versions
+            return _Reply(error.correlation_id, versions.UNSUPPORTED, kind, now)
+        kind = self._services.times.kind_of(envelope)
         outcome = dispatch(self._services, envelope, self._stream.peer, now)
-        return _Reply(envelope.correlation_id, outcome)
+        if isinstance(outcome, Parked):
+            self._note_parked(kind, 1)
+        return _Reply(envelope.correlation_id, outcome, kind, now)
+
+    def _note_parked(self, kind: RequestKind, change: int) -> None:
+        kind.parked += change
+        self._parked[kind] += change
 
     # -- the writer
 
@@ -170,28 +185,39 @@ class Session:
     async def _send_ready(self, reply: _Reply, replies: trio.MemoryReceiveChannel[_Reply]) -> None:
         """Send the answer of `reply`, and with it all that are ready behind it."""
         ready: list[Buffer] = []
+        done: list[_Reply] = []  # those in `ready`, and those that need no answer
         while True:
             answer = reply.outcome
             if isinstance(answer, Parked):
                 parked = answer
                 answer = parked.attempt(trio.current_time())
                 if answer is None:
-                    if ready:
-                        await self._stream.send(ready)
-                        ready = []
+                    if done:
+                        await self._send(ready, done)
                     answer = await self._services.purgatory.settle(parked)
+                self._note_parked(reply.kind, -1)
+            done.append(reply)
             if answer is not None:
                 header, records = encode_response(reply.correlation_id, answer)
                 ready.append(header)
                 if records:
                     await self._stream.send_slices(b"".join(ready), _slices(records))
-                    ready = []
+                    ready.clear()
             try:
                 reply = replies.receive_nowait()
             except (trio.WouldBlock, trio.EndOfChannel):
                 break
+        await self._send(ready, done)
+
+    async def _send(self, ready: list[Buffer], done: list[_Reply]) -> None:
+        """Send what is ready, note how long the requests took, and forget both."""
         if ready:
             await self._stream.send(ready)
+            ready.clear()
+        now = trio.current_time()
+        for reply in done:
+            reply.kind.times.note(now - reply.received_at)
+        done.clear()
 
 
 def _slices(records: Sequence[Records]) -> list[Slice]:

@@ -31,6 +31,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -138,6 +139,7 @@ class Process:
             controller=controller,
             fetch_sessions=FetchSessions(rng, 10),
             groups=Coordinator(config, around),
+            times=RequestTimes(),
             wall_ms=lambda: WALL_MS,
         )
 

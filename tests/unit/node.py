@@ -22,6 +22,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import FollowerFetch, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
+from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -156,6 +157,7 @@ class Node:
             controller=cast(Any, self.controller),
             fetch_sessions=FetchSessions(random.Random(2), 10),
             groups=self.groups,
+            times=RequestTimes(),
             wall_ms=lambda: self.wall_time_ms,
         )
 

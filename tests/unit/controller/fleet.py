@@ -23,6 +23,7 @@ from minibroker.broker.metadata.store import StoreUnavailable
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
+from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.control import (
@@ -135,6 +136,7 @@ class FakeBroker:
             self.node,
             FetchSessions(self._rng, 10),
             Coordinator(self._config, around),
+            RequestTimes(),
             lambda: 0,
         )
         await self._fleet.nursery.start(self._run, services, replace(said, **registration))
