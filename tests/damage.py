@@ -10,6 +10,7 @@ so that no mistake of theirs can hide a fault. Only ever give it copies: it writ
 """
 
 import random
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from minibroker.protocol.records.varint import VARINT_BYTES_MAX, decode_varint
 EPOCHS: Final = "leader-epoch-checkpoint"
 APPENDED_BYTES_MAX: Final = 200
 ZEROED_BYTES_MAX: Final = 200
+ATTRIBUTES_BYTES: Final = 1  # of a record
+COMMITTED_AT: Final = 2  # in the value of a commit, behind its version
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,18 @@ def remove_record(replica: Replica, rng: random.Random) -> Planted:
     return replica.planted("acked record removed", batch, offset, "lost-write", "divergence")
 
 
+def change_commit(replica: Replica, at: int, offset: int) -> Planted:
+    """A group has committed another offset, says the first record of the batch `at` of a log of the
+    offsets topic: a coordinator that was wrong, or one that led beside another."""
+    batch = next(found for found in replica.batches() if found.header.base_offset == at)
+    content = batch.path.read_bytes()
+    whole = bytearray(content[batch.position : batch.end])
+    struct.pack_into(">q", whole, _value_position(whole) + COMMITTED_AT, offset)
+    write_header(whole, batch.header)
+    batch.path.write_bytes(content[: batch.position] + whole + content[batch.end :])
+    return replica.planted("committed offset changed", batch, at, "committed-offset")
+
+
 Fault = Callable[[Replica, random.Random], Planted]
 FAULTS: Final[tuple[Fault, ...]] = (
     flip_byte,
@@ -187,6 +202,24 @@ def _record_positions(batch: bytes) -> list[int]:
         length, start = decode_varint(batch, positions[-1], VARINT_BYTES_MAX)
         positions.append(start + length)
     return positions
+
+
+def _value_position(batch: bytes) -> int:
+    """Where the value of the first record begins."""
+    position = BATCH_HEADER_BYTES
+
+    def number() -> int:
+        nonlocal position
+        found, position = decode_varint(batch, position, VARINT_BYTES_MAX)
+        return found
+
+    number()  # the record's length
+    position += ATTRIBUTES_BYTES
+    number(), number()  # its time and its offset
+    key_size = number()
+    position += key_size
+    number()  # the value's length
+    return position
 
 
 # -- random ones

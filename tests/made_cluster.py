@@ -8,13 +8,21 @@ they had copied each batch, and `cluster.json` says of every partition that all 
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from minibroker.broker.disk import RealFiles
+from minibroker.broker.groups.records import (
+    CommittedOffset,
+    OffsetKey,
+    encode_key,
+    encode_value,
+)
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
+from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
@@ -23,6 +31,7 @@ from tests.processes import EXPORT
 NODES: Final = (1, 2, 3)
 TOPIC: Final = "made"
 TOPIC_ID: Final = bytes(range(16))
+OFFSETS_TOPIC_ID: Final = bytes(range(16, 32))
 CLUSTER_ID: Final = "made-cluster"
 NOW_MS: Final = 1_700_000_000_000
 BATCHES: Final = 18
@@ -48,14 +57,28 @@ LIMITS: Final = LogLimits(
 )
 
 
-def make_cluster(root: Path, partition_count: int) -> Path:
-    """Fill `root` with `broker-1` to `broker-3` and `cluster.json`, whose path is returned."""
+class Commit(NamedTuple):
+    """How far a group has read a partition of the topic."""
+
+    group: str
+    partition: int
+    offset: int
+
+
+def make_cluster(root: Path, partition_count: int, commits: Sequence[Commit] = ()) -> Path:
+    """Fill `root` with `broker-1` to `broker-3` and `cluster.json`, whose path is returned.
+
+    With commits there is an offsets topic too, of one partition: a batch and an offset for each.
+    """
     first = root / f"broker-{NODES[0]}"
     manager = LogManager(RealFiles(), first, LIMITS)
     manager.start("boot", CLUSTER_ID, NODES[0], NOW_MS)
     for number in range(partition_count):
         log = manager.create(TopicPartition(TOPIC, number), TOPIC_ID, LIMITS, NOW_MS)
         _fill(log, number)
+    if commits:
+        name = TopicPartition(OFFSETS_TOPIC, 0)
+        _fill_offsets(manager.create(name, OFFSETS_TOPIC_ID, LIMITS, NOW_MS), commits)
     manager.close({name: log.log_end for name, log in manager.logs.items()})
     for node in NODES[1:]:
         copy = root / f"broker-{node}"
@@ -64,7 +87,7 @@ def make_cluster(root: Path, partition_count: int) -> Path:
         text = meta.read_text().replace(f"node.id={NODES[0]}\n", f"node.id={node}\n")
         meta.write_text(text.replace("directory.id=00", f"directory.id={node:02}"))
     export = root / EXPORT
-    export.write_text(json.dumps(described(partition_count)))
+    export.write_text(json.dumps(described(partition_count, has_groups=bool(commits))))
     return export
 
 
@@ -84,8 +107,32 @@ def _fill(log: Log, partition: int) -> None:
         assert log.apply_retention(log.log_end, NOW_MS), "segments are too large to be retained"
 
 
-def described(partition_count: int) -> dict[str, object]:
+def _fill_offsets(log: Log, commits: Sequence[Commit]) -> None:
+    """A batch for each."""
+    for group, partition, offset in commits:
+        key = encode_key(OffsetKey(group, TOPIC, partition))
+        record = (NOW_MS, key, encode_value(CommittedOffset(offset)), ())
+        log.append_as_leader(memoryview(encode_batch([record])), EPOCHS - 1, NOW_MS)
+
+
+def described(partition_count: int, *, has_groups: bool = False) -> dict[str, object]:
     """What `minibroker cluster export` would say."""
+    topics = [_described_topic(TOPIC, TOPIC_ID, partition_count)]
+    if has_groups:
+        topics.append(_described_topic(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, 1))
+    return {
+        "version": 1,
+        "cluster_id": CLUSTER_ID,
+        "exported_at_ms": NOW_MS,
+        "controller_id": -1,
+        "controller_epoch": 1,
+        "brokers": [],
+        "topics": topics,
+        "tombstones": [],
+    }
+
+
+def _described_topic(name: str, topic_id: bytes, partition_count: int) -> dict[str, object]:
     partitions = [
         {
             "partition": number,
@@ -98,13 +145,4 @@ def described(partition_count: int) -> dict[str, object]:
         }
         for number in range(partition_count)
     ]
-    return {
-        "version": 1,
-        "cluster_id": CLUSTER_ID,
-        "exported_at_ms": NOW_MS,
-        "controller_id": -1,
-        "controller_epoch": 1,
-        "brokers": [],
-        "topics": [{"name": TOPIC, "id": TOPIC_ID.hex(), "configs": {}, "partitions": partitions}],
-        "tombstones": [],
-    }
+    return {"name": name, "id": topic_id.hex(), "configs": {}, "partitions": partitions}

@@ -5,12 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from minibroker.broker.groups.records import (
+    CommittedOffset,
+    OffsetKey,
+    decode,
+    encode_key,
+    encode_value,
+)
 from minibroker.protocol.records.batch import has_valid_crc, stamp
 from minibroker.protocol.records.record import Record, decode_records, encode_batch
 from tests.damage import (
     CORRUPTIONS,
     EPOCHS,
     Replica,
+    change_commit,
     change_epochs,
     corrupt,
     flip_byte,
@@ -48,6 +56,24 @@ def records(replica: Replica) -> tuple[list[Record], list[int]]:
         else:
             bad.append(batch.header.base_offset)
     return found, bad
+
+
+def test_a_committed_offset_is_changed_where_it_is_told(replica: Replica) -> None:
+    """The record says the other offset in bytes that are sound, and all else is as before."""
+    value = encode_value(CommittedOffset(5, commit_timestamp_ms=9))
+    batch = encode_batch([(1, encode_key(OffsetKey("g", "t", 0)), value, ())])
+    stamp(batch, 40, 1)
+    with (replica.directory / f"{20:020}.log").open("ab") as file:
+        file.write(batch)
+    before, _ = records(replica)
+    planted = change_commit(replica, 40, 6)
+    after, bad = records(replica)
+    assert (planted.broker, planted.offset, bad) == (7, 40, [])
+    assert after[:-1] == before[:-1]
+    assert decode(after[-1].key, after[-1].value) == (
+        OffsetKey("g", "t", 0),
+        CommittedOffset(6, commit_timestamp_ms=9),
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
