@@ -33,11 +33,11 @@ class _Gate:
 class Proxy:
     """See the head of this file; made by `open_proxy`."""
 
-    def __init__(self, target_port: int) -> None:
+    def __init__(self, target_port: int, target_host: str) -> None:
         self.url = ""
         self.delay_s = 0.0
         self.requests = self.answers = 0  # pieces that have come, held ones too
-        self._target_port = target_port
+        self._target = (target_host, target_port)
         self._gates = [_Gate()]
         self._connections: dict[trio.CancelScope, None] = {}
 
@@ -74,7 +74,7 @@ class Proxy:
             with scope:
                 async with (
                     client,
-                    await trio.open_tcp_stream(HOST, self._target_port) as server,
+                    await trio.open_tcp_stream(*self._target) as server,
                     trio.open_nursery() as nursery,
                 ):
                     nursery.start_soon(self._pass_answers, server, client, gate)
@@ -109,11 +109,14 @@ class Proxy:
 
 
 @asynccontextmanager
-async def open_proxy(target_port: int) -> AsyncIterator[Proxy]:
-    """A proxy to a port of this machine, until the block ends."""
-    proxy = Proxy(target_port)
+async def open_proxy(
+    target_port: int, target_host: str = HOST, *, host: str = HOST, port: int = 0
+) -> AsyncIterator[Proxy]:
+    """A proxy to a port, of this machine unless another is named, until the block ends; it listens
+    at `host`, and takes a free port unless one is named."""
+    proxy = Proxy(target_port, target_host)
     async with trio.open_nursery() as nursery:
-        [listener] = await nursery.start(partial(trio.serve_tcp, host=HOST), proxy.carry, 0)
-        proxy.url = f"http://{HOST}:{listener.socket.getsockname()[1]}"
+        [listener] = await nursery.start(partial(trio.serve_tcp, host=host), proxy.carry, port)
+        proxy.url = f"http://{host}:{listener.socket.getsockname()[1]}"
         yield proxy
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""A wheel built from the tree, installed where nothing else of it is.
+"""A wheel built from what .dockerignore leaves of the tree, installed where nothing else of it is.
 
 The environment's dependencies are copied from the one that runs the tests, following what the
 wheel itself declares: so a requirement that is not declared is missing there, and no index is
@@ -17,19 +17,18 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.topology import ROOT, context_files
+
 PARTS = ("audit", "broker", "cli", "client", "protocol", "testing")
 
 
 def build_wheel(directory: Path) -> Path:
-    """Build in a copy, so that nothing appears in the tree."""
+    """Build of what an image is built from, in a copy, so that nothing appears in the tree."""
     source = directory / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, source / name)
-    for part in PARTS:
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / part, source / part, ignore=ignored)
+    for path in context_files():
+        copy = source / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", directory]
     done = subprocess.run([*build, source], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
