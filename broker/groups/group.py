@@ -262,11 +262,16 @@ class Group:
     def _refusal(
         self, request: HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
     ) -> ErrorCode:
-        """NONE if it comes from a member of this generation."""
+        """NONE if it comes from a member of this generation.
+
+        A static member of a later one, that was lost with its coordinator, got its id after the one
+        that is known here: nobody has taken its place.
+        """
         if self.state is State.DEAD:
             return self._died_of
         if error := self._roster.unknown(request.member_id, request.instance_id):
-            return error
+            is_later = request.generation > self.generation
+            return ErrorCode.UNKNOWN_MEMBER_ID if is_later else error
         is_current = request.generation == self.generation
         return ErrorCode.NONE if is_current else ErrorCode.ILLEGAL_GENERATION
 

@@ -11,6 +11,7 @@ from tests.unit.groups.grouping import MEANT, Bench, joined, protocols, synced
 
 OTHER = encode_subscription(Subscription(("t", "u")))
 FENCED = ErrorCode.FENCED_INSTANCE_ID
+UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 HOLDING = encode_subscription(Subscription(("t",), owned=(TopicPartition("t", 0),), generation=1))
 
 
@@ -80,6 +81,17 @@ def test_the_old_id_is_fenced_everywhere() -> None:
         assert bench.leave("m2", "i2") == FENCED
         assert bench.heartbeat("m2") == ErrorCode.UNKNOWN_MEMBER_ID
         bench.store()
+
+
+def test_an_id_that_was_lost_with_its_coordinator_is_not_fenced() -> None:
+    """A restarted member joined a generation that was never stored. The next coordinator has its
+    place under the older id, and only who had that one after all could be fenced."""
+    before = static_group()
+    lost = Bench(stored=before.written[-1])
+    assert synced(lost.sync("m9", generation=2, instance_id="i2")).error == UNKNOWN
+    assert lost.heartbeat("m9", "i2", generation=2) == UNKNOWN
+    assert lost.commit("m9", "i2", generation=2) == UNKNOWN
+    assert lost.heartbeat("m9", "i2", generation=1) == FENCED
 
 
 def test_a_static_member_that_begins_again_before_its_sync_is_not_missed() -> None:
