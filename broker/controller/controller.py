@@ -39,7 +39,13 @@ from minibroker.broker.controller.ports import Job, Surroundings
 from minibroker.broker.controller.pushes import Change, Pushes, Told, difference
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import Registered, State
-from minibroker.broker.metadata.store import Compare, Delete, Put, StoreUnavailable
+from minibroker.broker.metadata.store import (
+    Compare,
+    Delete,
+    Put,
+    StoreUnavailable,
+    TransactionTooLarge,
+)
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.configs import AlterConfigsRequest
@@ -176,6 +182,8 @@ class Controller:
         if entries.read_office(snapshot.entries) != self._office:
             raise ControllerLost
         self._state = entries.read_state(snapshot.entries)
+        if leftovers := entries.leftovers(snapshot.entries, self._state):
+            await self._commit(leftovers)
         self.note_brokers(snapshot.revision, entries.read_brokers(snapshot.entries))
         log.info("%s Elected, with %d topics", self._name, len(self._state.topics))
 
@@ -187,7 +195,7 @@ class Controller:
         answers, plan = self._plan([job.request for job in jobs])
         if not plan.writes:
             # What is answered from memory is true only while nobody else has written.
-            await self._commit(())
+            await self._write(())
         await self._carry_out(plan, nursery)
         self._done += len(jobs)
         for job, answer in zip(jobs, answers, strict=True):
@@ -265,7 +273,18 @@ class Controller:
         self._note_progress()
 
     async def _commit(self, writes: Sequence[Put | Delete]) -> None:
-        """Write, as long as this is still the controller; again while the store is away."""
+        """Write; in several transactions if one is too large. Raises `ControllerLost`."""
+        try:
+            await self._write(writes)
+        except TransactionTooLarge:
+            if len(writes) == 1:
+                raise
+            half = len(writes) // 2
+            await self._commit(writes[:half])
+            await self._commit(writes[half:])
+
+    async def _write(self, writes: Sequence[Put | Delete]) -> None:
+        """One transaction, if this is still the controller; again while the store is away."""
         compare = [Compare(entries.CONTROLLER, self._office.revision)]
         backoff_s = BACKOFF_S
         while True:

@@ -23,8 +23,9 @@ stopped, the directory is another or an older one than it was admitted with, or 
 That is remembered in the store (`unsafe`) as long as nobody leads, and with a leader it has left
 the ISR. A replica whose log is damaged leads under no rule but 1, after it has fetched again.
 
-A broker is admitted in the transaction that settles its return, and before that it is not live for
-anybody. So a new controller that finds a registration without admission does it all.
+A broker is admitted in the transaction that settles its return, or in the last of several, and
+before that it is not live for anybody. So a new controller that finds a registration without
+admission does it all.
 """
 
 import logging
@@ -63,7 +64,6 @@ def review(state: State, registered: Mapping[int, Registered], config: Config) -
     """Settle every partition with these brokers registered, and admit the new ones."""
     live = compare(state, registered)
     draft = Draft(replace(state, brokers=dict(registered), admissions=live.admissions))
-    draft.write(entries.admission_put(live.admissions[node]) for node in sorted(live.arrived))
     elected = leaderless = 0
     for topic in state.topics.values():
         changed = []
@@ -77,6 +77,7 @@ def review(state: State, registered: Mapping[int, Registered], config: Config) -
                 leaderless += settled.record.leader == NO_NODE != record.leader
         if changed:
             draft.set_partitions(topic, changed)
+    draft.write(entries.admission_put(live.admissions[node]) for node in sorted(live.arrived))
     if live.arrived or live.lost or elected:
         text = (
             f"Brokers {_listed(sorted(live.brokers))} live (came: {_listed(sorted(live.arrived))};"

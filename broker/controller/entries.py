@@ -65,15 +65,27 @@ def read_state(entries: Entries) -> State:
 
     `brokers` is empty: who is live is for a review to say. Raises `StoreError` naming a bad entry.
     """
-    topics = [read_topic(entries, key.removeprefix(TOPICS)) for key in _under(entries, TOPICS)]
     admissions = [_parse(entries, key, _admission) for key in _under(entries, ADMISSIONS)]
     tombstones = [_parse(entries, key, _tombstone) for key in _under(entries, TOMBSTONES)]
+    topics = [read_topic(entries, key.removeprefix(TOPICS)) for key in _under(entries, TOPICS)]
+    deleted = {tombstone.id: tombstone for tombstone in tombstones}
     return State(
         cluster_id=read_cluster_id(entries) or "",
-        topics={topic.name: topic for topic in topics},
+        topics={topic.name: topic for topic in topics if topic.id not in deleted},
         admissions={admission.node_id: admission for admission in admissions},
-        tombstones={tombstone.id: tombstone for tombstone in tombstones},
+        tombstones=deleted,
     )
+
+
+def leftovers(entries: Entries, state: State) -> tuple[Delete, ...]:
+    """What removes all that `read_state` leaves out: parts of topics that a controller was making
+    or deleting, in several transactions, when it ended."""
+    ids = {topic.id.hex() for topic in state.topics.values()}
+    topics = [
+        key for key in _under(entries, TOPICS) if key.removeprefix(TOPICS) not in state.topics
+    ]
+    partitions = [key for key in _under(entries, PARTITIONS) if key.split("/")[1] not in ids]
+    return tuple(map(Delete, (*topics, *partitions)))
 
 
 def read_topic(entries: Entries, name: str) -> TopicRecord:
@@ -157,9 +169,9 @@ def partition_put(topic_id: bytes, record: PartitionRecord) -> Put:
 def topic_removal(topic: TopicRecord, tombstone: Tombstone) -> list[Put | Delete]:
     """What takes a topic out of the store and leaves its tombstone."""
     return [
+        tombstone_put(tombstone),
         Delete(TOPICS + topic.name),
         *(Delete(_partition_key(topic.id, record.number)) for record in topic.partitions),
-        tombstone_put(tombstone),
     ]
 
 

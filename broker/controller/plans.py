@@ -24,7 +24,13 @@ class Report(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[Answer]):
-    """What to do for a request. Without `writes` there is nothing to do but answer."""
+    """What to do for a request. Without `writes` there is nothing to do but answer.
+
+    A store that does not take so much at once gets the writes in parts. So they are in such an
+    order that a controller which finds only the first of them goes on from there: a broker is
+    admitted last, a topic is there with its own entry, after its partitions, and it is gone with
+    its tombstone, before all else of it. What is left over then `entries.leftovers` finds.
+    """
 
     answer: Answer
     state: State

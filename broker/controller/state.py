@@ -6,7 +6,8 @@ controller that reads the store goes on where the old one was. What is derived o
 told what, which log ends were seen) is not in here.
 
 A broker counts as live when its registration stands and the controller has admitted it, which it
-does in the one transaction that settles what the broker's return means for every partition.
+does once it has settled, in the same transaction or before, what the return means for every
+partition.
 """
 
 from collections.abc import Iterator, Mapping

@@ -50,8 +50,8 @@ def plan_create(
         if wanted.name == OFFSETS_TOPIC:
             wanted = _offsets_topic(config, wanted)
         topic = _new_topic(draft.state, config, wanted, rng)
-        draft.write([entries.topic_put(topic)])
         draft.set_partitions(topic, topic.partitions)
+        draft.write([entries.topic_put(topic)])
         return TopicResult(topic.name, topic_id=topic.id)
 
     draft = Draft(state)

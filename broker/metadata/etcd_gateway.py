@@ -42,9 +42,11 @@ OUT_OF_RANGE: Final = 11
 UNAUTHENTICATED: Final = 16
 FINAL: Final = {INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, OUT_OF_RANGE, UNAUTHENTICATED}
 OLD_TOKEN: Final = "revision of auth store is old"  # roles have changed since it was given
+# What a request above --max-request-bytes meets, and one that is far above it: code 8, for ever.
+TOO_LARGE: Final = ("request is too large", "received message larger than max")
 HINTS: Final = {
     "user name is empty": "set metadata.store.user and metadata.store.password.file",
-    "request is too large": "its members need a larger --max-request-bytes",
+    **dict.fromkeys(TOO_LARGE, "its members need a larger --max-request-bytes"),
 }
 BEGINNING: Final = {"header", "created", "watch_id"}  # what the first message of a watch has
 
@@ -61,6 +63,10 @@ class Refused(StoreError):
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.code = code
+
+
+class TooLarge(Refused):
+    """The request has more bytes than etcd takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +268,12 @@ def _result(endpoint: str, status: int, content: bytes) -> Json:
     if words is None:
         raise Unanswered(f"{endpoint} does not answer as etcd does: HTTP status {status}")
     text = f"etcd at {endpoint} says {words!r}"
-    code = told.get("code", told.get("grpc_code"))
-    if code in FINAL:
+    code: Any = told.get("code", told.get("grpc_code"))
+    is_too_large = any(cause in text for cause in TOO_LARGE)
+    if code in FINAL or is_too_large:
         hints = [hint for cause, hint in HINTS.items() if cause in text]
-        raise Refused("; ".join([text, *hints]), code)
+        refusal = TooLarge if is_too_large else Refused
+        raise refusal("; ".join([text, *hints]), code)
     if code in PASSING:
         raise StoreUnavailable(text)
     raise Unanswered(text)

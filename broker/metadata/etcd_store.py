@@ -41,6 +41,7 @@ from minibroker.broker.metadata.etcd_gateway import (
     Access,
     Gateway,
     Refused,
+    TooLarge,
     Unanswered,
 )
 from minibroker.broker.metadata.store import (
@@ -54,6 +55,7 @@ from minibroker.broker.metadata.store import (
     Snapshot,
     StoreError,
     StoreUnavailable,
+    TransactionTooLarge,
 )
 
 WATCH_S: Final = 2.0
@@ -153,6 +155,10 @@ class EtcdStore:
             body = etcd_codec.transaction_body(compare, writes, mark, attempt, is_in_doubt)
             try:
                 answer = await self._agreed("kv/txn", body, may_repeat=False)
+            except TooLarge as refusal:
+                if is_in_doubt:  # it has grown by that, and an earlier request may be made yet
+                    raise
+                raise TransactionTooLarge(str(refusal)) from None
             except StoreUnavailable as error:
                 is_in_doubt = is_in_doubt or isinstance(error, Unanswered)
                 if not is_in_doubt:

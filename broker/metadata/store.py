@@ -32,6 +32,10 @@ class StoreUnavailable(StoreError):
     """The store did not answer or had no room; nothing was written, and a retry may help."""
 
 
+class TransactionTooLarge(StoreError):
+    """The store takes less at once; nothing was written. A part of it may well be taken."""
+
+
 class LeaseLost(Exception):
     """The lease has ended, and all that was written with it is gone: get another one."""
 
@@ -106,8 +110,8 @@ class MetadataStore(Protocol):
         """Make all `writes` if every comparison holds, else none.
 
         Entries whose lease has ended are gone before anything is compared. Raises `StoreError`,
-        and `LeaseLost` if a lease that it names has ended; then nothing is written. No key may be
-        written twice in one transaction.
+        `TransactionTooLarge`, and `LeaseLost` if a lease that it names has ended; then nothing is
+        written. No key may be written twice in one transaction.
         """
 
     async def watch(self, prefix: str, after: int) -> Snapshot:

@@ -16,6 +16,7 @@ from minibroker.broker.metadata.store import (
     Put,
     StoreError,
     StoreUnavailable,
+    TransactionTooLarge,
 )
 from tests.etcd import EVERY_ETCD, patiently, running_etcd
 
@@ -142,14 +143,17 @@ async def test_many_writes_are_one_transaction(etcd):
     await store.close()
 
 
-async def test_a_transaction_that_etcd_cannot_take_is_an_error(etcd):
-    """What is too large is not tried again and again; the error says what would help."""
+@pytest.mark.parametrize(
+    ("size", "says"), [(2_000_000, "is too large"), (3_000_000, "larger than")]
+)
+async def test_a_transaction_that_etcd_cannot_take_is_an_error(etcd, size, says):
+    """What is too large, or far too large, is not tried again and again; nothing of it is written,
+    and the error says what would help."""
     store = open_etcd(etcd.url)
-    says = "request is too large.*a larger --max-request-bytes"
-    with pytest.raises(StoreError, match=says) as caught:
-        await store.transact([], [Put("key", bytes(2_000_000))])
-    assert not isinstance(caught.value, StoreUnavailable)
-    assert (await store.transact([], [Put("key", b"")])).succeeded
+    with pytest.raises(TransactionTooLarge, match=f"{says}.*need a larger --max-request-bytes"):
+        await store.transact([], [Put("small", b""), Put("large", bytes(size))])
+    assert not (await store.get("")).entries
+    assert (await store.transact([], [Put("small", b"")])).succeeded
     await store.close()
 
 

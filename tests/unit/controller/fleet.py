@@ -4,6 +4,7 @@ Everything between them is real: store, network, sessions, dispatch. Only the re
 they take what they are told by its epochs, as real ones do, and remember how it came.
 """
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.state import PartitionRecord, State
 from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.metadata.memory_store import MemoryStore
-from minibroker.broker.metadata.store import StoreUnavailable
+from minibroker.broker.metadata.store import StoreUnavailable, TransactionTooLarge
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
@@ -46,11 +47,13 @@ T0 = TopicPartition("t", 0)
 
 
 class BrokerStore:
-    """The shared store as one broker reaches it: it may be cut off from it."""
+    """The shared store as one broker reaches it: it may be cut off from it. More than `writes_max`
+    writes at once are too many."""
 
-    def __init__(self, store: MemoryStore, step: Callable[[], None]) -> None:
+    def __init__(self, store: MemoryStore, step: Callable[[], None], writes_max: float) -> None:
         self._store = store
         self._step = step
+        self.writes_max = writes_max
         self.is_cut = False
 
     async def _do(self, call: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
@@ -72,6 +75,8 @@ class BrokerStore:
         return await self._do(self._store.get, prefix)
 
     async def transact(self, compare: Any, writes: Any) -> Any:
+        if len(writes) > self.writes_max:
+            raise TransactionTooLarge(f"{len(writes)} writes")
         return await self._do(self._store.transact, compare, writes)
 
     async def watch(self, prefix: str, after: int) -> Any:
@@ -113,7 +118,7 @@ class FakeBroker:
         assert not self.is_running
         self.run += 1
         self._scope, self._ended = trio.CancelScope(), trio.Event()
-        self.store = BrokerStore(self._fleet.store, self._fleet.step)
+        self.store = BrokerStore(self._fleet.store, self._fleet.step, self._fleet.writes_max)
         purgatory = Purgatory()
         self.replicas = FakeReplicas(self)
         ports = Ports(
@@ -201,6 +206,7 @@ class Fleet:
         self.seed = seed
         self.nursery = nursery
         self.store = MemoryStore()
+        self.writes_max = math.inf
         self.network = SimulatedNetwork(Random(seed))
         self.steps = 0
         self.dies_at = -1

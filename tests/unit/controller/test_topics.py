@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.config import Config
+from minibroker.broker.controller import entries
 from minibroker.broker.controller.placement import place
 from minibroker.broker.controller.requests import is_refused, refuse
 from minibroker.broker.controller.state import Admission, PartitionRecord, Registered, State
@@ -17,7 +18,7 @@ from minibroker.broker.controller.topics import (
     plan_delete,
     plan_forgetting,
 )
-from minibroker.broker.metadata.store import Delete, Put
+from minibroker.broker.metadata.store import Delete, Entry, Put
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -56,6 +57,17 @@ def create(state, *topics, validate_only=False, config=CONFIG):
 
 def with_topics(*names):
     return create(EMPTY, *(NewTopic(name) for name in names)).state
+
+
+def written(before, writes):
+    """The entries of a store after these writes."""
+    after = dict(before)
+    for write in writes:
+        if isinstance(write, Put):
+            after[write.key] = Entry(write.value, 1)
+        else:
+            after.pop(write.key, None)
+    return after
 
 
 def alter(state, name, *changes, validate_only=False):
@@ -195,6 +207,31 @@ def test_a_deletion_leaves_a_tombstone():
     assert [write.key for write in plan.writes if isinstance(write, Put)] == [
         f"tombstones/{topic.id.hex()}"
     ]
+
+
+def test_what_was_written_in_part_is_there_or_not():
+    """Of a plan whose first writes alone were made, each topic is as before or as after it, and
+    what else there is of it is known as left over."""
+    before = {}
+    made = create(EMPTY, NewTopic("t", 2), NewTopic("u", 3))
+    gone = plan_delete(made.state, DeleteTopicsRequest(("u", "t")))
+    for old, plan in ((EMPTY, made), (made.state, gone)):
+        for count in range(len(plan.writes) + 1):
+            found = written(before, plan.writes[:count])
+            state = entries.read_state(found)
+            for name in ("t", "u"):
+                topic = state.topics.get(name)
+                assert topic in (old.topics.get(name), plan.state.topics.get(name))
+            present = {topic.id for topic in state.topics.values()}
+            assert not present & state.tombstones.keys()
+            if old is not EMPTY:
+                assert present | state.tombstones.keys() == {t.id for t in old.topics.values()}
+            cleaned = written(found, entries.leftovers(found, state))
+            assert entries.read_state(cleaned) == state
+            partitions = [key for key in cleaned if key.startswith(entries.PARTITIONS)]
+            assert len(partitions) == len([*state.partitions()])
+            assert not entries.leftovers(cleaned, state)
+        before = written(before, plan.writes)
 
 
 def test_settings_are_changed_one_by_one():

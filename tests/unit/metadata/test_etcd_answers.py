@@ -10,7 +10,13 @@ import trio
 
 from minibroker.broker.metadata.etcd_gateway import Access
 from minibroker.broker.metadata.etcd_store import EtcdStore
-from minibroker.broker.metadata.store import LeaseLost, StoreError, StoreUnavailable
+from minibroker.broker.metadata.store import (
+    LeaseLost,
+    Put,
+    StoreError,
+    StoreUnavailable,
+    TransactionTooLarge,
+)
 
 HEADER = {"cluster_id": "1", "member_id": "1", "revision": "1"}
 
@@ -106,6 +112,17 @@ async def test_a_watch_that_etcd_ends_is_no_busy_loop():
         async with answering(state, end) as (_, store):
             with pytest.raises(StoreUnavailable, match=says):
                 await store.watch("", 0)
+
+
+async def test_a_repetition_that_is_too_large_stops_the_broker():
+    """Asked again a request is longer, and of the first one it is not known that it was not made:
+    in parts it might be made twice."""
+    unknown = (500, b'{"error": "something new", "code": 99}')
+    too_large = (400, b'{"code": 3, "message": "etcdserver: request is too large"}')
+    async with answering(ok(header=HEADER), unknown, too_large) as (_, store):
+        with pytest.raises(StoreError, match="request is too large") as caught:
+            await store.transact([], [Put("key", b"")])
+        assert not isinstance(caught.value, TransactionTooLarge)
 
 
 async def test_a_refusal_stops_the_broker():
