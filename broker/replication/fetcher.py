@@ -289,6 +289,7 @@ class Fetcher:
             self._tools.note_write(partition, now)
         if taken.size:
             self._bytes += taken.size
+            partition.traffic.bytes_from_leader += taken.size
             self._rate.add(taken.size, now)
             self._plan.put_last(assignment)
         assignment.role.delay = taken.reason if taken.next is Next.BACK_OFF else ""

@@ -18,10 +18,20 @@ next time, so the error leaves this task, and with it the process; recovery read
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import PurePath
+from typing import NamedTuple
 
 import trio
 
+from minibroker.broker.histogram import FLUSH_BOUNDS_S, Distribution, Histogram
 from minibroker.broker.replication.partition import Partition
+
+
+class LaneStatistics(NamedTuple):
+    """One mode: how many partitions have records that wait for their flush, and how long flushes
+    took, one partition's each."""
+
+    dirty: int
+    times: Distribution
 
 
 class Flusher:
@@ -56,6 +66,10 @@ class Flusher:
             lane.discard(partition)
             lane.forgive(partition)
 
+    def statistics(self) -> dict[str, LaneStatistics]:
+        """By mode."""
+        return {mode: lane.statistics() for mode, lane in self._lanes.items()}
+
     def _note_flushed(self, partition: Partition) -> None:
         self.on_flushed(partition, trio.current_time())
 
@@ -81,6 +95,7 @@ class _Lane:
         self._next_due = math.inf
         self._news = trio.Event()
         self._flushing: Partition | None = None
+        self._times = Histogram(FLUSH_BOUNDS_S)
 
     def add(self, partition: Partition, now: float) -> None:
         """It is due at once, or in its interval; earlier if it was dirty before."""
@@ -101,6 +116,10 @@ class _Lane:
         if self._flushing is partition:
             self._flushing = None
 
+    def statistics(self) -> LaneStatistics:
+        """This mode now."""
+        return LaneStatistics(len(self._due), self._times.statistics())
+
     async def run(self) -> None:
         """Flush what is due, for ever."""
         while True:
@@ -115,6 +134,7 @@ class _Lane:
 
     async def _flush(self, partition: Partition) -> None:
         self._flushing = partition
+        began_at = trio.current_time()
         flush = partition.log.start_flush()
         try:
             for file in flush.files:
@@ -125,6 +145,7 @@ class _Lane:
             # Of a log that was deleted meanwhile nothing has to be durable.
             if self._flushing is partition:
                 raise
+        self._times.note(trio.current_time() - began_at)
         partition.log.finish_flush(flush)
         self._note_flushed(partition)
 

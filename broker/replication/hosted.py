@@ -32,6 +32,7 @@ from minibroker.broker.replication.partition import NO_CHANGE, Change, Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.roles import Host, Leader
 from minibroker.broker.replication.rot import find_rot
+from minibroker.broker.replication.statistics import Traffic
 from minibroker.protocol.constants import EPOCH_DURING_DELETE, NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import (
     PartitionObeyed,
@@ -98,6 +99,7 @@ class Hosted:
         self._settings_of = settings_of
         self.partitions: dict[TopicPartition, Partition] = {}
         self.unmade: dict[TopicPartition, PartitionState] = {}
+        self.gone = Traffic()  # what went through replicas that were deleted
         self._rotten: dict[TopicPartition, Damage] = {}  # what the operator was told of last
 
     def obey(self, state: PartitionState, now: float) -> PartitionObeyed:
@@ -223,6 +225,7 @@ class Hosted:
         if stopped.delete:
             self._parts.flusher.forget(partition)
             del self.partitions[name]
+            self.gone.add(partition.traffic)
             manager.delete(name, self._parts.wall_ms())
         self._parts.purgatory.notify(name)
         return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)

@@ -30,6 +30,7 @@ from minibroker.broker.replication.roles import (
     Offline,
     Pending,
 )
+from minibroker.broker.replication.statistics import ReplicaStatistics, Traffic
 from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import PartitionAltered, PartitionState
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
@@ -64,7 +65,7 @@ class Partition:
     leader_type: ClassVar[type[Leader]] = Leader
     follower_type: ClassVar[type[Follower]] = Follower
 
-    __slots__ = ("_host", "log", "role", "settings", "topic_partition", "version")
+    __slots__ = ("_host", "log", "role", "settings", "topic_partition", "traffic", "version")
 
     def __init__(self, host: Host, log: Log, settings: TopicConfig) -> None:
         self._host = host
@@ -72,6 +73,7 @@ class Partition:
         self.log = log
         self.settings = settings
         self.version = (NO_EPOCH, NO_EPOCH)
+        self.traffic = Traffic()
         self.role: Role = Offline(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
             "it has no role yet",
@@ -124,6 +126,31 @@ class Partition:
         if isinstance(role, Leader):
             return role
         raise Refused(role.error, f"{self.topic_partition}: {role.reason}")
+
+    def statistics(self) -> ReplicaStatistics:
+        """The replica as it is now."""
+        role, log, lag, needed = self.role, self.log, 0, 0
+        isr: tuple[int, ...] = ()
+        replicas: tuple[int, ...] = ()
+        kind = "offline"
+        if isinstance(role, Leader):
+            kind, isr, replicas = "leader", role.isr, role.replicas
+            needed = min(self.settings.min_insync_replicas, len(replicas))
+        elif isinstance(role, Follower):
+            kind, lag = "failed" if role.failure else "follower", role.lag(log)
+        return ReplicaStatistics(
+            name=self.topic_partition,
+            role=kind,
+            leader_epoch=self.leader_epoch,
+            high_watermark=self.high_watermark,
+            lag=lag,
+            isr=isr,
+            replicas=replicas,
+            needed=needed,
+            flush=self.settings.flush,
+            log=log.statistics(),
+            traffic=self.traffic.statistics(),
+        )
 
     # -- how it changes role
 
@@ -197,6 +224,9 @@ class Partition:
                 f"{len(leader.isr)} of {self.settings.min_insync_replicas} replicas are in sync",
             )
         appended = self.log.append_as_leader(batch, leader.leader_epoch, now_ms)
+        if not appended.is_duplicate:
+            self.traffic.records_in += appended.last_offset - appended.base_offset + 1
+            self.traffic.bytes_in += len(batch)
         leader.advance(self.own_end, self.settings.min_insync_replicas, now)
         return appended
 

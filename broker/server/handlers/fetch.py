@@ -147,10 +147,10 @@ class _Fetch:
         for wanted in self._context.wanted:
             if self._context.is_incremental and wanted.knows_all:
                 continue
-            answer = self._fetch(wanted, room, at_least_one=is_empty)
-            if answer.records:
+            answer, size = self._fetch(wanted, room, at_least_one=is_empty)
+            if size:
                 is_empty = False
-                room = max(0, room - records_size(answer.records))
+                room = max(0, room - size)
             fetched.append((wanted, answer))
         return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
 
@@ -187,30 +187,37 @@ class _Fetch:
         size = partition.log.readable_bytes(offset, end)
         return min(size, wanted.request.bytes_max), high_watermark
 
-    def _fetch(self, wanted: Wanted, room: int, *, at_least_one: bool) -> PartitionFetched:
+    def _fetch(
+        self, wanted: Wanted, room: int, *, at_least_one: bool
+    ) -> tuple[PartitionFetched, int]:
+        """One partition's answer, and the bytes of its records."""
         asked, (topic, number) = wanted.request, wanted.name
-        offset = asked.fetch_offset
+        offset, size = asked.fetch_offset, 0
         records: Sequence[Slice] = ()
         try:
             partition, end, parted = self._look(wanted)
             if parted is None and offset < end:
                 bytes_max = min(asked.bytes_max, room)
                 records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)
-                if records and self._is_follower:
-                    partition.leader().note_given(self._request.replica_id, offset)
+                if records:
+                    size = records_size(records)
+                    self._note_given(partition, offset, size)
         except Refused as refused:
-            return self._failure(wanted.name, refused.code)
+            return self._failure(wanted.name, refused.code), 0
         known = (partition.high_watermark, partition.log.log_start)
         if parted is not None:
+            epoch, end = parted.leader_epoch, parted.offset
             return PartitionFetched(
-                topic,
-                number,
-                0,
-                *known,
-                diverging_epoch=parted.leader_epoch,
-                diverging_end=parted.offset,
-            )
-        return PartitionFetched(topic, number, 0, *known, records)
+                topic, number, 0, *known, diverging_epoch=epoch, diverging_end=end
+            ), 0
+        return PartitionFetched(topic, number, 0, *known, records), size
+
+    def _note_given(self, partition: Partition, offset: int, size: int) -> None:
+        if self._is_follower:
+            partition.leader().note_given(self._request.replica_id, offset)
+            partition.traffic.bytes_to_followers += size
+        else:
+            partition.traffic.bytes_out += size
 
     def _failure(self, name: TopicPartition, code: ErrorCode) -> PartitionFetched:
         leader_id, leader_epoch = self._services.leader_hint(name, code)

@@ -143,7 +143,8 @@ def test_a_stop_without_delete_keeps_the_log() -> None:
     node.stop(state_of(), delete=False, leader_epoch=0)
     assert not node.partition().is_leader
     assert node.partition().log.log_end == 1
-    assert node.replicas.statistics() == (1, 0, 1)
+    statistics = node.replicas.statistics()
+    assert [replica.role for replica in statistics.replicas] == ["offline"]
     node.apply(state_of())
     assert not node.partition().is_leader
     with pytest.raises(Refused):
@@ -252,7 +253,8 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     with pytest.raises(Refused) as refused:
         node.services.partition(OTHER)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert node.replicas.statistics() == (1, 1, 1)
+    statistics = node.replicas.statistics()
+    assert ([replica.name for replica in statistics.replicas], statistics.unmade) == ([T0], 1)
     shown = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
     assert {(r.partition, r.role, r.log_end) for r in shown} == {
         (0, "leader", 0),
@@ -261,7 +263,11 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     node.files.space_bytes = None
     node.replicas.retry(0.0)
     assert node.services.partition(OTHER).is_leader
-    assert node.replicas.statistics() == (2, 2, 0)
+    statistics = node.replicas.statistics()
+    assert ([replica.name for replica in statistics.replicas], statistics.unmade) == (
+        [T0, OTHER],
+        0,
+    )
 
 
 def test_no_file_left_makes_no_partition_but_no_harm() -> None:
