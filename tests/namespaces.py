@@ -3,6 +3,7 @@
     with network() as net:
         one, two = net.add("kafka-1"), net.add("client")
         two.popen(["minibroker", "health", "-b", "kafka-1:9092"])  # as `subprocess.Popen`
+        two.socket().connect((one.address, 9092))  # from here, but as if it were over there
         net.cut("kafka-1", "client")  # what it sends is lost; what it is sent arrives
         net.heal()
 
@@ -24,12 +25,16 @@ that waits for the end of its standard input, and then kills every process in it
 
 import os
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pytest
+
+StrPath: TypeAlias = str | os.PathLike[str]
 
 IS_ROOT: Final = os.geteuid() == 0
 SUBNET: Final = "10.77.0."
@@ -65,6 +70,14 @@ mount --bind /mnt/hosts /etc/hosts
 umount /mnt
 ip link set lo up
 echo 1 > /proc/sys/net/ipv4/ip_forward
+"""
+# A socket belongs to the network of the process that made it, whoever uses it.
+MAKE_SOCKETS: Final = """
+import socket
+line = socket.socket(fileno=0)
+while line.recv(1):
+    with socket.socket() as made:
+        socket.send_fds(line, [b"-"], [made.fileno()])
 """
 
 
@@ -106,22 +119,39 @@ class Host:
         self.name = name
         self.address = address
         self._held = held
+        self._line: socket.socket | None = None  # to who makes sockets there
         self._enter = [*namespace.enter, "--net", "--uts", "--"]
 
-    def command(self, command: Sequence[str]) -> list[str]:
-        """The same, to be run on this host in the present directory: `nsenter` and `env` become
-        what they run, so that signals and the exit code are the command's."""
-        return [*self._enter, "env", f"--chdir={os.getcwd()}", *command]
+    def command(self, command: Sequence[str], cwd: StrPath | None = None) -> list[str]:
+        """The same, to be run on this host in the present directory or another one: `nsenter` and
+        `env` become what they run, so that signals and the exit code are the command's."""
+        return [*self._enter, "env", f"--chdir={cwd or os.getcwd()}", *command]
 
-    def popen(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-        """As `subprocess.Popen`, but for `cwd`, on this host."""
-        process = subprocess.Popen(self.command(command), **options)
+    def popen(
+        self, command: Sequence[str], *, cwd: StrPath | None = None, **options: Any
+    ) -> "subprocess.Popen[Any]":
+        """As `subprocess.Popen`, on this host."""
+        process = subprocess.Popen(self.command(command, cwd), **options)
         self._held.callback(process.kill)  # it may be on its way in, where the keeper sees none
         return process
 
-    def run(self, command: Sequence[str], **options: Any) -> "subprocess.CompletedProcess[Any]":
-        """As `subprocess.run`, but for `cwd`, on this host."""
-        return subprocess.run(self.command(command), **options)
+    def run(
+        self, command: Sequence[str], *, cwd: StrPath | None = None, **options: Any
+    ) -> "subprocess.CompletedProcess[Any]":
+        """As `subprocess.run`, on this host."""
+        return subprocess.run(self.command(command, cwd), **options)
+
+    def socket(self) -> socket.socket:
+        """A TCP socket of this host for this process, not connected yet."""
+        if self._line is None:
+            self._line, far = socket.socketpair()
+            with far:
+                maker = self.popen([sys.executable, "-ISc", MAKE_SOCKETS], stdin=far)
+            self._held.callback(maker.wait)  # once the line is closed: the last comes first
+            self._held.callback(self._line.close)
+        self._line.send(b"-")
+        _, [descriptor], _, _ = socket.recv_fds(self._line, 1, 1)
+        return socket.socket(fileno=descriptor)
 
 
 class Network:

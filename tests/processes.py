@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 from minibroker.cli.cluster_layout import HOST, Layout
 
@@ -31,15 +32,47 @@ EXPORT = "cluster.json"  # beside the brokers' directories
 PORTS = range(12_000, 32_000)
 
 
+class Machine(Protocol):
+    """Where processes run: this machine, or a host of `tests/namespaces.py`."""
+
+    address: str
+
+    def popen(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+        """As `subprocess.Popen`."""
+
+    def socket(self) -> socket.socket:
+        """A TCP socket for this process that reaches what the machine reaches."""
+
+
+class ThisMachine:
+    """By its loopback."""
+
+    address = HOST
+
+    def popen(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+        """A child of this process."""
+        return subprocess.Popen(command, **options)
+
+    def socket(self) -> socket.socket:
+        """An ordinary one."""
+        return socket.socket()
+
+
 class BrokerProcess:
     """`minibroker start` in a process of its own; `address` is HOST:PORT once it is ready."""
 
-    def __init__(self, data_dir: Path, *options: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *options: str,
+        listen: str = "127.0.0.1:0",
+        machine: Machine | None = None,
+    ) -> None:
         self.data_dir = data_dir
         self.lines: list[str] = []
         self.address = ""
         self._ready = threading.Event()
-        self._process = subprocess.Popen(
+        self._process = (machine or ThisMachine()).popen(
             [*COMMAND, "start", "--data-dir", str(data_dir), "--listen", listen, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -138,11 +171,13 @@ def running_broker(data_dir: Path, *options: str) -> Iterator[BrokerProcess]:
 
 class ClusterProcesses:
     """Brokers 1 to `count`, laid out in `root` as by `minibroker cluster up`; made by
-    `running_cluster`. `settings` are laid over what `cluster up` gives each broker."""
+    `running_cluster`. `settings` are laid over what `cluster up` gives each broker, and so is
+    `store`, a `metadata.store`, if it is not empty."""
 
-    def __init__(self, root: Path, count: int, settings: dict[str, str]) -> None:
+    def __init__(self, root: Path, count: int, settings: dict[str, str], store: str = "") -> None:
         self.layout = Layout(root.absolute(), count, free_base_port(count), settings)
         self.brokers: dict[int, BrokerProcess] = {}
+        self._store = store
 
     @property
     def addresses(self) -> str:
@@ -163,7 +198,8 @@ class ClusterProcesses:
 
     def settings_of(self, node_id: int) -> dict[str, str]:
         """What a broker is started with."""
-        return self.layout.broker_settings(node_id)
+        settings = self.layout.broker_settings(node_id)
+        return {**settings, "metadata.store": self._store} if self._store else settings
 
     def kill(self, *node_ids: int) -> None:
         """`kill -9`; all of them at once if several are named."""
@@ -193,7 +229,8 @@ class ClusterProcesses:
         """Keep the metadata of now in `cluster.json`, for an audit: brokers that stop in order
         leave the in-sync sets one after another, so afterwards only the last one is in sync."""
         root = self.layout.root
-        done = run_cli("cluster", "export", "--data-dir", str(root), "-o", str(root / EXPORT))
+        place = ("--store", self._store) if self._store else ("--data-dir", str(root))
+        done = run_cli("cluster", "export", *place, "-o", str(root / EXPORT))
         assert done.returncode == 0, done.stderr
 
     def kill_all(self) -> None:
@@ -211,10 +248,10 @@ class ClusterProcesses:
 
 @contextmanager
 def running_cluster(
-    root: Path, count: int = 3, settings: dict[str, str] | None = None
+    root: Path, count: int = 3, settings: dict[str, str] | None = None, store: str = ""
 ) -> Iterator[ClusterProcesses]:
     """Brokers that answer; they are gone when the block ends, however that happens."""
-    cluster = ClusterProcesses(root, count, settings or {})
+    cluster = ClusterProcesses(root, count, settings or {}, store)
     try:
         cluster.start()
         yield cluster

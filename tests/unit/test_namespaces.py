@@ -87,6 +87,18 @@ def test_a_cut_loses_one_direction_until_it_is_healed(net) -> None:
         assert at_two.stdout.readline() == f"{one.address} healed\n"
 
 
+def test_a_socket_of_a_host_talks_as_the_host_does(net) -> None:
+    """It reaches what the host reaches, from there, and may be used here."""
+    one, two = net.hosts["one"], net.hosts["two"]
+    with one.socket() as listener, two.socket() as caller:
+        listener.bind((one.address, 0))
+        listener.listen()
+        caller.connect(listener.getsockname())
+        answerer, (peer, _) = listener.accept()
+        with answerer:
+            assert peer == two.address
+
+
 def test_what_runs_on_a_host_ends_with_the_network() -> None:
     """Its processes are killed when the block ends, and those that they began."""
     with network() as net:
