@@ -18,7 +18,7 @@ from minibroker.protocol.messages.groups import (
     MemberDescription,
     SyncGroupResponse,
 )
-from minibroker.protocol.subscription import decode_subscription
+from minibroker.protocol.subscription import decode_assignment, decode_subscription
 
 CONSUMER: Final = "consumer"  # the protocol type whose metadata is a `Subscription`
 CLIENT_CHARS_MAX: Final = 255  # of what is kept of a client's name for itself
@@ -146,6 +146,15 @@ class Member:
         except ProtocolError:
             return None
         return {topic for subscription in read for topic in subscription.topics}
+
+    def is_letting_go(self, protocol: str) -> bool:
+        """Whether it came with partitions that are not in its part: it is to give them up, and to
+        join again to say so, before anybody else gets them (cooperative)."""
+        try:
+            owned = decode_subscription(self.protocols.get(protocol, b"")).owned
+            return not set(owned).issubset(decode_assignment(self.assignment).partitions)
+        except ProtocolError:
+            return False
 
 
 def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:

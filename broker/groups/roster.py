@@ -143,15 +143,17 @@ class Roster:
         """A member joins again; whether it wants what it has in this generation.
 
         One that runs says so by the same bytes. One that has begun again (without an id) cannot
-        say what it holds, as it did before; if it is a consumer, its topics tell.
+        say what it holds, as it did before; if it is a consumer, its topics tell. Not if it was to
+        let go of partitions: it has, and cannot join once more to say so.
         """
         protocol, names = self.protocol or "", list(member.protocols)
         began_again = not request.member_id and self.protocol_type == CONSUMER
+        is_letting_go = began_again and member.is_letting_go(protocol)
         before = member.topics() if began_again else member.protocols.get(protocol)
         member.update(request, client)
         self.protocol_type = request.protocol_type
         after = member.topics() if began_again else member.protocols.get(protocol)
-        is_same = before is not None and before == after
+        is_same = before is not None and before == after and not is_letting_go
         return is_same and (names == list(member.protocols) or self._choose_protocol() == protocol)
 
     def remove(self, member_id: str) -> Member:

@@ -5,14 +5,20 @@ import pytest
 from minibroker.broker.groups.states import State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import JoinedMember
-from minibroker.protocol.subscription import Subscription, encode_subscription
+from minibroker.protocol.subscription import (
+    Assignment,
+    Subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from minibroker.protocol.types import TopicPartition
 from tests.unit.groups.grouping import MEANT, Bench, joined, protocols, synced
 
 OTHER = encode_subscription(Subscription(("t", "u")))
 FENCED = ErrorCode.FENCED_INSTANCE_ID
 UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
-HOLDING = encode_subscription(Subscription(("t",), owned=(TopicPartition("t", 0),), generation=1))
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+HOLDING = encode_subscription(Subscription(("t",), owned=(P,), generation=1))
 
 
 def static_group(metadata: bytes = MEANT) -> Bench:
@@ -55,6 +61,23 @@ def test_a_restarted_static_member_gets_its_part_back(before: bytes) -> None:
     assert stored[new_id] == b"m2"
     assert synced(bench.sync(new_id, instance_id="i2")).assignment == b"m2"
     assert bench.written[-1].generation == 1
+
+
+@pytest.mark.parametrize(("part", "state"), [((P, Q), "Stable"), ((Q,), "PreparingRebalance")])
+def test_a_restart_while_letting_go_makes_a_rebalance(
+    part: tuple[TopicPartition, ...], state: str
+) -> None:
+    """It came with a partition that is not in its part any more, and was to join again when it has
+    let go of it: nobody else can say that the partition is free."""
+    bench = Bench()
+    bench.join(instance_id="i1")
+    bench.join(instance_id="i2", protocols=protocols("range", metadata=HOLDING))
+    bench.wait(0.2)
+    bench.sync("m1", {"m1": b"", "m2": encode_assignment(Assignment(part))})
+    bench.sync("m2", instance_id="i2")
+    bench.store()
+    bench.join(instance_id="i2")
+    assert bench.state == state
 
 
 def test_a_restarted_leader_goes_on_leading() -> None:
