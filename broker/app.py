@@ -120,7 +120,7 @@ async def serve(
     try:
         listeners = await listen(system.network, config.served_listeners)
         try:
-            cluster_id = await ensure_cluster_id(system.store, system.rng)
+            cluster_id = await ensure_cluster_id(system.store, system.rng, config.cluster_id)
             marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
             whose = system.boot_id, cluster_id, config.node_id
             await system.in_worker(manager.start, *whose, system.wall_ms(), marks)

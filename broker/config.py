@@ -7,32 +7,31 @@ environment it is one warning for all of them: a compose file written for anothe
 mapping of names shall come up.
 
 `Config.for_topic` lays a topic's own settings over the broker's. What a topic may override, and
-how it is checked, comes from the same table; so do the rows that describe a topic and the reference
-page (docs/configuration.md, which a test compares). Nothing here reads files or the
-environment: the caller hands over text and a mapping.
+how it is checked, comes from the same table; so do the rows that describe a topic, and the
+reference page (`config_page`). Nothing here reads files or the environment: the caller hands over
+what `config_sources` has made of a file, and the environment as a mapping.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
+from minibroker.broker.config_sources import environment_name, from_environment
 from minibroker.broker.log.limits import LogLimits
-from minibroker.broker.properties import PROPERTIES, SUBJECTS, TOPIC_PROPERTIES
+from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Replication
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import Listeners, derived, problems_of
 from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
+from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
 from minibroker.broker.property import (
     ETCD,
     ConfigError,
-    Kind,
     Property,
     Value,
     attribute_of,
-    spelled,
     unknown,
 )
 from minibroker.protocol.messages.configs import ConfigDescription
@@ -42,33 +41,10 @@ __all__ = [
     "ConfigError",
     "Loaded",
     "TopicConfig",
-    "environment_name",
     "load",
-    "parse_properties",
-    "reference_page",
     "topic_property",
 ]
 
-ENVIRONMENT_PREFIX: Final = "KAFKA_"
-TABLE_HEAD: Final = (
-    "| property | at a topic | type | default | allowed | |\n|---|---|---|---|---|---|\n"
-)
-PAGE_HEAD: Final = """\
-# Configuration
-
-Every property that a broker reads. This page is made from the table in `broker/properties`;
-a test compares the two.
-
-A value comes from the first of these that names the property: a flag of `minibroker start`
-(`--set name=value`), the environment (`log.dirs` is `KAFKA_LOG_DIRS`: a dot becomes `_`, an
-underscore `__`, a dash `___`), the file given with `--config` (lines of `name=value`), the
-default. A name that does not exist is an error in a flag or the file, and a warning in the
-environment. `minibroker config show` prints what is in force and where it came from.
-
-A property with a name in the second column is the default of that topic property, which
-`minibroker topic create --config name=value` and `minibroker topic alter` set.
-A name after "or" counts in the unit that it ends in.
-"""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -173,78 +149,66 @@ def topic_property(name: str) -> Property:
 
 
 def load(
-    file_text: str = "", environ: Mapping[str, str] = NOTHING, flags: Mapping[str, str] = NOTHING
+    file: Mapping[str, str] = NOTHING,
+    environ: Mapping[str, str] = NOTHING,
+    flags: Mapping[str, str] = NOTHING,
 ) -> Loaded:
-    """Join the sources: flags (property names), the environment, a properties file, defaults.
+    """Join the sources: flags and file by property name, the environment as it is, defaults.
 
-    Raises `ConfigError` for a name that does not exist, or a value out of its range.
+    Raises `ConfigError` with every problem: names that do not exist, values out of their range or
+    at odds with each other.
     """
-    file = parse_properties(file_text)
-    environment = _from_environment(environ)
-    for given in (flags, file):
-        for name in given:
-            if name not in _NAMES:
-                raise unknown("property", name, _NAMES)
+    environment = from_environment(environ)
+    given = {"flag": flags, "environment": environment, "file": file}
+    problems = [
+        str(unknown("property", name, _NAMES))
+        for source in (flags, file)
+        for name in source
+        if name not in _NAMES
+    ]
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
+    bad: set[str] = set()
     for row in PROPERTIES.values():
-        sources[row.name] = "default"
-        for source, given in (("flag", flags), ("environment", environment), ("file", file)):
-            names = [name for name in _names_of(row) if name in given]
-            if names:
-                values[attribute_of(row.name)] = _parse(row, names[0], given[names[0]])
-                sources[row.name] = source
-                break
+        try:
+            sources[row.name] = _take(row, given, values)
+        except ConfigError as error:
+            problems += error.problems
+            bad.add(row.name)
     if str(values.get("metadata_store")).startswith(ETCD):
         for name, value in ETCD_DEFAULTS.items():
             values.setdefault(attribute_of(name), value)
     config = Config(**values)  # type: ignore[arg-type]  # the table has checked the types
-    if config.advertised_listeners and sources["listeners"] == "default":
+    if config.advertised_listeners and sources.get("listeners") == "default":
         config = replace(config, listeners=derived(config.advertised_listeners))
         sources["listeners"] = "advertised.listeners"
-    for problem in problems_of(config):
-        raise ConfigError(problem)
+    problems += _at_odds(config, bad)
+    if problems:
+        raise ConfigError(*problems)
     return Loaded(config, sources, tuple(_warnings(config, environment)))
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """The `name=value` lines of a properties file; `#` and `!` begin a comment line."""
-    given: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        stripped = line.strip()
-        if not stripped or stripped[0] in "#!":
-            continue
-        name, separator, value = stripped.partition("=")
-        if not separator:
-            raise ConfigError(f"line {number} of the configuration is not name=value: {stripped!r}")
-        given[name.strip()] = value.strip()
-    return given
+def _take(row: Property, given: Mapping[str, Mapping[str, str]], values: dict[str, Value]) -> str:
+    """Put the value of a property into `values`; the source that it came from."""
+    for source, texts in given.items():
+        for name in _names_of(row):
+            if name in texts:
+                shown = environment_name(name) if source == "environment" else name
+                values[attribute_of(row.name)] = _parse(row, name, texts[name], shown)
+                return source
+    return "default"
 
 
-def environment_name(name: str) -> str:
-    """The environment variable of a property: `log.dirs` is KAFKA_LOG_DIRS."""
-    spelled = name.replace("_", "__").replace("-", "___").replace(".", "_")
-    return ENVIRONMENT_PREFIX + spelled.upper()
+def _at_odds(config: Config, bad: Container[str]) -> Iterator[str]:
+    """What properties must not be together, leaving out those whose value is `bad` already."""
 
+    def number(name: str) -> int | None:
+        value = None if name in bad else config.value_of(PROPERTIES[name])
+        return value if isinstance(value, int) else None
 
-def reference_page() -> str:
-    """docs/configuration.md."""
-    sections = [PAGE_HEAD]
-    for subject in SUBJECTS:
-        title, _, rest = (subject.__doc__ or "").partition(":")
-        rows = "".join(_reference_row(field.metadata["property"]) for field in fields(subject))
-        sections.append(f"## {title}\n\n{rest.strip().capitalize()}\n\n{TABLE_HEAD}{rows}")
-    return "\n".join(sections)
-
-
-def _reference_row(row: Property) -> str:
-    names = [f"`{row.name}`", *(f"or `{name}`" for name, _ in row.aliases)]
-    default = row.format(row.default) or "none"
-    if row.kind is Kind.INT:
-        default = f"{spelled(int(default))} {row.unit}".strip()
-    topic = f"`{row.topic_name}`" if row.topic_name else ""
-    cells = ("<br>".join(names), topic, str(row.kind), default, row.range, row.sentence)
-    return f"| {' | '.join(cells)} |\n"
+    yield from unmet(number)
+    if not any(field.metadata["property"].name in bad for field in fields(Listeners)):
+        yield from problems_of(config)
 
 
 def _warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
@@ -259,32 +223,17 @@ def _warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:
         yield f"without meaning here, and left out: {', '.join(vain)}"
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables with our prefix, by property name."""
-    return {
-        _property_name(name.removeprefix(ENVIRONMENT_PREFIX)): value
-        for name, value in environ.items()
-        if name.startswith(ENVIRONMENT_PREFIX)
-    }
-
-
-def _property_name(variable: str) -> str:
-    # "___" stands for "-", "__" for "_", "_" for "."; the longest is read first.
-    signs = {"___": "-", "__": "_", "_": "."}
-    return re.sub("_{1,3}", lambda found: signs[found.group()], variable.lower())
-
-
 def _names_of(row: Property) -> list[str]:
     """All names of a property, the finest unit first."""
     return [row.name, *(name for name, _ in sorted(row.aliases, key=lambda alias: alias[1]))]
 
 
-def _parse(row: Property, name: str, text: str) -> Value:
+def _parse(row: Property, name: str, text: str, shown: str) -> Value:
     factor = dict(row.aliases).get(name, 1)
     number = text.strip()
     if factor > 1 and number.isdecimal():
         number = str(int(number) * factor)
-    return row.parse(number, name)
+    return row.parse(number, shown)
 
 
 _NAMES: Final = frozenset(name for row in PROPERTIES.values() for name in _names_of(row))

@@ -24,12 +24,19 @@ LONG_MAX: Final = 2**63 - 1
 PORT_MAX: Final = 65_535
 LISTENER_NAME: Final = re.compile(r"[A-Z][A-Z0-9_.+-]*")
 HOST: Final = re.compile(r"[^\s/,@\[\]:]*|\[[^\s/,@\[\]]+\]")  # an IPv6 address in brackets
+ID_CHARS_MAX: Final = 64
+ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{ID_CHARS_MAX}}}")
 ETCD: Final = "etcd:"  # of a metadata store
 NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
 
 
 class ConfigError(ValueError):
-    """A property that does not exist or may not have this value; the text is for the user."""
+    """Properties that do not exist or may not have their values; `problems` are for the user."""
+
+    def __init__(self, *problems: str) -> None:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(f"{problems[0]}{more}")
+        self.problems = problems
 
 
 class Kind(StrEnum):
@@ -43,6 +50,7 @@ class Kind(StrEnum):
     LISTENERS = "listeners"
     NAME = "name"
     NAMES = "names"
+    ID = "id"
     STORE = "store"
 
 
@@ -81,6 +89,8 @@ class Property:
                 return "a listener's name"
             case Kind.NAMES:
                 return "words, with commas between them"
+            case Kind.ID:
+                return f"1 to {ID_CHARS_MAX} letters, digits, '.', '_' and '-'"
             case Kind.STORE:
                 return "sqlite:PATH, memory:, etcd:URL[,URL...]"
             case Kind.PATH:
@@ -121,6 +131,10 @@ class Property:
                 return text.upper()
             case Kind.NAMES:
                 return tuple(part.strip().upper() for part in text.split(",") if part.strip())
+            case Kind.ID:
+                if not ID.fullmatch(text):
+                    raise ValueError(text)
+                return text
             case Kind.STORE:
                 kind, _, place = text.partition(":")
                 if kind == "etcd":

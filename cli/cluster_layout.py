@@ -148,7 +148,7 @@ class Layout:
 
     @classmethod
     def _parsed(cls, root: Path, text: str) -> Self:
-        from minibroker.broker.config import parse_properties
+        from minibroker.broker.config_sources import parse_properties
 
         settings = parse_properties(text)
         try:
@@ -177,7 +177,7 @@ class Layout:
                     " --data-dir and --base-port",
                     USAGE,
                 )
-        load("", {}, self.broker_settings(1) | {"log.dirs": str(self.data_dir(1))})
+        load(flags=self.broker_settings(1) | {"log.dirs": str(self.data_dir(1))})
 
 
 @contextmanager

@@ -1,11 +1,24 @@
-"""`minibroker config show`: every property, its value, where that came from, what it means."""
+"""`minibroker config show`: every property, its value, where that came from, what it means;
+`minibroker config check`: all that is wrong with the settings, without starting anything."""
 
 import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
-from minibroker.cli.terminal import Format, OutputFormat
+from minibroker.cli.settings import (
+    ConfigFile,
+    Settings,
+    given_settings,
+    load_settings,
+    read_file,
+)
+from minibroker.cli.terminal import USAGE, Format, OutputFormat, note
+
+if TYPE_CHECKING:
+    from minibroker.broker.config import Config
 
 app = typer.Typer(help="The broker's settings.", no_args_is_help=True)
 
@@ -49,3 +62,53 @@ def show(
         print(f"# {row['meaning']}")
         print(f"# {row['source']}; {row['range']}{unit}")
         print(f"{row['name']}={row['value']}\n")
+
+
+@app.command()
+def check(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="As `minibroker start --config`; without it, the environment and --set alone.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Say all that is wrong with a broker's settings, one problem a line; start nothing.
+
+    The environment and --set are looked at with the file, as `minibroker start` joins them.
+    """
+    from minibroker.broker.config import ConfigError, load
+
+    try:
+        loaded = load(read_file(file), os.environ, given_settings(settings))
+        problems = _missing_files(loaded.config)
+    except ConfigError as error:
+        problems = list(error.problems)
+    else:
+        for warning in loaded.warnings:
+            note(f"WARNING: {warning}")
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise typer.Exit(USAGE)
+    print("A broker can be started with these settings.")
+
+
+def _missing_files(config: "Config") -> list[str]:
+    """The files that properties name and nobody can read here."""
+    from minibroker.broker.properties import PROPERTIES
+    from minibroker.broker.property import Kind
+
+    named = [
+        (row.name, Path(str(value)))
+        for row in PROPERTIES.values()
+        if row.kind is Kind.FILE and (value := config.value_of(row)) is not None
+    ]
+    return [
+        f"{name} = {str(path)!r} is no file that can be read here"
+        for name, path in named
+        if not (path.is_file() and os.access(path, os.R_OK))
+    ]

@@ -1,8 +1,9 @@
-"""The broker's settings as the command line gives them, for `start` and `config show`."""
+"""The broker's settings as the command line gives them, for `start` and the `config` commands."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -11,9 +12,18 @@ from minibroker.cli.terminal import USAGE, Failure, note, pairs
 if TYPE_CHECKING:
     from minibroker.broker.config import Loaded
 
+TOML: Final = ".toml"
+FILES: Final = ("server.properties", f"server{TOML}")  # in a directory
+
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="A properties file.", show_default=False),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="A properties or TOML file, or the directory of server.properties or server.toml.",
+        show_default=False,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -35,16 +45,42 @@ def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
     from minibroker.broker.config import ConfigError, load
 
     try:
-        text = file.read_text(encoding="utf-8") if file else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise Failure(f"cannot read the configuration file {file}: {error}", USAGE) from None
-    try:
-        loaded = load(text, os.environ, settings)
+        loaded = load(read_file(file), os.environ, settings)
     except ConfigError as error:
-        raise Failure(f"{error}; `minibroker config show` lists all", USAGE) from None
+        more = " names all problems" if len(error.problems) > 1 else ""
+        look = f"`minibroker config check`{more}" if more else "`minibroker config show` lists all"
+        raise Failure(f"{error}; {look}", USAGE) from None
     for warning in loaded.warnings:
         note(f"WARNING: {warning}")
     return loaded
+
+
+def read_file(place: Path | None) -> Mapping[str, str]:
+    """The properties in a file, or in the one that a directory holds; none without either.
+
+    Raises `ConfigError` for what is in it, a usage `Failure` where it cannot be read.
+    """
+    from minibroker.broker.config_sources import parse_properties, parse_toml
+
+    file = _file_in(place) if place is not None and place.is_dir() else place
+    if file is None:
+        return {}
+    try:
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
+    except OSError as error:
+        reason = error.strerror or error
+        raise Failure(f"cannot read the configuration file {file}: {reason}", USAGE) from None
+    except UnicodeDecodeError:
+        raise Failure(f"the configuration file {file} is not UTF-8", USAGE) from None
+    return parse_toml(text) if file.suffix == TOML else parse_properties(text)
+
+
+def _file_in(directory: Path) -> Path | None:
+    found = [directory / name for name in FILES if (directory / name).exists()]
+    if len(found) > 1:
+        names = " and ".join(path.name for path in found)
+        raise Failure(f"{directory} has {names}; which one holds? Take one away", USAGE)
+    return found[0] if found else None
 
 
 def given_settings(settings: list[str] | None) -> dict[str, str]:

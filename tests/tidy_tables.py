@@ -17,14 +17,16 @@ MAY_IMPORT = {
     "broker.machine": "",
     "broker.property": "protocol",
     "broker.properties": "protocol broker.property broker.properties",
-    "broker.config": "protocol broker.property broker.properties broker.log",
+    "broker.config": "protocol broker.property broker.properties broker.config_sources broker.log",
+    "broker.config_page": "broker.property broker.properties",
+    "broker.config_sources": "broker.property",
     "broker.log": "protocol broker.log broker.metadata.model",
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
-    "broker.replication": "protocol client.net client.channel broker.config broker.log"
-    " broker.metadata.model broker.metadata.cache broker.metadata.orders broker.histogram"
-    " broker.replication",
+    "broker.replication": "protocol client.net client.channel client.exchange broker.config"
+    " broker.log broker.metadata.model broker.metadata.cache broker.metadata.orders"
+    " broker.histogram broker.replication",
     "broker.controller": "protocol client.net client.channel broker.config broker.log"
     " broker.metadata broker.controller",
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
@@ -42,7 +44,8 @@ MAY_IMPORT = {
 
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE_FILES = """
-    protocol/ broker/config.py broker/histogram.py broker/log/ broker/server/request_times.py
+    protocol/ broker/property.py broker/properties/ broker/config.py broker/config_page.py
+    broker/config_sources.py broker/histogram.py broker/log/ broker/server/request_times.py
     broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
     broker/metadata/etcd_codec.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py

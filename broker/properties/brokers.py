@@ -27,6 +27,13 @@ class Identity:
         high=INT_MAX,
         aliases=(("broker.id", 1),),
     )
+    cluster_id: str | None = setting(
+        "cluster.id",
+        Kind.ID,
+        None,
+        "The id that the cluster gets at the first start of its first broker; without it, one "
+        "is drawn. A cluster or a data directory that has another one is refused.",
+    )
     log_dirs: PurePath = setting(
         "log.dirs",
         Kind.PATH,

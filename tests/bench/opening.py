@@ -23,7 +23,7 @@ def seconds_to_open(directory: Path) -> float:
     topic, _, partition = directory.name.rpartition("-")
     place = Place(RealFiles(), directory, TopicPartition(topic, int(partition)))
     opening = Opening(is_clean=False, recovery_point=0, same_boot=True)
-    limits = load("", {}, {}).config.for_topic().limits()
+    limits = load().config.for_topic().limits()
     start = time.perf_counter()
     log = Log.open(place, limits, opening, now_ms=int(time.time() * 1000))
     duration = time.perf_counter() - start

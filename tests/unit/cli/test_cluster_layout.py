@@ -29,7 +29,7 @@ def test_settings_follow_from_the_number_of_brokers(
     many as the cluster can hold."""
     layout = made(tmp_path, count, 7000)
     for node_id in layout.node_ids:
-        config = load("", {}, layout.broker_settings(node_id)).config
+        config = load(flags=layout.broker_settings(node_id)).config
         assert config.node_id == node_id
         (listener,) = config.served_listeners
         assert str(listener.endpoint) == layout.address(node_id) == f"127.0.0.1:{6999 + node_id}"

@@ -39,7 +39,7 @@ def test_listeners_follow_from_what_is_advertised() -> None:
     assert list(map(str, loaded.config.listeners)) == ["INSIDE://:19092", "OUTSIDE://:29092"]
     assert loaded.sources["listeners"] == "advertised.listeners"
     given = load(
-        "listeners=OUTSIDE://a:1,INSIDE://b:2", {}, {"advertised.listeners": "OUTSIDE://c:3"}
+        {"listeners": "OUTSIDE://a:1,INSIDE://b:2"}, {}, {"advertised.listeners": "OUTSIDE://c:3"}
     )
     assert list(map(str, given.config.listeners)) == ["OUTSIDE://a:1", "INSIDE://b:2"]
 
@@ -55,15 +55,17 @@ def test_listeners_follow_from_what_is_advertised() -> None:
 )
 def test_brokers_come_by_one_of_them(given: dict[str, str], first: str) -> None:
     """The one that is named, else PLAINTEXT, else the first that is opened; it stands first."""
-    config = load("listeners=OUTSIDE://:9092,INSIDE://:19092", {}, given).config
+    config = load({"listeners": "OUTSIDE://:9092,INSIDE://:19092"}, {}, given).config
     assert config.inter_broker_listener == config.served_listeners[0].name == first
 
 
 def test_each_listener_is_advertised() -> None:
     """As told, or where it listens, or by the machine's name where that is everywhere; a port of 0
     is the one that was found."""
-    given = "listeners=A://:0,B://127.0.0.1:2,C://[::]:3,D://h:4\n"
-    given += "advertised.listeners=A://a:0,D://:44"
+    given = {
+        "listeners": "A://:0,B://127.0.0.1:2,C://[::]:3,D://h:4",
+        "advertised.listeners": "A://a:0,D://:44",
+    }
     config = load(given).config
     bound = [
         NamedEndpoint("A", "0.0.0.0", 61),
@@ -81,8 +83,11 @@ def test_each_listener_is_advertised() -> None:
 def test_listeners_of_controllers_are_left_out() -> None:
     """There is no quorum of controllers: their listeners are not opened, and that is said once."""
     loaded = load(
-        "listeners=PLAINTEXT://:9092,CONTROLLER://:9093\ncontroller.listener.names=CONTROLLER\n"
-        "listener.security.protocol.map=CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT"
+        {
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT",
+        }
     )
     assert list(map(str, loaded.config.served_listeners)) == ["PLAINTEXT://0.0.0.0:9092"]
     assert loaded.warnings == (
