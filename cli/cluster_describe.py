@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli.cluster_layout import DEFAULT_DIRECTORY, Layout
-from minibroker.cli.health import health_of
+from minibroker.cli.partition_health import health_of
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
     Bootstrap,

@@ -1,55 +1,38 @@
-"""What may be wrong with a partition, as the filters of `topic describe` and the counts of
-`cluster describe` mean it.
+"""`minibroker health`: whether a broker answers, and with `--ready` whether it holds what it shall.
 
-acks=all needs `min.insync.replicas` of them in sync, but never more than the partition has: the
-broker reckons in the same way, so nobody is told of a partition that is under its minimum and yet
-takes records.
+What it does is in `probe.py`. The broker itself says whether it is ready, and why not
+(`broker/observe/readiness.py`).
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Annotated
 
-if TYPE_CHECKING:
-    from minibroker.protocol.messages.metadata import PartitionMetadata
+import typer
 
+from minibroker.cli.terminal import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    TimeoutS,
+)
 
-class Health(NamedTuple):
-    """Facts about one partition; unavailable: nobody alive leads it."""
-
-    is_under_replicated: bool
-    is_unavailable: bool
-    is_under_min_isr: bool
-    is_at_min_isr: bool
-
-
-def needed_in_sync(replicas: int, configs: Mapping[str, str]) -> int:
-    """How many in-sync replicas acks=all needs, of a partition with so many replicas."""
-    return min(int(configs["min.insync.replicas"]), replicas)
+TIMEOUT_S = 2.0
 
 
-def health_of(partition: "PartitionMetadata", configs: Mapping[str, str]) -> Health:
-    """`configs` are the topic's, as they are in force."""
-    in_sync, replicas = len(partition.isr), len(partition.replicas)
-    needed = needed_in_sync(replicas, configs)
-    return Health(
-        is_under_replicated=in_sync < replicas,
-        is_unavailable=partition.leader_id < 0,
-        is_under_min_isr=in_sync < needed,
-        is_at_min_isr=in_sync == needed,
-    )
+def health(
+    *,
+    must_be_ready: Annotated[
+        bool, typer.Option("--ready", help="Fail unless it is ready, too.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Ask one broker how it is: exit code 0 if it answers (with --ready: if it is ready), else 1.
 
+    It is ready once it is registered, knows the cluster, and every replica on it is in sync.
+    """
+    from minibroker.cli.probe import look
 
-def awaited(partition: "PartitionMetadata") -> str:
-    """Of a partition that nobody leads, who is missing, as words; "" of one that is led."""
-    if partition.leader_id >= 0:
-        return ""
-    missing = partition.offline_replicas
-    if in_sync := [node for node in missing if node in partition.isr]:
-        return f"in sync, but not alive: broker {_listed(in_sync)}"
-    if missing:
-        return f"not alive: broker {_listed(missing)}"
-    return "all its brokers are alive; the log of the controller says why"
-
-
-def _listed(nodes: Iterable[int]) -> str:
-    return ",".join(map(str, nodes))
+    as_json = output is OutputFormat.JSON
+    print(look(bootstrap, timeout_s, must_be_ready=must_be_ready, as_json=as_json), flush=True)

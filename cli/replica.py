@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from minibroker.cli.health import awaited
+from minibroker.cli.partition_health import awaited
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,

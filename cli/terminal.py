@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from minibroker.cli import bootstrap
+
 if TYPE_CHECKING:
     from minibroker.client.blocking import Admin
 
@@ -53,7 +55,7 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT",
-        envvar="MINIBROKER_BOOTSTRAP",  # a longer name is cut in the help at 80 columns
+        envvar=bootstrap.VARIABLE,  # a longer name is cut in the help at 80 columns
         help="Where to find a broker; several are joined by commas.",
     ),
 ]
@@ -66,7 +68,7 @@ TopicOption = Annotated[
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", metavar="S", min=0.001, help="How long to try, in seconds.")
 ]
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_BOOTSTRAP = bootstrap.DEFAULT
 DEFAULT_TIMEOUT_S = 10.0
 PATIENCE_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute
 
@@ -141,12 +143,12 @@ def pairs(given: list[str], option: str) -> dict[str, str]:
     return {name.strip(): value for name, _, value in split}
 
 
-def opened_admin(bootstrap: str, timeout_s: float) -> "Admin":
+def opened_admin(servers: str, timeout_s: float) -> "Admin":
     """An admin client for `with`, whose calls give up after `timeout_s`."""
     from minibroker.client.blocking import Admin
 
     milliseconds = max(1, int(timeout_s * 1000))
-    return Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": milliseconds})
+    return Admin({"bootstrap.servers": servers, "default.api.timeout.ms": milliseconds})
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli.acknowledgement import copies_of, meaning_of
-from minibroker.cli.health import Health, awaited, health_of, needed_in_sync
+from minibroker.cli.partition_health import Health, awaited, health_of, needed_in_sync
 from minibroker.cli.terminal import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import trio
 
+from minibroker.client.exchange import RECEIVE_BUFFER_BYTES, agreed_versions
 from minibroker.client.net import Network, Stream
 from minibroker.protocol.constants import ACKS_NONE, FRAME_BYTES_MAX, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
@@ -40,7 +41,6 @@ from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, enco
 from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Buffer, Endpoint
 
-RECEIVE_BUFFER_BYTES = 256 * 1024
 _CORRELATION_ID_MAX = 2**31 - 1
 
 
@@ -298,18 +298,6 @@ class RpcChannel:
         while self._unanswered:
             self._unanswered.pop().settle(None, failure)
         self.closed.set()
-
-
-def agreed_versions(answer: ApiVersionsResponse) -> dict[int, int]:
-    """The newest version of each api that both sides know. Raises `ProtocolError`."""
-    if answer.error:
-        raise ProtocolError(f"it answers API_VERSIONS with error {answer.error}")
-    agreed = {}
-    for served in answer.apis:
-        api = APIS.get(ApiKey(served.api_key)) if served.api_key in APIS else None
-        if api and max(api.version_min, served.version_min) <= served.version_max:
-            agreed[served.api_key] = min(api.version_max, served.version_max)
-    return agreed
 
 
 def _do_nothing() -> None:

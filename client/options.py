@@ -20,13 +20,13 @@ from typing import Any, Final, TypeAlias, TypeVar
 from minibroker.client.errors import ConfigError
 from minibroker.client.groups.assignors import ASSIGNORS
 from minibroker.client.net import Network, TcpNetwork
+from minibroker.client.servers import parse_servers
 from minibroker.protocol.constants import ACKS_ALL, IN_FLIGHT_MAX
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import Endpoint
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-PORT_MAX: Final = 65_535
 JOIN_SLACK_MS: Final = 5_000  # beyond max.poll.interval.ms, which all members have to join
 NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
 ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
@@ -292,24 +292,3 @@ def _describe_range(name: str, default: object, metadata: Mapping[str, Any]) -> 
     low, high = metadata["low"], metadata["high"]
     unit = " (milliseconds)" if name.endswith("_ms") else ""
     return f"{low} to {({INT_MAX: '2^31-1', LONG_MAX: '2^63-1'}).get(high, high)}{unit}"
-
-
-def parse_servers(value: object) -> tuple[Endpoint, ...]:
-    """`HOST:PORT,HOST:PORT` or a sequence of such. Raises `ValueError`."""
-    if isinstance(value, str):
-        texts = [text.strip() for text in value.split(",") if text.strip()]
-    elif isinstance(value, Sequence) and all(isinstance(text, str) for text in value):
-        texts = list(value)
-    else:
-        raise ValueError(value)
-    if not texts:
-        raise ValueError(value)
-    return tuple(_parse_endpoint(text) for text in texts)
-
-
-def _parse_endpoint(text: str) -> Endpoint:
-    host, separator, port = text.removeprefix("PLAINTEXT://").rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (host and separator and port.isdecimal() and 0 < int(port) <= PORT_MAX):
-        raise ValueError(text)
-    return Endpoint(host, int(port))

@@ -23,86 +23,16 @@ import trio
 
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched, check
 from minibroker.client.channel import (
-    RECEIVE_BUFFER_BYTES,
     ChannelOptions,
     ConnectionLost,
     RequestTimedOut,
-    agreed_versions,
 )
-from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.client.exchange import Exchange
+from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import APIS
-from minibroker.protocol.messages.api_versions import ApiVersionsRequest
-from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
+from minibroker.protocol.messages.fetch import FetchRequest
 from minibroker.protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
 from minibroker.protocol.types import Endpoint
-
-_LENGTH_BYTES = 4
-
-
-class _Exchange:
-    """Requests and answers on a blocking socket, one at a time; used by the thread alone."""
-
-    def __init__(self, connection: socket.socket, options: ChannelOptions) -> None:
-        self._socket = connection
-        self._client_id = options.client_id
-        self._frame_bytes_max = options.frame_bytes_max
-        # One answer at a time lies in it, and is done with before the next is asked for: no
-        # answer costs memory of its own, as it does where many may be under way (`FrameReader`).
-        self._memory = bytearray(RECEIVE_BUFFER_BYTES)
-        self._correlation_id = 0
-        self._versions: dict[int, int] = {
-            ApiKey.API_VERSIONS: APIS[ApiKey.API_VERSIONS].version_max
-        }
-
-    def negotiate(self) -> None:
-        """Ask what the broker serves; the first thing on a connection."""
-        self._socket.sendall(PREFACE)
-        answer = self.call(ApiKey.API_VERSIONS, ApiVersionsRequest("minibroker"))
-        self._versions |= agreed_versions(answer)
-
-    def fetch(self, request: FetchRequest) -> Fetched:
-        """FETCH, and check what came."""
-        response: FetchResponse = self.call(ApiKey.FETCH, request)
-        return check(response)
-
-    def call(self, api_key: ApiKey, message: object) -> Any:
-        """Ask and receive the answer. Raises `OSError` or `ProtocolError`."""
-        version = self._versions.get(api_key)
-        if version is None:
-            raise ProtocolError(f"it serves no version of {api_key.name} that is known here")
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        envelope = RequestEnvelope(api_key, version, self._correlation_id, self._client_id, message)
-        self._socket.sendall(b"".join(encode_request(envelope)))
-        correlation_id, answer = decode_response(self._receive(), api_key, version)
-        if correlation_id != self._correlation_id:
-            raise ProtocolError(f"an answer to request {correlation_id}")
-        return answer
-
-    def _receive(self) -> memoryview:
-        """One frame; it is valid until the next."""
-        received, size = 0, _LENGTH_BYTES
-        while received < size:
-            count = self._socket.recv_into(memoryview(self._memory)[received:])
-            if count == 0:
-                raise ConnectionLost("the leader closed the connection")
-            received += count
-            if size == _LENGTH_BYTES <= received:
-                size += self._length()
-                if size > len(self._memory):
-                    grown = bytearray(size)
-                    grown[:received] = self._memory[:received]
-                    self._memory = grown
-        if received > size:
-            raise ProtocolError("an answer that nobody asked for")
-        return memoryview(self._memory)[_LENGTH_BYTES:size]
-
-    def _length(self) -> int:
-        length = int.from_bytes(self._memory[:_LENGTH_BYTES], "big")
-        if not 0 < length <= self._frame_bytes_max:
-            raise ProtocolError(f"a frame of {length} bytes")
-        return length
 
 
 class _Outcome(NamedTuple):
@@ -120,7 +50,7 @@ class ThreadConnection:
     ) -> None:
         self._socket = connection
         self._endpoint = endpoint
-        self._exchange = _Exchange(connection, options)
+        self._exchange = Exchange(connection, options.client_id, options.frame_bytes_max)
         self._token = trio.lowlevel.current_trio_token()
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._outcome: _Outcome | None = None
@@ -136,7 +66,8 @@ class ThreadConnection:
 
     async def fetch(self, request: FetchRequest) -> Fetched:
         """FETCH."""
-        fetched: Fetched = await self._run(lambda: self._exchange.fetch(request))
+        call = self._exchange.call
+        fetched: Fetched = await self._run(lambda: check(call(ApiKey.FETCH, request)))
         return fetched
 
     async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.cli.cluster_layout import HOST, Layout
-from minibroker.cli.main import app
+from minibroker.cli.commands import app_for
 from minibroker.cli.terminal import failures_as_one_line
 from tests.processes import COMMAND, free_base_port, run_cli
 
@@ -78,7 +78,7 @@ def run_here(*arguments: str) -> subprocess.CompletedProcess:
     with redirect_stdout(out), redirect_stderr(err):
         try:
             with failures_as_one_line():
-                app(arguments)
+                app_for(arguments)(arguments)
         except SystemExit as ended:
             code = ended.code or 0
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())

@@ -13,7 +13,8 @@ import trio
 from minibroker.client import TopicPartition
 from minibroker.client.channel import ConnectionLost
 from minibroker.client.cluster import Cluster, open_cluster
-from minibroker.client.options import AdminOptions, parse_servers
+from minibroker.client.options import AdminOptions
+from minibroker.client.servers import parse_servers
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,

@@ -1,6 +1,7 @@
 """DESCRIBE_BROKER: this broker on itself, at any time."""
 
 from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import PLAINTEXT
 from minibroker.protocol.messages.brokers import (
     DescribeBrokerRequest,
     DescribeBrokerResponse,
@@ -15,6 +16,7 @@ def describe(
     """As it is now."""
     image = services.image
     known = image.brokers.get(services.replicas.broker_id)
+    listeners = {} if known is None else known.listeners or {PLAINTEXT: known.endpoint}
     session = services.controller.session_statistics()
     return DescribeBrokerResponse(
         services.replicas.broker_id,
@@ -23,7 +25,7 @@ def describe(
         image.controller_id,
         *services.readiness(now),
         services.wall_ms(),
-        () if known is None else (NamedEndpoint("PLAINTEXT", *known.endpoint),),
+        tuple(NamedEndpoint(name, *endpoint) for name, endpoint in listeners.items()),
         round(session.ttl_s * 1000),
         max(-1, round((now - session.renewed_at) * 1000)),
         round(session.renewal_s * 1_000_000),

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from minibroker.cli import cluster, cluster_describe, replica, topic
-from minibroker.cli.health import Health, health_of
+from minibroker.cli.partition_health import Health, health_of
 from minibroker.cli.replica import Row, replica_rows, table
 from minibroker.cli.terminal import OutputFormat
 from minibroker.client.admin import ClusterDescription, ReplicasReport

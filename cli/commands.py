@@ -1,0 +1,54 @@
+"""The commands of `minibroker`: one file of this package per noun, joined here.
+
+A noun's module has its commands as `app`, or is one command of the noun's own name. Only the module
+of the noun that is asked for is loaded, and every command imports what it needs when it runs: so
+`--help` answers at once, and `topic list` does not load a broker; a test holds this.
+"""
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Final
+
+import typer
+
+NOUNS: Final = (
+    *("start", "cluster", "topic", "produce", "consume", "group", "partition", "replica", "log"),
+    *("health", "lab", "audit", "bench", "config"),
+)
+
+
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """The command as these arguments need it: with the one noun that they name, or with all."""
+    app = typer.Typer(
+        name="minibroker",
+        help="A replicated log broker, small enough to read and sound enough to trust.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(options)
+    named = arguments[0] if arguments else ""
+    for noun in [named] if named in NOUNS else NOUNS:
+        module = import_module(f"minibroker.cli.{noun}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=noun)
+        else:
+            app.command(noun)(getattr(module, noun))
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    from importlib.metadata import version
+
+    if wanted:
+        print(f"minibroker {version('minibroker')}")
+        raise typer.Exit
+
+
+def options(
+    wanted: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
+    """Options before the command; the docstring of `app` is what the help shows."""

@@ -1,0 +1,93 @@
+"""Requests and answers on a blocking socket, one at a time, without an event loop.
+
+For a thread that has a connection of its own, and for a command that asks one thing and ends: to
+load trio takes longer than to ask. Whatever else talks to brokers does it by `channel.py`.
+"""
+
+import socket
+from typing import Any, Final
+
+from minibroker.protocol.constants import FRAME_BYTES_MAX, PREFACE, ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+
+RECEIVE_BUFFER_BYTES: Final = 256 * 1024
+_LENGTH_BYTES: Final = 4
+
+
+class Exchange:
+    """A connected socket; its time-out is that of each wait. Who made the socket closes it."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        client_id: str,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        self._socket = connection
+        self._client_id = client_id
+        self._frame_bytes_max = frame_bytes_max
+        # One answer at a time lies in it, and is done with before the next is asked for: no
+        # answer costs memory of its own, as it does where many may be under way (`FrameReader`).
+        self._memory = bytearray(RECEIVE_BUFFER_BYTES)
+        self._correlation_id = 0
+        self._versions: dict[int, int] = {
+            ApiKey.API_VERSIONS: APIS[ApiKey.API_VERSIONS].version_max
+        }
+
+    def negotiate(self) -> None:
+        """Ask what the broker serves; the first thing on a connection."""
+        self._socket.sendall(PREFACE)
+        answer = self.call(ApiKey.API_VERSIONS, ApiVersionsRequest("minibroker"))
+        self._versions |= agreed_versions(answer)
+
+    def call(self, api_key: ApiKey, message: object) -> Any:
+        """Ask and receive the answer. Raises `OSError` or `ProtocolError`."""
+        version = self._versions.get(api_key)
+        if version is None:
+            raise ProtocolError(f"it serves no version of {api_key.name} that is known here")
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        envelope = RequestEnvelope(api_key, version, self._correlation_id, self._client_id, message)
+        self._socket.sendall(b"".join(encode_request(envelope)))
+        correlation_id, answer = decode_response(self._receive(), api_key, version)
+        if correlation_id != self._correlation_id:
+            raise ProtocolError(f"an answer to request {correlation_id}")
+        return answer
+
+    def _receive(self) -> memoryview:
+        """One frame; it is valid until the next."""
+        received, size = 0, _LENGTH_BYTES
+        while received < size:
+            count = self._socket.recv_into(memoryview(self._memory)[received:])
+            if count == 0:
+                raise ConnectionResetError("the broker closed the connection")
+            received += count
+            if size == _LENGTH_BYTES <= received:
+                size += self._length()
+                if size > len(self._memory):
+                    grown = bytearray(size)
+                    grown[:received] = self._memory[:received]
+                    self._memory = grown
+        if received > size:
+            raise ProtocolError("an answer that nobody asked for")
+        return memoryview(self._memory)[_LENGTH_BYTES:size]
+
+    def _length(self) -> int:
+        length = int.from_bytes(self._memory[:_LENGTH_BYTES], "big")
+        if not 0 < length <= self._frame_bytes_max:
+            raise ProtocolError(f"a frame of {length} bytes")
+        return length
+
+
+def agreed_versions(answer: ApiVersionsResponse) -> dict[int, int]:
+    """The newest version of each api that both sides know. Raises `ProtocolError`."""
+    if answer.error:
+        raise ProtocolError(f"it answers API_VERSIONS with error {answer.error}")
+    agreed = {}
+    for served in answer.apis:
+        api = APIS.get(ApiKey(served.api_key)) if served.api_key in APIS else None
+        if api and max(api.version_min, served.version_min) <= served.version_max:
+            agreed[served.api_key] = min(api.version_max, served.version_max)
+    return agreed
