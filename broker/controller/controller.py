@@ -26,7 +26,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import trio
 
@@ -39,6 +39,7 @@ from minibroker.broker.controller.ports import Job, Surroundings
 from minibroker.broker.controller.pushes import Change, Pushes, Told, difference
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import Registered, State
+from minibroker.broker.controller.statistics import Statistics, count
 from minibroker.broker.metadata.store import (
     Compare,
     Delete,
@@ -87,15 +88,6 @@ class Tails:
     """A job of the controller's own: the ends of logs on some brokers."""
 
     tails: Mapping[int, Mapping[TopicPartition, LogTail]]
-
-
-class Statistics(NamedTuple):
-    """Counts since the election; `waiting` and `brokers` are now."""
-
-    waiting: int
-    done: int
-    retries: int
-    brokers: int
 
 
 class Controller:
@@ -148,8 +140,8 @@ class Controller:
                 self._finish(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
 
     def statistics(self) -> Statistics:
-        """Counts since the election."""
-        return Statistics(len(self._jobs), self._done, self._retries, len(self._state.brokers))
+        """Counts since the election, and the cluster now."""
+        return Statistics(len(self._jobs), self._done, self._retries, count(self._state))
 
     async def run(self) -> None:
         """Be controller until cancelled. Raises `ControllerLost`, and `StoreError`."""

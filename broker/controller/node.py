@@ -26,13 +26,14 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.controller import Controller, ControllerLost, Statistics
+from minibroker.broker.controller.controller import Controller, ControllerLost
 from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
 from minibroker.broker.controller.requests import Request, is_refused, refuse
 from minibroker.broker.controller.session import BrokerSession, SessionStatistics
 from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.statistics import Statistics
 from minibroker.broker.metadata.store import (
     Compare,
     Delete,

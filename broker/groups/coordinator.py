@@ -15,7 +15,7 @@ a shard waits in the middle of it.
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -59,6 +59,14 @@ class Serving(NamedTuple):
 
     shard: Shard
     term: Term
+
+
+class KeptGroup(NamedTuple):
+    """A group now: how many members it has, and what it has committed."""
+
+    group_id: str
+    members: int
+    offsets: Mapping[TopicPartition, int]
 
 
 class Coordinator:
@@ -164,6 +172,16 @@ class Coordinator:
         """How many groups and how many offsets are kept here."""
         counts = [shard.table.statistics() for shard in self._shards.values() if shard.term]
         return sum(groups for groups, _ in counts), sum(offsets for _, offsets in counts)
+
+    def groups_kept(self) -> Iterator[KeptGroup]:
+        """Every group that is kept here, one after another; whoever asks may wait in between."""
+        for shard in list(self._shards.values()):
+            for group_id in list(shard.table.group_ids):
+                if shard.term is None:
+                    break
+                members = shard.term.member_count(group_id)
+                offsets = shard.table.offsets(group_id).items()
+                yield KeptGroup(group_id, members, {name: one.offset for name, one in offsets})
 
     def _name_of(self, group_id: str) -> TopicPartition | None:
         topic = self._replicas.image.topics.get(OFFSETS_TOPIC)

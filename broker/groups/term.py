@@ -102,6 +102,11 @@ class Term:
     def _make(self, group_id: str, now: float) -> Group:
         return Group(group_id, self._world.limits, self._table.metadata(group_id), now)
 
+    def member_count(self, group_id: str) -> int:
+        """How many members a group has; none if there is no such group."""
+        group = self._groups.get(group_id)
+        return 0 if group is None else len(group.members)
+
     @property
     def idle(self) -> list[str]:
         """The groups that are only what the table says."""

@@ -17,6 +17,7 @@ import errno
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import trio
 
@@ -58,6 +59,14 @@ async def listen(network: Network, wanted: Iterable[NamedEndpoint]) -> dict[str,
     return listeners
 
 
+class Connections(NamedTuple):
+    """How many are open, and how many were taken and refused since the start."""
+
+    open: int
+    taken: int
+    refused: int
+
+
 class Acceptor:
     """The listening sockets, by name, and the sessions of their connections."""
 
@@ -69,6 +78,8 @@ class Acceptor:
         # A dict as an ordered set.
         self._sessions: dict[Session, None] = {}
         self._is_refusing = False
+        self._taken = 0
+        self._refused = 0
 
     async def run(self) -> None:
         """Serve, for ever. What is no peer's fault and no shortage leaves here."""
@@ -85,13 +96,14 @@ class Acceptor:
                 self._is_refusing = False
                 session = Session(services, stream, self._buffer, self.memory)
                 self._sessions[session] = None
+                self._taken += 1
                 nursery.start_soon(self._serve, session)
             else:
                 self._refuse(stream)
 
-    def statistics(self) -> int:
-        """How many connections are open."""
-        return len(self._sessions)
+    def statistics(self) -> Connections:
+        """The connections."""
+        return Connections(len(self._sessions), self._taken, self._refused)
 
     async def _accept(self, listener: Listener) -> Stream:
         is_paused = False
@@ -113,6 +125,7 @@ class Acceptor:
                 self._services.config.max_connections,
             )
             self._is_refusing = True
+        self._refused += 1
         stream.close()
 
     async def _serve(self, session: Session) -> None:
