@@ -12,7 +12,7 @@ from pathlib import Path
 
 import trio
 
-from minibroker.client import Consumer, Delivery, Producer, TopicPartition
+from minibroker.client import Consumer, Delivery, Producer, Seams, TopicPartition
 
 TOPIC = "numbers"
 PARTITIONS = 3
@@ -21,18 +21,22 @@ Records = dict[TopicPartition, dict[int, bytes]]
 
 @dataclass
 class Evidence:
-    """What the clients were told; `place` is where they write their ledgers.
+    """What the clients were told; `place` is where they write their ledgers, and `seams` how they
+    reach the cluster if not as everybody does.
 
     `longest_wait_s` is the longest that a record waited from `send` to its acknowledgement.
     """
 
     place: Path
+    seams: Seams | None = None
     sent: int = 0
     longest_wait_s: float = 0.0
     acked: Records = field(default_factory=lambda: defaultdict(dict))
     shown: list[Records] = field(default_factory=list)
     ledgers: list[Path] = field(default_factory=list)
     _sent_at: dict[bytes, float] = field(default_factory=dict)
+    _latest: dict[TopicPartition, tuple[float, int]] = field(default_factory=dict)
+    _news: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
     def new_ledger(self) -> Path:
         """For one more client."""
@@ -49,10 +53,30 @@ class Evidence:
         name = TopicPartition(delivery.topic, delivery.partition)
         now = time.monotonic()
         for record in delivery.records():
-            self.longest_wait_s = max(self.longest_wait_s, now - self._sent_at.pop(record.value))
+            sent_at = self._sent_at.pop(record.value)
+            self.longest_wait_s = max(self.longest_wait_s, now - sent_at)
             if record.offset >= 0:  # -1: acknowledged as a repetition, its place is not known
                 assert record.offset not in self.acked[name], f"{name} {record.offset} twice"
                 self.acked[name][record.offset] = record.value
+                self._latest[name] = sent_at, record.offset
+        self._news.unpark_all()
+
+    def note_shown(self) -> None:
+        """Called when a reader was shown records."""
+        self._news.unpark_all()
+
+    async def wait_for_service(self, since: float) -> float:
+        """Until each partition has acknowledged a record that was sent after `since` (a moment of
+        `time.monotonic`), and has shown it to every reader; returns how long that took, in seconds.
+        """
+        names = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        while not all(self._serves(name, since) for name in names):
+            await self._news.park()
+        return time.monotonic() - since
+
+    def _serves(self, name: TopicPartition, since: float) -> bool:
+        sent_at, offset = self._latest.get(name, (0.0, -1))
+        return sent_at > since and all(offset in shown[name] for shown in self.shown)
 
 
 async def produce(address: str, number: int, evidence: Evidence, stop: trio.Event) -> None:
@@ -60,7 +84,7 @@ async def produce(address: str, number: int, evidence: Evidence, stop: trio.Even
     rng = random.Random(number)
     count = 0
     options = {"on_delivery": evidence.take, "ledger": evidence.new_ledger(), "linger_ms": 2}
-    async with Producer(address, **options) as producer:
+    async with Producer(address, seams=evidence.seams, **options) as producer:
         while not stop.is_set():
             for _ in range(rng.randint(1, 50)):
                 value = b"%d:%d" % (number, count)
@@ -76,8 +100,8 @@ async def read(address: str, evidence: Evidence, drained: trio.Event) -> None:
     """Read from the start; at the end of the log once `drained` is set."""
     shown: Records = defaultdict(dict)
     evidence.shown.append(shown)
-    ledger = evidence.new_ledger()
-    async with Consumer(address, auto_offset_reset="earliest", ledger=ledger) as consumer:
+    options = {"auto_offset_reset": "earliest", "ledger": evidence.new_ledger()}
+    async with Consumer(address, seams=evidence.seams, **options) as consumer:
         names = await consumer.assign_topics(TOPIC)
         while True:
             is_last = drained.is_set()
@@ -86,6 +110,7 @@ async def read(address: str, evidence: Evidence, drained: trio.Event) -> None:
                 there = shown[TopicPartition(record.topic, record.partition)]
                 assert record.offset == len(there), "offsets go up one by one, none comes twice"
                 there[record.offset] = record.value
+            evidence.note_shown()
             if is_last and not records:
                 ends = await consumer.end_offsets(*names)
                 if all(consumer.position(name) == ends[name] for name in names):

@@ -182,7 +182,15 @@ class ClusterProcesses:
     @property
     def addresses(self) -> str:
         """All brokers, for a client's `bootstrap.servers`."""
-        return self.layout.bootstrap
+        return ",".join(map(self.address_of, self.layout.node_ids))
+
+    def address_of(self, node_id: int) -> str:
+        """HOST:PORT of a broker."""
+        return self.layout.address(node_id)
+
+    def machine_of(self, node_id: int) -> Machine:
+        """Where a broker runs."""
+        return ThisMachine()
 
     def start(self, *node_ids: int) -> None:
         """Start these brokers, all of them if none is named, and return once they answer."""
@@ -191,7 +199,10 @@ class ClusterProcesses:
             settings = self.settings_of(node_id).items()
             options = [part for name, value in settings for part in ("--set", f"{name}={value}")]
             self.brokers[node_id] = BrokerProcess(
-                self.layout.data_dir(node_id), *options, listen=self.layout.address(node_id)
+                self.layout.data_dir(node_id),
+                *options,
+                listen=self.address_of(node_id),
+                machine=self.machine_of(node_id),
             )
         for node_id in wanted:
             self.brokers[node_id].wait_until_ready()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import trio
 
-from minibroker.client import Admin, Consumer
+from minibroker.client import Admin, Consumer, Seams
 from minibroker.client.errors import ClientTimeout
 from minibroker.protocol.errors import BrokerError
 
@@ -82,16 +82,17 @@ class Change(NamedTuple):
 class History:
     """The leaders and in-sync sets of one topic, as an onlooker learns of them."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, seams: Seams | None = None) -> None:
         self.changes: list[Change] = []
         self.latest: dict[int, Change] = {}
         self._topic = topic
+        self._seams = seams
         self._began = time.monotonic()
         self._news = trio.lowlevel.ParkingLot()
 
     async def watch(self, address: str) -> None:
         """Ask until cancelled; a time in which nobody answers is a gap in the history."""
-        async with Admin(address) as admin:
+        async with Admin(address, seams=self._seams) as admin:
             while True:
                 try:
                     [topic] = await admin.describe_topics(self._topic)
