@@ -5,6 +5,8 @@ nothing but `pip install 'minibroker[audit]'`:
 
 * **Java.** `java.py` finds one, and lets it start fast. An audit plans much and computes little,
   so inside the driver the JVM stops at its first compiler, and one thread collects its garbage.
+  Its room for compiled code is that of a JVM with all compilers: each query brings code of its own,
+  and a session that is used for long would fill the smaller room, and from then on compile nothing.
 * **Python.** The workers run the interpreter of the driver; a worker with another version of
   pyarrow, or none, fails with riddles. On a cluster PYSPARK_PYTHON may name theirs.
 * **The package.** A non-local master gets a zip of what the workers need of minibroker
@@ -34,7 +36,7 @@ from minibroker.audit.packaging import write_package
 
 # Spark's 200 are for far larger tables than a row a batch; each costs a task in every check.
 _CLUSTER_SHUFFLE_PARTITIONS: Final = 32
-_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
 # `shell`: the class whose level Spark takes for a shell's, as which it sees PySpark; if it has none
 # the root's becomes "warn", with two lines that say so.

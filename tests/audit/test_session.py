@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 from minibroker.audit.java import find_java, write_java_home
 from minibroker.audit.model import Finding
@@ -69,6 +70,15 @@ def script(path: Path, text: str) -> Path:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+def test_a_session_has_room_for_the_code_of_many_queries(spark: SparkSession) -> None:
+    """A JVM with one compiler only takes a fifth of the room, is full after two audits or three,
+    and then compiles nothing any more."""
+    management = spark._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
+    pools = {pool.getName(): pool for pool in management.getMemoryPoolMXBeans()}
+    room = sum(pool.getUsage().getMax() for name, pool in pools.items() if name.startswith("Code"))
+    assert room >= 200 << 20, pools.keys()
 
 
 @pytest.mark.soak

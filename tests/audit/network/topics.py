@@ -16,6 +16,7 @@ from minibroker.client.blocking import Admin, Producer
 from tests.processes import BrokerProcess
 
 FOREVER = {"retention.ms": "-1"}
+LINGER_MS = 10_000
 
 
 def create(broker: BrokerProcess, topic: str, partitions: int = 2) -> None:
@@ -25,8 +26,9 @@ def create(broker: BrokerProcess, topic: str, partitions: int = 2) -> None:
 
 
 def send(broker: BrokerProcess, topic: str, first: int, count: int, partitions: int = 2) -> None:
-    """Records whose values say where they are: `count` in each partition from `first` on."""
-    with Producer(broker.address) as producer:
+    """Records whose values say where they are: `count` in each partition from `first` on, as few
+    as they are in one batch, which goes out when all are there."""
+    with Producer(broker.address, linger_ms=LINGER_MS) as producer:
         for partition in range(partitions):
             for offset in range(first, first + count):
                 producer.send(topic, b"%d/%d" % (partition, offset), partition=partition)
