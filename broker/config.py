@@ -181,7 +181,7 @@ def load(
     config = Config(**values)  # type: ignore[arg-type]  # the table has checked the types
     if config.advertised_listeners and sources.get("listeners") == "default":
         config = replace(config, listeners=derived(config.advertised_listeners))
-        sources["listeners"] = "advertised.listeners"
+        sources["listeners"] = "from advertised.listeners"
     problems += _at_odds(config, bad)
     if problems:
         raise ConfigError(*problems)

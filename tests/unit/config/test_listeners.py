@@ -37,7 +37,7 @@ def test_listeners_follow_from_what_is_advertised() -> None:
     """As in Kafka's container image: the same names and ports, at every interface."""
     loaded = load(environ={"KAFKA_ADVERTISED_LISTENERS": TWO["advertised.listeners"]})
     assert list(map(str, loaded.config.listeners)) == ["INSIDE://:19092", "OUTSIDE://:29092"]
-    assert loaded.sources["listeners"] == "advertised.listeners"
+    assert loaded.sources["listeners"] == "from advertised.listeners"
     given = load(
         {"listeners": "OUTSIDE://a:1,INSIDE://b:2"}, {}, {"advertised.listeners": "OUTSIDE://c:3"}
     )

@@ -1,0 +1,50 @@
+"""Registrations in the store: what is written is read, and so is what older brokers wrote."""
+
+import json
+
+import pytest
+
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.state import Registered
+from minibroker.broker.metadata.store import NO_LEASE, Entry, StoreError
+from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
+
+REGISTERED = Registered(
+    node_id=3,
+    epoch=7,
+    endpoint=Endpoint("inner", 19092),
+    directory_id="d" * 32,
+    run=2,
+    process="p",
+    tail_safe=False,
+    was_synced=True,
+    damaged=frozenset({TopicPartition("t", 1)}),
+    listeners=(NamedEndpoint("INSIDE", "inner", 19092), NamedEndpoint("OUTSIDE", "::1", 29092)),
+)
+
+
+def stored(**changes: object) -> dict[str, Entry]:
+    """The store with this one registration; a field that is changed to None is left out."""
+    put = entries.broker_put(REGISTERED, NO_LEASE)
+    value = json.loads(put.value) | changes
+    kept = {name: each for name, each in value.items() if each is not None}
+    return {put.key: Entry(json.dumps(kept).encode(), 7)}
+
+
+def test_a_registration_is_read_as_it_was_written() -> None:
+    """All that a broker says of itself, every listener with its name."""
+    assert entries.read_brokers(stored()) == {3: REGISTERED}
+
+
+def test_a_registration_without_listeners_is_read() -> None:
+    """That of a broker from before there were several: it has the one address."""
+    found = entries.read_brokers(stored(listeners=None))[3]
+    assert found.endpoint == REGISTERED.endpoint
+    assert found.listeners == ()
+
+
+@pytest.mark.parametrize("listeners", [7, [["INSIDE", "inner"]], ["INSIDE"]])
+def test_listeners_that_make_no_sense_name_the_entry(listeners: object) -> None:
+    """Nothing is guessed from a damaged store."""
+    with pytest.raises(StoreError, match="its entry 'brokers/3' cannot be read"):
+        entries.read_brokers(stored(listeners=listeners))
