@@ -26,12 +26,13 @@ from minibroker.cli.cluster_layout import (
     check_store,
     chosen,
 )
+from minibroker.cli.cluster_roll import roll
 from minibroker.cli.cluster_up import Orders, watch
 from minibroker.cli.cluster_up import start as start_brokers
 from minibroker.cli.cluster_up import stop as stop_brokers
 from minibroker.cli.settings import Settings, given_settings
 from minibroker.cli.start import data_directory
-from minibroker.cli.terminal import USAGE, Failure, Format, OutputFormat, counted, note
+from minibroker.cli.terminal import Failure, Format, OutputFormat, counted, note
 
 SIGNAL_S_MAX = 5.0
 
@@ -140,6 +141,7 @@ def status(directory: DataDir = DEFAULT_DIRECTORY, output: Format = OutputFormat
 
 app.command("describe")(describe)
 app.command("export")(export)
+app.command("roll")(roll)
 
 
 @app.command()
@@ -205,11 +207,4 @@ def _brokers(layout: Layout) -> list[Broker]:
 
 
 def _named(layout: Layout, node_ids: list[int]) -> list[Broker]:
-    for node_id in node_ids:
-        if node_id not in layout.node_ids:
-            raise Failure(
-                f"there is no broker {node_id}; those in {layout.root} are 1 to"
-                f" {layout.broker_count}",
-                USAGE,
-            )
-    return [Broker(layout, node_id) for node_id in dict.fromkeys(node_ids)]
+    return [Broker(layout, node_id) for node_id in layout.checked(node_ids)]

@@ -1,6 +1,7 @@
 """A cluster on this machine as it lies in one directory: which brokers, where, with what settings.
 
     D/cluster.properties   what `cluster up` was told the first time; a later one goes by it
+    D/cluster.lock         held by a command that starts brokers; empty
     D/metadata.db          the store that all brokers share
     D/broker-1/            the first broker's data; the second's beside it, and so on
     D/broker-1.log         what it printed
@@ -15,7 +16,7 @@ Nothing here starts or asks a process (`broker_process` does).
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,11 @@ from typing import Annotated, Final, Self
 
 import typer
 
-from minibroker.cli.terminal import USAGE, Failure, counted, readable
+from minibroker.cli.terminal import USAGE, Failure, counted, note, readable
 
 FILE: Final = "cluster.properties"
 STORE: Final = "metadata.db"
+LOCK: Final = "cluster.lock"
 META: Final = "meta.properties"  # in the data directory of a broker that has run
 HOST: Final = "127.0.0.1"
 BROKERS: Final = "cluster.brokers"
@@ -123,6 +125,17 @@ class Layout:
             "metadata.store": f"sqlite:{self.root / STORE}",
         }
 
+    def checked(self, node_ids: Iterable[int]) -> list[int]:
+        """These numbers, each once. Raises a usage `Failure` where there is no such broker."""
+        for node_id in node_ids:
+            if node_id not in self.node_ids:
+                raise Failure(
+                    f"there is no broker {node_id}; those in {self.root} are 1 to"
+                    f" {self.broker_count}",
+                    USAGE,
+                )
+        return list(dict.fromkeys(node_ids))
+
     def save(self) -> None:
         """Write `cluster.properties`; whoever reads it meanwhile sees the old or the new one."""
         own = {BROKERS: str(self.broker_count), BASE_PORT: str(self.base_port)}
@@ -181,16 +194,25 @@ class Layout:
 
 
 @contextmanager
-def exclusive(layout: Layout) -> Iterator[None]:
+def exclusive(layout: Layout, *, may_wait: bool = True) -> Iterator[None]:
     """One command at a time starts brokers here: two would both see that one does not run yet.
 
-    The lock is on the directory: `save` puts another file in the place of `cluster.properties`.
+    The lock is on a file for nothing else: `save` puts another one in the place of
+    `cluster.properties`, and brokers that start lock the directory, for their store.
+    Raises `Failure` instead of waiting where `may_wait` is false.
     """
     import fcntl
 
-    descriptor = os.open(layout.root, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(layout.root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            busy = f"another command starts or rolls the brokers in {layout.root}"
+            if not may_wait:
+                raise Failure(f"{busy}; try again when it has ended") from None
+            note(f"{busy}; waiting for it to end")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

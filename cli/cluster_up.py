@@ -62,7 +62,7 @@ def start(layout: Layout, brokers: Sequence[Broker], orders: Orders) -> list[Lau
     """
     launches = []
     with exclusive(layout):
-        _refuse_paused(layout, brokers)
+        refuse_paused(layout, brokers)
         for broker in brokers:
             if broker.state.is_alive:
                 note(f"{broker} runs already, as process {broker.pid}")
@@ -76,7 +76,8 @@ def start(layout: Layout, brokers: Sequence[Broker], orders: Orders) -> list[Lau
     return launches
 
 
-def _refuse_paused(layout: Layout, brokers: Iterable[Broker]) -> None:
+def refuse_paused(layout: Layout, brokers: Iterable[Broker]) -> None:
+    """Raise a `Failure` if one of them stands still."""
     paused = [broker for broker in brokers if broker.state is State.PAUSED]
     if paused:
         verb = "is" if len(paused) == 1 else "are"
@@ -120,9 +121,15 @@ def watch(brokers: Sequence[Broker], launches: Sequence[Launch], orders: Orders)
             if (pid, state) != seen[broker.node_id]:
                 _tell(broker, pid, state, was_paused=seen[broker.node_id] == (pid, State.PAUSED))
                 seen[broker.node_id] = (pid, state)
-        if all(state is State.STOPPED for _, state in seen.values()):
+        if all(state is State.STOPPED for _, state in seen.values()) and _are_to_stay(brokers):
             return
         time.sleep(WATCH_S)
+
+
+def _are_to_stay(brokers: Sequence[Broker]) -> bool:
+    """Whether these brokers, all stopped, are not just being restarted by a roll."""
+    with exclusive(brokers[0].layout):
+        return all(broker.state is State.STOPPED for broker in brokers)
 
 
 def _tell(broker: Broker, pid: int | None, state: State, *, was_paused: bool) -> None:

@@ -140,7 +140,8 @@ def test_a_lost_store_is_not_made_anew(tmp_path: Path, store: bytes | None) -> N
 
 
 def test_one_starts_brokers_at_a_time(tmp_path: Path) -> None:
-    """Who is told the same at the same time waits, also if it has written the settings anew."""
+    """Who is told the same at the same time waits, also if it has written the settings anew; who
+    may not wait is told why."""
     layout = made(tmp_path)
     has_entered = threading.Event()
 
@@ -151,6 +152,8 @@ def test_one_starts_brokers_at_a_time(tmp_path: Path) -> None:
 
     other = threading.Thread(target=enter)
     with exclusive(layout):
+        with pytest.raises(Failure, match="another command starts or rolls the brokers in"):
+            exclusive(layout, may_wait=False).__enter__()
         other.start()
         assert not has_entered.wait(0.2)
     other.join()
