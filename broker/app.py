@@ -1,6 +1,7 @@
 """The composition root: what a broker is made of, in which order it starts, and how it stops.
 
     serve
+     |- HttpServer.run         pages about the broker, with http.listener only
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
      |- Fetchers.run           one fetcher for each leader that is copied from
@@ -28,11 +29,12 @@ world. Nothing here prints: what happened is returned through `task_status`, and
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -48,6 +50,7 @@ from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.store import MetadataStore
+from minibroker.broker.observe.sources import Sources
 from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
@@ -63,7 +66,10 @@ from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.client.channel import ChannelOptions
 from minibroker.client.net import Listener, Network
-from minibroker.protocol.types import NamedEndpoint, TopicPartition
+from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
+
+if TYPE_CHECKING:
+    from minibroker.broker.observe.http import HttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +84,9 @@ class System:
 
     `wall_ms` is the wall clock in milliseconds, `boot_id` names the machine's current run. The
     store is closed by who opened it. `machine` says how the machine is, `hostname` how others
-    call it: a broker that listens everywhere is told by that name. `replicas_type` is where the lab
-    and the tests of the simulation put other rules.
+    call it: a broker that listens everywhere is told by that name. `open_http` binds what
+    `http.listener` names; without it there must be none. `replicas_type` is where the lab and the
+    tests of the simulation put other rules.
     """
 
     network: Network
@@ -91,6 +98,7 @@ class System:
     in_worker: InWorker
     machine: Callable[[], MachineFacts] = MachineFacts
     hostname: str = ""
+    open_http: "Callable[[Endpoint], Awaitable[HttpServer]] | None" = None
     replicas_type: type[Replicas] = Replicas
 
 
@@ -101,6 +109,7 @@ class Started(NamedTuple):
     advertised: tuple[NamedEndpoint, ...]  # where clients of each listener are told to connect
     cluster_id: str
     damaged: tuple[TopicPartition, ...]  # and not to be copied again from another replica
+    http: Endpoint | None = None  # where its pages are
 
 
 async def serve(
@@ -120,21 +129,39 @@ async def serve(
     try:
         listeners = await listen(system.network, config.served_listeners)
         try:
-            cluster_id = await ensure_cluster_id(system.store, system.rng, config.cluster_id)
-            marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
-            whose = system.boot_id, cluster_id, config.node_id
-            await system.in_worker(manager.start, *whose, system.wall_ms(), marks)
-            broker = _Broker(config, system, manager, listeners, shutdown)
-            try:
-                await broker.run(cluster_id, task_status)
-            except* OSError:
-                manager.directory.distrust_tail()
-                raise
+            async with _serving_http(config, system) as http:
+                cluster_id = await ensure_cluster_id(system.store, system.rng, config.cluster_id)
+                marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
+                whose = system.boot_id, cluster_id, config.node_id
+                await system.in_worker(manager.start, *whose, system.wall_ms(), marks)
+                broker = _Broker(config, system, manager, listeners, shutdown)
+                try:
+                    await broker.run(cluster_id, http, task_status)
+                except* OSError:
+                    manager.directory.distrust_tail()
+                    raise
         finally:
             for listener in listeners.values():
                 listener.close()
     finally:
         manager.abandon()
+
+
+@asynccontextmanager
+async def _serving_http(config: Config, system: System) -> "AsyncIterator[HttpServer | None]":
+    """The broker's pages, if there are any: they outlive all that they tell of."""
+    if config.http_listener is None:
+        yield None
+        return
+    assert system.open_http is not None, "http.listener is set where there is no HTTP"
+    http = await system.open_http(config.http_listener)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(http.run)
+            yield http
+            await http.stop()
+    finally:
+        http.close()
 
 
 class _Broker:
@@ -182,7 +209,7 @@ class _Broker:
         is_current = self._node.is_lease_current
         around = Around(self._replicas, purgatory, system.wall_ms, is_current, system.rng)
         self._groups = Coordinator(config, around)
-        self._services = Services(
+        services = Services(
             config=config,
             replicas=self._replicas,
             purgatory=purgatory,
@@ -194,9 +221,17 @@ class _Broker:
             machine=system.machine,
             is_shutting_down=shutdown.is_set,
         )
+        acceptor = Acceptor(services, listeners)
+        self._sources = Sources(
+            services, acceptor, self._fetchers, self._flusher, self._isr_changes
+        )
 
-    async def run(self, cluster_id: str, task_status: trio.TaskStatus[Started]) -> None:
+    async def run(
+        self, cluster_id: str, http: "HttpServer | None", task_status: trio.TaskStatus[Started]
+    ) -> None:
         """From the registration to its end, with the logs closed."""
+        if http is not None:
+            http.show(self._sources)
         listening = tuple(
             NamedEndpoint(name, *listener.endpoint) for name, listener in self._listeners.items()
         )
@@ -213,7 +248,8 @@ class _Broker:
 
         def tell_started() -> None:
             damaged = self._manager.statistics().damaged
-            task_status.started(Started(listening, advertised, cluster_id, damaged))
+            endpoint = None if http is None else http.endpoint
+            task_status.started(Started(listening, advertised, cluster_id, damaged, endpoint))
 
         async with trio.open_nursery() as membership:
             await membership.start(self._node.run, registration)
@@ -225,7 +261,6 @@ class _Broker:
 
     async def _work(self, tell_started: Callable[[], None]) -> None:
         """Serve until the shutdown, and until the leaderships are given away."""
-        acceptor = Acceptor(self._services, self._listeners)
         interval_s = self._config.replica_lag_time_max_ms / 2000
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
@@ -235,7 +270,7 @@ class _Broker:
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(self._groups.run)
-                connections.start_soon(acceptor.run)
+                connections.start_soon(self._sources.acceptor.run)
                 nursery.start_soon(self._begin, tell_started)
                 await self._shutdown.wait()
                 await self._node.leave()

@@ -24,6 +24,7 @@ from minibroker.broker.properties.brokers import Connections, Identity, Replicat
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import Listeners, derived, problems_of
 from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
+from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.relations import unmet
 from minibroker.broker.properties.stores import ETCD_DEFAULTS, Stores
 from minibroker.broker.property import (
@@ -98,7 +99,16 @@ assert {attribute_of(name) for name in TOPIC_PROPERTIES} == {
 
 @dataclass(frozen=True)
 class Config(
-    Identity, Listeners, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections
+    Identity,
+    Listeners,
+    Stores,
+    Topics,
+    Replication,
+    Segments,
+    Upkeep,
+    Groups,
+    Connections,
+    Observation,
 ):
     """Every property of a broker. `Config()` is the defaults; attributes are the properties'
     names with underscores, units as the names say."""

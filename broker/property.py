@@ -15,9 +15,11 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from minibroker.protocol.constants import PLAINTEXT
-from minibroker.protocol.types import NamedEndpoint
+from minibroker.protocol.types import Endpoint, NamedEndpoint
 
-Value: TypeAlias = int | bool | str | PurePath | tuple[NamedEndpoint, ...] | tuple[str, ...] | None
+Value: TypeAlias = (
+    int | bool | str | PurePath | Endpoint | tuple[NamedEndpoint, ...] | tuple[str, ...] | None
+)
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -51,6 +53,7 @@ class Kind(StrEnum):
     NAME = "name"
     NAMES = "names"
     ID = "id"
+    ADDRESS = "address"
     STORE = "store"
 
 
@@ -91,6 +94,8 @@ class Property:
                 return "words, with commas between them"
             case Kind.ID:
                 return f"1 to {ID_CHARS_MAX} letters, digits, '.', '_' and '-'"
+            case Kind.ADDRESS:
+                return "HOST:PORT"
             case Kind.STORE:
                 return "sqlite:PATH, memory:, etcd:URL[,URL...]"
             case Kind.PATH:
@@ -135,6 +140,8 @@ class Property:
                 if not ID.fullmatch(text):
                     raise ValueError(text)
                 return text
+            case Kind.ADDRESS:
+                return _address(text.removeprefix("http://"))
             case Kind.STORE:
                 kind, _, place = text.partition(":")
                 if kind == "etcd":
@@ -157,6 +164,8 @@ class Property:
                 return ""
             case bool():
                 return str(value).lower()
+            case Endpoint():
+                return str(value)
             case tuple():
                 return ",".join(map(str, value))
             case _:
@@ -173,12 +182,17 @@ def parse_listener(text: str) -> NamedEndpoint:
     """`NAME://HOST:PORT`, the name in capitals, whatever it was; an IPv6 address stands in
     brackets, and the host may be empty. Raises `ValueError`."""
     name, separator, address = text.strip().rpartition("://")
-    host, _, port = address.rpartition(":")
     name = name.upper() if separator else PLAINTEXT
-    is_good = LISTENER_NAME.fullmatch(name) and HOST.fullmatch(host) and port.isdecimal()
-    if not is_good or int(port) > PORT_MAX:
+    if not LISTENER_NAME.fullmatch(name):
         raise ValueError(text)
-    return NamedEndpoint(name, host.strip("[]"), int(port))
+    return NamedEndpoint(name, *_address(address))
+
+
+def _address(text: str) -> Endpoint:
+    host, _, port = text.rpartition(":")
+    if not (HOST.fullmatch(host) and port.isdecimal()) or int(port) > PORT_MAX:
+        raise ValueError(text)
+    return Endpoint(host.strip("[]"), int(port))
 
 
 def parse_endpoints(store: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from minibroker.broker.app import Started, System
     from minibroker.broker.config import Config
+    from minibroker.broker.observe.http import HttpServer
+    from minibroker.protocol.types import Endpoint
 
 FILES_MAX = 65_536
 
@@ -150,7 +153,17 @@ async def _real_system(config: "Config") -> "System":
         in_worker=in_worker,
         machine=RealMachine(config.log_dirs, store_name(config)),
         hostname=socket.gethostname(),
+        open_http=_http_of(config),
     )
+
+
+def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] | None":
+    """How pages are served, where that is wanted; elsewhere none of its libraries is loaded."""
+    if config.http_listener is None:
+        return None
+    from minibroker.broker.observe.http import open_http
+
+    return open_http
 
 
 def _check_place(config: "Config") -> None:
@@ -186,6 +199,8 @@ def _announce(config: "Config", started: "Started") -> None:
         print(f"Listening on {listening.endpoint}{name}", flush=True)
         if advertised != listening:
             print(f"Advertised as {advertised.endpoint}{name}")
+    if started.http is not None:
+        print(f"Health and metrics: http://{started.http}/ready, /metrics")
     reachable = [one.endpoint for one in started.listening if not _is_loopback(one.host)]
     if reachable:
         note(
@@ -226,6 +241,7 @@ def _first(group: BaseExceptionGroup[OSError]) -> OSError:
 
 def _failure_of(error: OSError) -> Failure:
     """What the user can do about it."""
+    from minibroker.broker.observe.sources import CannotServeHttp
     from minibroker.broker.server.listener import CannotListen
 
     if isinstance(error, CannotListen):
@@ -237,5 +253,10 @@ def _failure_of(error: OSError) -> Failure:
             )
         if error.errno == errno.EADDRNOTAVAIL:
             return Failure(f"{where} is no address of this machine; see --listen")
+    if isinstance(error, CannotServeHttp):
+        return Failure(
+            f"http.listener={error.endpoint}: {error.reason}; choose another address for health"
+            " and metrics (port 0 takes a free one), or leave it out"
+        )
     where = f": {error.filename}" if error.filename else ""
     return Failure(f"the broker ended: {error.strerror or error}{where}")

@@ -35,6 +35,13 @@ MAY_IMPORT = {
     " broker.replication broker.controller broker.groups broker.machine broker.observe.readiness"
     " broker.histogram broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
+    "broker.observe.sources": "protocol broker.replication broker.server",
+    "broker.observe.loop_lag": "broker.histogram",
+    "broker.observe.pages": "broker.observe",
+    "broker.observe.http": "protocol broker.server.listener broker.observe",
+    "broker.observe.metrics": "protocol broker.histogram broker.machine broker.metadata.model"
+    " broker.replication broker.controller.statistics broker.groups.coordinator"
+    " broker.server.request_times broker.observe",
     "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
     "broker.app": "protocol client.net client.channel broker",
     "testing": "protocol client broker testing",

@@ -15,11 +15,13 @@ from minibroker.broker.properties.brokers import Connections, Identity, Replicat
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import Listeners
 from minibroker.broker.properties.logs import Segments, Topics, Upkeep
+from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.stores import Stores
 from minibroker.broker.property import Property, attribute_of
 
 SUBJECTS: Final = (
     *(Identity, Listeners, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections),
+    Observation,
 )
 PROPERTIES: Final[dict[str, Property]] = {
     field.metadata["property"].name: field.metadata["property"]

@@ -1,0 +1,144 @@
+"""Metrics of the replicas on this broker, and of what goes through them.
+
+Of a partition as a whole its leader tells, so that each is told once in a cluster; of a replica the
+broker that has it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from minibroker.broker.observe.metrics.exposition import counter, gauge, single, total
+from minibroker.broker.replication.replicas import Statistics
+from minibroker.broker.replication.statistics import ReplicaStatistics, TrafficStatistics
+
+MANAGER: Final = "kafka_server_replicamanager"
+FETCHERS: Final = "kafka_server_replicafetchermanager"
+TRAFFIC: Final = "kafka_server_brokertopicmetrics"
+PARTITION: Final = "kafka_topic_partition"
+
+# The name's end, the meaning, and the field of `TrafficStatistics`.
+FLOWS: Final = (
+    ("messagesin", "Records taken from producers", "records_in"),
+    ("bytesin", "Bytes of batches taken from producers", "bytes_in"),
+    ("bytesout", "Bytes of batches sent to consumers", "bytes_out"),
+    ("replicationbytesin", "Bytes of batches copied from leaders", "bytes_from_leader"),
+    ("replicationbytesout", "Bytes of batches sent to followers", "bytes_to_followers"),
+)
+
+
+def broker_families(statistics: Statistics) -> Iterator[Metric]:
+    """Sums over all replicas here."""
+    replicas = statistics.replicas
+    leaders = [replica for replica in replicas if replica.is_leader]
+
+    def count(name: str, text: str, number: int) -> Metric:
+        return single(f"{MANAGER}_{name}", text, number)
+
+    yield count("partitioncount", "Replicas on this broker", len(replicas) + statistics.unmade)
+    yield count("leadercount", "Partitions that this broker leads", len(leaders))
+    offline = sum(replica.role == "offline" for replica in replicas) + statistics.unmade
+    yield count("offlinereplicacount", "Replicas here that neither lead nor copy", offline)
+    under = sum(len(leader.isr) < len(leader.replicas) for leader in leaders)
+    yield count("underreplicatedpartitions", "Led here, and a replica is not in sync", under)
+    under = sum(len(leader.isr) < leader.needed for leader in leaders)
+    yield count("underminisrpartitioncount", "Led here, and acks=all is refused", under)
+    at = sum(len(leader.isr) == leader.needed < len(leader.replicas) for leader in leaders)
+    yield count("atminisrpartitioncount", "Led here, one loss away from refusing acks=all", at)
+    text = "In-sync sets that shrank, of partitions led here"
+    yield total(f"{MANAGER}_isrshrinks", text, statistics.isr_shrinks)
+    text = "In-sync sets that grew, of partitions led here"
+    yield total(f"{MANAGER}_isrexpands", text, statistics.isr_expands)
+    failed = sum(replica.role == "failed" for replica in replicas)
+    text = "Followers here that have stopped copying until their next role"
+    yield single(f"{FETCHERS}_failedpartitionscount", text, failed)
+    lag = max((replica.lag for replica in replicas), default=0)
+    text = "Committed records that the follower here which lacks most still lacks"
+    yield single(f"{FETCHERS}_maxlag", text, lag)
+    text = "Bytes of batches in all logs here"
+    yield single("minibroker_logs_size_bytes", text, sum(each.log.size for each in replicas))
+    unflushed = sum(each.log.log_end - each.log.recovery_point for each in replicas)
+    yield single("minibroker_unflushed_records", "Records that no fsync covers yet", unflushed)
+
+
+def traffic_families(statistics: Statistics) -> Iterator[Metric]:
+    """What went through this broker since its start, deleted topics included."""
+    parts = [statistics.gone, *(replica.traffic for replica in statistics.replicas)]
+    for name, text, field in FLOWS:
+        yield total(f"{TRAFFIC}_{name}", text, sum(getattr(part, field) for part in parts))
+
+
+def topic_families(statistics: Statistics) -> Iterator[Metric]:
+    """The same for each topic, of the replicas that are here; and what its acks mean."""
+    topics: dict[str, list[TrafficStatistics]] = {}
+    policies: dict[str, str] = {}
+    for replica in statistics.replicas:
+        topics.setdefault(replica.name.topic, []).append(replica.traffic)
+        policies[replica.name.topic] = replica.flush
+    for name, text, field in FLOWS:
+        family = counter(f"{TRAFFIC}_{name}", text, "topic")
+        for topic, parts in topics.items():
+            family.add_metric([topic], sum(getattr(part, field) for part in parts))
+        yield family
+    text = "1 for each topic here; ack is what an acknowledged record has: replicas, or the disk"
+    info = gauge("minibroker_durability_policy_info", text, "topic", "flush", "ack")
+    for topic, flush in policies.items():
+        info.add_metric([topic, flush, "fsynced" if flush == "always" else "replicated"], 1)
+    yield info
+
+
+def partition_families(statistics: Statistics, broker_id: int) -> Iterator[Metric]:
+    """Partitions that are led here, with the names of kafka_exporter."""
+    leaders = [replica for replica in statistics.replicas if replica.is_leader]
+
+    def tell(name: str, text: str, value: Callable[[ReplicaStatistics], float]) -> Metric:
+        return _each(leaders, f"{PARTITION}_{name}", text, value)
+
+    yield tell("current_offset", "End of what consumers may read", lambda r: r.high_watermark)
+    yield tell("oldest_offset", "First offset that is kept", lambda r: r.log.log_start)
+    yield tell("in_sync_replica", "Replicas in sync", lambda r: len(r.isr))
+    yield tell("replicas", "Replicas", lambda r: len(r.replicas))
+    text = "1 if the leader is the first of the replicas"
+    yield tell("leader_is_preferred", text, lambda r: r.replicas[0] == broker_id)
+    text = "1 if a replica is not in sync"
+    yield tell("under_replicated_partition", text, lambda r: len(r.isr) < len(r.replicas))
+
+
+def replica_families(statistics: Statistics) -> Iterator[Metric]:
+    """Each replica here, whatever its role."""
+    replicas = statistics.replicas
+
+    def tell(name: str, text: str, value: Callable[[ReplicaStatistics], float]) -> Metric:
+        return _each(replicas, name, text, value)
+
+    own = "minibroker_replica"
+    yield tell(f"{own}_leo", "Log end: the offset that is written next", lambda r: r.log.log_end)
+    text = "High watermark: below it all is committed, as far as this replica was told"
+    yield tell(f"{own}_hw", text, lambda r: r.high_watermark)
+    yield tell(f"{own}_leader_epoch", "Newest term that it knows of", lambda r: r.leader_epoch)
+    text = "Committed records that are missing here, as far as is known"
+    yield tell(f"{own}_lag", text, lambda r: r.lag)
+    text = "Records below this offset are on the disk"
+    yield tell(f"{own}_durable_end", text, lambda r: r.log.recovery_point)
+    text = "Producers whose sequences are remembered"
+    yield tell(f"{own}_producers", text, lambda r: r.log.producer_count)
+    yield tell("kafka_log_log_size", "Bytes of batches", lambda r: r.log.size)
+    yield tell("kafka_log_log_numlogsegments", "Files of batches", lambda r: r.log.segment_count)
+    text = "1 for the role that it has: leader, follower, failed or offline"
+    family = gauge(f"{own}_role", text, "topic", "partition", "role")
+    for replica in replicas:
+        family.add_metric([replica.name.topic, str(replica.name.partition), replica.role], 1)
+    yield family
+
+
+def _each(
+    replicas: list[ReplicaStatistics],
+    name: str,
+    text: str,
+    value: Callable[[ReplicaStatistics], float],
+) -> Metric:
+    family = gauge(name, text, "topic", "partition")
+    for replica in replicas:
+        family.add_metric([replica.name.topic, str(replica.name.partition)], value(replica))
+    return family

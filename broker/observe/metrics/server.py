@@ -1,0 +1,148 @@
+"""Metrics of the broker itself: its requests, its connections, its disk, its lease and its loop."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import trio
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+
+from minibroker.broker.machine import NOT_KNOWN, MachineFacts
+from minibroker.broker.observe.loop_lag import LoopLag
+from minibroker.broker.observe.metrics.exposition import (
+    add_distribution,
+    counter,
+    gauge,
+    histogram,
+    single,
+    total,
+)
+from minibroker.broker.observe.sources import Sources
+from minibroker.broker.server.request_times import KindStatistics
+
+REQUESTS: Final = "kafka_network_requestmetrics"
+SOCKETS: Final = "kafka_server_socketservermetrics"
+FETCHES: Final = "Fetch"  # Kafka's delayed fetches are those of consumers and followers together
+
+
+def process_families(loop_lag: LoopLag) -> Iterator[Metric]:
+    """What can be told at any time, while logs are recovered too."""
+    # Of its own registry: what an embedding program registers is that program's to show.
+    yield from ProcessCollector(registry=CollectorRegistry()).collect()
+    text = "How much later than it wanted a task of the broker's loop ran, ten times a second"
+    family = histogram("minibroker_event_loop_lag_seconds", text)
+    add_distribution(family, (), loop_lag.statistics())
+    yield family
+
+
+def request_families(kinds: dict[str, KindStatistics]) -> Iterator[Metric]:
+    """Each kind of request that came, and how many wait for something."""
+    seen = {name: kind for name, kind in kinds.items() if sum(kind.times.counts) or kind.parked}
+    requests = counter(f"{REQUESTS}_requests", "Requests that were answered", "request")
+    text = "From a request's last byte to its answer, long polls included"
+    times = histogram(f"{REQUESTS}_totaltime_seconds", text, "request")
+    for name, kind in seen.items():
+        requests.add_metric([name], sum(kind.times.counts))
+        add_distribution(times, [name], kind.times)
+    yield requests
+    yield times
+    parked = Counter({"Produce": 0, FETCHES: 0})
+    for name, kind in seen.items():
+        parked[FETCHES if name.startswith(FETCHES) else name] += kind.parked
+    text = "Requests that wait: for replicas, for records, for other members"
+    name = "kafka_server_delayedoperationpurgatory_purgatorysize"
+    waiting = gauge(name, text, "delayedOperation")
+    for operation, number in parked.items():
+        waiting.add_metric([operation], number)
+    yield waiting
+
+
+def connection_families(sources: Sources) -> Iterator[Metric]:
+    """Who is connected, and the memory that this takes."""
+    connections = sources.acceptor.statistics()
+    yield single(f"{SOCKETS}_connection_count", "Connections that are open", connections.open)
+    text = "Connections that were taken"
+    yield total(f"{SOCKETS}_connection_creation", text, connections.taken)
+    text = "Connections that were closed at once, above max.connections"
+    yield total("minibroker_connections_refused", text, connections.refused)
+    text = "Memory of requests that have not come whole yet; the limit is queued.max.request.bytes"
+    held = sources.acceptor.memory.statistics()
+    yield single("minibroker_request_memory_bytes", text, held)
+    text = "Fetch sessions that are remembered"
+    yield single("minibroker_fetch_sessions", text, sources.services.fetch_sessions.statistics())
+    text = "Partitions and other things that requests wait for"
+    yield single("minibroker_purgatory_keys", text, sources.services.purgatory.statistics())
+
+
+def flush_families(sources: Sources) -> Iterator[Metric]:
+    """How long the disk takes to make a partition's records durable."""
+    lanes = sources.flusher.statistics()
+    text = "Flushes of one partition's log, by the setting that asked for them"
+    times = histogram("kafka_log_logflushstats_flushtime_seconds", text, "flush")
+    text = "Partitions whose newest records wait for their flush"
+    dirty = gauge("minibroker_flush_waiting_partitions", text, "flush")
+    for mode, lane in lanes.items():
+        add_distribution(times, [mode], lane.times)
+        dirty.add_metric([mode], lane.dirty)
+    yield times
+    yield dirty
+
+
+def fetcher_families(sources: Sources) -> Iterator[Metric]:
+    """Copying from each leader, all fetchers of it together."""
+    requests, rates = Counter[int](), Counter[int]()
+    for fetcher in sources.fetchers.statistics():
+        requests[fetcher.leader] += fetcher.requests
+        rates[fetcher.leader] += round(fetcher.bytes_per_s)
+    text = "Answers of a leader to the fetchers of it that run now"
+    asked = counter("minibroker_fetcher_requests", text, "leader")
+    text = "Bytes a second copied from a leader in the last few seconds"
+    copied = gauge("minibroker_fetcher_bytes_per_second", text, "leader")
+    for leader, number in requests.items():
+        asked.add_metric([str(leader)], number)
+        copied.add_metric([str(leader)], rates[leader])
+    yield asked
+    yield copied
+    text = "Changes of in-sync sets that wait for the controller"
+    yield single("minibroker_isr_changes_waiting", text, sources.isr_changes.statistics())
+
+
+def standing_families(sources: Sources) -> Iterator[Metric]:
+    """Whether this broker is part of its cluster, and how sure that is."""
+    services, now = sources.services, trio.current_time()
+    text = "1 if /ready says so"
+    yield single("minibroker_ready", text, services.readiness(now).is_ready)
+    text = "1 while the others must count this broker as live"
+    yield single("minibroker_lease_current", text, services.controller.is_lease_current(now))
+    session = services.controller.session_statistics()
+    text = "How long the metadata store took over the last renewal of the lease"
+    yield single("minibroker_lease_renewal_seconds", text, session.renewal_s)
+    text = "Broker epoch: grows with each registration of this broker, -1 before the first"
+    yield single("minibroker_broker_epoch", text, services.replicas.broker_epoch)
+    machine = services.machine()
+    yield from _machine_families(machine)
+    family = gauge(
+        "minibroker_build_info",
+        "Always 1; who this is",
+        *("version", "python", "node_id", "cluster_id"),
+    )
+    family.add_metric(
+        [
+            machine.software_version,
+            machine.python_version,
+            str(services.replicas.broker_id),
+            services.image.cluster_id,
+        ],
+        1,
+    )
+    yield family
+
+
+def _machine_families(machine: MachineFacts) -> Iterator[Metric]:
+    for name, text, number in (
+        ("free", "Room left on the disk of the data directory", machine.disk_free_bytes),
+        ("total", "Size of the disk of the data directory", machine.disk_total_bytes),
+    ):
+        if number != NOT_KNOWN:
+            yield single(f"minibroker_disk_{name}_bytes", text, number)
