@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -66,11 +66,6 @@ class Container:
         path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         return int(path.read_text(encoding="ascii"))
 
-    def stop(self, number: signal.Signals, grace_s: float) -> int:
-        """As an engine stops it; the exit code, or a `TimeoutExpired` where it would be killed."""
-        os.kill(self.pid, number)
-        return self.wait(grace_s)
-
     def wait(self, timeout_s: float) -> int:
         """The exit code."""
         return self._process.wait(timeout_s)
@@ -79,12 +74,15 @@ class Container:
 class Engine:
     """Made by `running`."""
 
-    def __init__(self, services: Mapping[str, Service], net: Network, directory: Path) -> None:
+    def __init__(
+        self, services: Mapping[str, Service], net: Network, directory: Path, ended: ExitStack
+    ) -> None:
         self.services = services
         self.containers: dict[str, Container] = {}
         self.machine = net.add(MACHINE)
         self._hosts = {name: net.add(name) for name in services}
         self._directory = directory
+        self._ended = ended  # left once the network is gone, and with it all that ran
         self._publish(services.values())
 
     def host(self, name: str) -> Host:
@@ -98,7 +96,8 @@ class Engine:
             for one in service.published
         ]
         command = [sys.executable, "-m", "tests.published", *ports]
-        process = self.machine.popen(command, stdout=subprocess.PIPE)
+        popen = self.machine.popen(command, stdout=subprocess.PIPE)
+        process = self._ended.enter_context(popen)
         assert process.stdout
         assert process.stdout.readline() == b"published\n"
 
@@ -128,7 +127,7 @@ class Engine:
             process = self._hosts[name].popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
             )
-        self.containers[name] = Container(process, output)
+        self.containers[name] = Container(self._ended.enter_context(process), output)
 
     def _wait_for(self, name: str, condition: str) -> None:
         """Until a condition of `depends_on` holds; "" always does."""
@@ -260,5 +259,5 @@ def _outermost(*paths: str) -> list[str]:
 @contextmanager
 def running(services: Mapping[str, Service], directory: Path) -> Iterator[Engine]:
     """Nothing runs yet, and nothing does when the block ends. Volumes lie in the directory."""
-    with network() as net:
-        yield Engine(services, net, directory)
+    with ExitStack() as ended, network() as net:
+        yield Engine(services, net, directory, ended)
