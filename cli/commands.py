@@ -13,7 +13,7 @@ import typer
 
 NOUNS: Final = (
     *("start", "cluster", "topic", "produce", "consume", "group", "partition", "replica", "log"),
-    *("health", "lab", "audit", "bench", "config"),
+    *("health", "doctor", "lab", "audit", "bench", "config"),
 )
 
 

@@ -13,6 +13,7 @@ from minibroker.cli.terminal import Failure, note
 
 if TYPE_CHECKING:
     from minibroker.broker.config import Config
+    from minibroker.broker.metadata.etcd_gateway import Access
     from minibroker.broker.metadata.store import MetadataStore
 
 METADATA_FILE: Final = "metadata.db"
@@ -51,7 +52,10 @@ async def open_store(config: "Config", rng: Random) -> "MetadataStore":
 
         return MemoryStore()
     if name.startswith(ETCD):
-        return _etcd(config, rng)
+        from minibroker.broker.metadata.etcd_store import EtcdStore
+
+        prefix = config.metadata_store_prefix
+        return EtcdStore(etcd_access(config), prefix, str(config.node_id), rng)
     from minibroker.broker.clock import boot_id, boottime_s
     from minibroker.broker.disk import in_worker
     from minibroker.broker.metadata.sqlite_leases import BootClock
@@ -86,12 +90,12 @@ async def until_it_answers(store: "MetadataStore", config: "Config") -> None:
         raise _unknown(f"{place} knows of no cluster", config)
 
 
-def _etcd(config: "Config", rng: Random) -> "MetadataStore":
+def etcd_access(config: "Config") -> "Access":
+    """How the etcd is reached that `metadata.store` names."""
     from minibroker.broker.metadata.etcd_gateway import Access
-    from minibroker.broker.metadata.etcd_store import EtcdStore
     from minibroker.broker.property import parse_endpoints
 
-    access = Access(
+    return Access(
         endpoints=parse_endpoints(store_name(config)),
         user=config.metadata_store_user or "",
         password_file=config.metadata_store_password_file,
@@ -99,7 +103,6 @@ def _etcd(config: "Config", rng: Random) -> "MetadataStore":
         cert_file=config.metadata_store_cert_file,
         key_file=config.metadata_store_key_file,
     )
-    return EtcdStore(access, config.metadata_store_prefix, str(config.node_id), rng)
 
 
 def _was_used(config: "Config") -> bool:

@@ -1,0 +1,264 @@
+"""What `minibroker doctor` makes of what it has seen of brokers: pure, from facts to findings.
+
+A finding says what is the case and, unless all is well, what to do about it. A problem is what
+keeps a client from its work or endangers data now; a note is what somebody may have decided, and
+should know. Every check that found nothing wrong says so, so that it is clear what was looked at.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
+    from minibroker.protocol.types import Endpoint, NamedEndpoint
+
+CLOCKS_MS_MAX: Final = 1_000  # that clocks may differ
+FREE_PERCENT_LOW, FREE_PERCENT_MIN = 15, 5
+FREE_BYTES_MIN: Final = 1 << 30
+FILES_PERCENT_MAX: Final = 80
+FILES_LOW: Final = 4_096  # of a limit
+RENEWAL_MS_HIGH: Final = 100
+NAMED_MAX: Final = 5  # things in one finding
+GIB: Final = 1 << 30
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+class Finding(NamedTuple):
+    """`advice` is what to do; "" where nothing is to be done."""
+
+    level: Level
+    what: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One broker at the address that clients who come in as we did are told.
+
+    Without an `answer` there is a `failure`. Its wall clock is `clock_ms` ahead of ours, give or
+    take `clock_error_ms`.
+    """
+
+    node_id: int
+    address: "Endpoint"
+    answer: "DescribeBrokerResponse | None" = None
+    failure: str = ""
+    clock_ms: float = 0.0
+    clock_error_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A listener that a broker has beside the one we came in by: who answers there, if anybody."""
+
+    node_id: int
+    listener: "NamedEndpoint"
+    found: int | None = None
+    failure: str = ""
+
+
+def listed(things: Iterable[object]) -> str:
+    """The first few, joined by commas."""
+    texts = list(map(str, things))
+    more = f", and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
+    return ", ".join(texts[:NAMED_MAX]) + more
+
+
+def of_brokers(
+    seen: Iterable[Seen], tried: Iterable[Tried], version_here: str
+) -> Iterator[Finding]:
+    """All that can be said of the brokers themselves."""
+    brokers = list(seen)
+    answers = {each.node_id: each.answer for each in brokers if each.answer is not None}
+    yield from of_addresses(brokers)
+    yield from chain.from_iterable(map(of_listener, tried))
+    yield from of_readiness(answers)
+    yield from of_clocks(brokers)
+    yield from of_leases(answers)
+    machines = {node: answer.machine for node, answer in answers.items() if answer.machine}
+    yield from of_versions(machines, version_here)
+    for node_id, machine in machines.items():
+        place = f"broker {node_id}: {machine.data_directory}"
+        yield from of_disk(place, machine.disk_free_bytes, machine.disk_total_bytes)
+        yield from of_files(f"broker {node_id}", machine.open_files, machine.open_files_max)
+
+
+def of_addresses(seen: Iterable[Seen]) -> Iterator[Finding]:
+    """Whether each broker answers where clients like us are sent."""
+    right = []
+    for each in seen:
+        if each.answer is None:
+            yield Finding(
+                Level.PROBLEM,
+                f"clients of broker {each.node_id} are sent where it is not: {each.failure}",
+                f"see whether broker {each.node_id} runs, whether its port is open for this"
+                " machine, and whether its advertised.listeners names where it is",
+            )
+        elif each.answer.node_id != each.node_id:
+            yield Finding(
+                Level.PROBLEM,
+                f"clients are sent to {each.address} for broker {each.node_id}, and broker"
+                f" {each.answer.node_id} answers there",
+                "give each broker an address of its own in advertised.listeners",
+            )
+        else:
+            right.append(each.node_id)
+    if right:
+        yield Finding(Level.OK, f"reached where clients are sent: broker {listed(right)}")
+
+
+def of_listener(tried: Tried) -> Iterator[Finding]:
+    """A listener for others may well be out of our reach."""
+    if tried.found == tried.node_id:
+        return
+    what = f"cannot be reached from here ({tried.failure})"
+    if tried.found is not None:
+        what = f"is broker {tried.found} if called from here"
+    yield Finding(
+        Level.NOTE,
+        f"{tried.listener}, a listener of broker {tried.node_id}, {what}",
+        "nothing, if that listener is for another network than this one; else correct"
+        f" advertised.listeners of broker {tried.node_id}",
+    )
+
+
+def of_readiness(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:
+    """What the brokers say of themselves, and of each other."""
+    for node_id, answer in answers.items():
+        if not answer.is_ready:
+            yield Finding(
+                Level.PROBLEM,
+                f"broker {node_id} is not ready: {'; '.join(answer.reasons)}",
+                "wait if it has just started; else look at its log",
+            )
+    if ready := [node_id for node_id, answer in answers.items() if answer.is_ready]:
+        yield Finding(Level.OK, f"ready: broker {listed(ready)}")
+    if len(clusters := {answer.cluster_id for answer in answers.values() if answer.cluster_id}) > 1:
+        yield Finding(
+            Level.PROBLEM,
+            f"the brokers are of different clusters: {listed(sorted(clusters))}",
+            "see whether all have the same metadata.store and metadata.store.prefix",
+        )
+
+
+def of_clocks(seen: Iterable[Seen]) -> Iterator[Finding]:
+    """How far wall clocks are apart, beyond what the way of the answers leaves open."""
+    told = [each for each in seen if each.answer is not None]
+    if not told:
+        return
+    fast = max(told, key=lambda each: each.clock_ms)
+    slow = min(told, key=lambda each: each.clock_ms)
+    apart = fast.clock_ms - slow.clock_ms
+    sync = "have all machines set their clocks by NTP: retention and timestamps go by them"
+    if apart - fast.clock_error_ms - slow.clock_error_ms > CLOCKS_MS_MAX:
+        yield Finding(
+            Level.PROBLEM,
+            f"the clock of broker {fast.node_id} is {apart / 1000:.1f} s ahead of that of broker"
+            f" {slow.node_id}",
+            sync,
+        )
+        return
+    yield Finding(Level.OK, f"the brokers' clocks are within {max(1, round(apart))} ms")
+    ahead = fast if fast.clock_ms + slow.clock_ms > 0 else slow
+    if abs(ahead.clock_ms) - ahead.clock_error_ms > CLOCKS_MS_MAX:
+        side = "behind" if ahead.clock_ms > 0 else "ahead of"
+        seconds = abs(ahead.clock_ms) / 1000
+        yield Finding(Level.NOTE, f"this machine's clock is {seconds:.1f} s {side} theirs", sync)
+
+
+def of_leases(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:
+    """How well brokers reach the metadata store: they live by it."""
+    slowest, is_good = 0.0, bool(answers)
+    for node_id, answer in answers.items():
+        took_ms = answer.renewal_us / 1000
+        session_ms = answer.session_timeout_ms
+        slowest = max(slowest, took_ms)
+        is_good &= took_ms <= RENEWAL_MS_HIGH and answer.renewal_age_ms <= session_ms
+        if answer.renewal_age_ms > session_ms:
+            yield Finding(
+                Level.PROBLEM,
+                f"broker {node_id} has not reached the metadata store for"
+                f" {answer.renewal_age_ms / 1000:.1f} s",
+                "see whether the store runs and can be reached from that broker",
+            )
+        elif took_ms > session_ms / 4:
+            yield Finding(
+                Level.PROBLEM,
+                f"the metadata store took {took_ms:.0f} ms over the lease of broker {node_id}, of"
+                f" {session_ms} ms that it lasts",
+                "give the store a faster disk or network, or raise broker.session.timeout.ms",
+            )
+        elif took_ms > RENEWAL_MS_HIGH:
+            yield Finding(
+                Level.NOTE,
+                f"the metadata store took {took_ms:.0f} ms over the lease of broker {node_id}",
+                "look at the store's disk and network before it gets slower",
+            )
+    if is_good:
+        text = f"the metadata store answers the brokers within {max(1, round(slowest))} ms"
+        yield Finding(Level.OK, text)
+
+
+def of_versions(
+    machines: "Mapping[int, MachineDescription]", version_here: str
+) -> Iterator[Finding]:
+    """Of minibroker and of Python."""
+    for what, versions in (
+        ("minibroker", {node: one.software_version for node, one in machines.items()}),
+        ("Python", {node: one.python_version for node, one in machines.items()}),
+    ):
+        kinds = sorted(set(versions.values()))
+        if len(kinds) > 1:
+            told = listed(f"broker {node} has {version}" for node, version in versions.items())
+            yield Finding(
+                Level.NOTE,
+                f"the brokers run different versions of {what}: {told}",
+                "finish the upgrade, one broker after another",
+            )
+        elif kinds:
+            yield Finding(Level.OK, f"all brokers run {what} {kinds[0]}")
+    if others := {one.software_version for one in machines.values()} - {version_here}:
+        yield Finding(
+            Level.NOTE,
+            f"this command is minibroker {version_here}, not {listed(sorted(others))}",
+            "use the brokers' version, so that each knows what the other means",
+        )
+
+
+def of_disk(place: str, free_bytes: int, total_bytes: int) -> Iterator[Finding]:
+    """Room on a disk; nothing where it is not known."""
+    if total_bytes <= 0:
+        return
+    percent = 100 * free_bytes / total_bytes
+    text = f"{place} has {free_bytes / GIB:.1f} GiB free, {percent:.0f} % of its disk"
+    advice = "give it room, or lower log.retention.bytes or log.retention.ms"
+    if percent < FREE_PERCENT_MIN or free_bytes < FREE_BYTES_MIN:
+        yield Finding(Level.PROBLEM, text, f"{advice}: a broker on a full disk takes no records")
+    elif percent < FREE_PERCENT_LOW:
+        yield Finding(Level.NOTE, text, advice)
+    else:
+        yield Finding(Level.OK, text)
+
+
+def of_files(who: str, used: int, limit: int) -> Iterator[Finding]:
+    """Descriptors, `used` -1 where nobody runs; nothing where there is no limit or none known."""
+    if limit <= 0:
+        return
+    advice = "raise the limit: ulimit -n, LimitNOFILE= of systemd, ulimits: of a compose file"
+    text = f"{who} may open {limit} files" + (f", and has {used} open" if used >= 0 else "")
+    if 100 * used > FILES_PERCENT_MAX * limit:
+        yield Finding(Level.PROBLEM, text, advice)
+    elif limit < FILES_LOW:
+        yield Finding(Level.NOTE, text, advice)
+    else:
+        yield Finding(Level.OK, text)
