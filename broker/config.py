@@ -22,7 +22,12 @@ from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Replication
 from minibroker.broker.properties.groups import Groups
-from minibroker.broker.properties.listeners import Listeners, derived, problems_of
+from minibroker.broker.properties.listeners import (
+    Listeners,
+    derived,
+    problems_of,
+    taken_by_http,
+)
 from minibroker.broker.properties.logs import FlushMode, Segments, TimestampType, Topics, Upkeep
 from minibroker.broker.properties.observation import Observation
 from minibroker.broker.properties.relations import unmet
@@ -219,6 +224,8 @@ def _at_odds(config: Config, bad: Container[str]) -> Iterator[str]:
     yield from unmet(number)
     if not any(field.metadata["property"].name in bad for field in fields(Listeners)):
         yield from problems_of(config)
+        if config.http_listener is not None:
+            yield from taken_by_http(config, config.http_listener)
 
 
 def _warnings(config: Config, environment: Mapping[str, str]) -> Iterator[str]:

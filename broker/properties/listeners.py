@@ -131,6 +131,18 @@ def problems_of(given: Listeners) -> Iterator[str]:
     yield from _advertised_problems(given, names)
 
 
+def taken_by_http(given: Listeners, http: Endpoint) -> Iterator[str]:
+    """The listeners whose address `http.listener` has, too."""
+    for one in given.served_listeners:
+        hosts = {http.host or EVERYWHERE, one.host}
+        is_same = len(hosts) == 1 or any(map(is_unspecified, hosts))
+        if http.port and http.port == one.port and is_same:
+            yield (
+                f"http.listener = {http} has the port of the listener {one}; it needs one of its"
+                " own"
+            )
+
+
 def _advertised_problems(given: Listeners, names: list[str]) -> Iterator[str]:
     advertised = given.advertised_listeners or ()
     yield from _repeated("advertised.listeners", [one.name for one in advertised])

@@ -118,6 +118,14 @@ def test_listeners_of_controllers_are_left_out() -> None:
         ({"advertised.listeners": "INNER://a:1"}, "names INNER, which is no name in listeners"),
         ({"advertised.listeners": "INSIDE://a:1,INSIDE://b:1"}, "has the name INSIDE 2 times"),
         ({"advertised.listeners": "INSIDE://0.0.0.0:1"}, "INSIDE://0.0.0.0:1 is no place to go"),
+        (
+            {"http.listener": ":9092"},
+            " = :9092 has the port of the listener OUTSIDE://0.0.0.0:9092",
+        ),
+        (
+            {"http.listener": "10.0.0.1:19092"},
+            "has the port of the listener INSIDE://0.0.0.0:19092",
+        ),
         ({"advertised.listeners": "INSIDE://[::]:1"}, "name the host by which clients reach"),
     ],
 )
@@ -125,7 +133,13 @@ def test_what_cannot_be_is_told(given: dict[str, str], says: str) -> None:
     """Each error names the listener, and what to do about it."""
     with pytest.raises(ConfigError, match=says):
         load(flags=TWO | given)
-    assert load(flags=TWO).warnings == ()
+    assert load(flags=TWO | {"http.listener": ":9644"}).warnings == ()
+
+
+def test_free_ports_and_other_addresses_are_no_clash() -> None:
+    """A port of 0 is a free one each time, and one port may be of two addresses."""
+    load({"listeners": "A://h:0", "http.listener": "h:0"})
+    load({"listeners": "A://10.0.0.1:1", "http.listener": "127.0.0.1:1"})
 
 
 def test_other_protocols_may_be_named_by_what_is_not_opened() -> None:
