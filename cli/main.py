@@ -1,20 +1,16 @@
 """What the `minibroker` script runs."""
 
 import sys
-from typing import Final
-
-# What containers run every other second: `probe.py` says why it takes a way of its own.
-PLAIN: Final = (["health"], ["health", "--ready"])
 
 
 def main() -> None:
     """Run the command that the process was started with."""
     arguments = sys.argv[1:]
-    if arguments in PLAIN:
+    if arguments[:1] == ["health"]:
         from minibroker.cli.probe import plain_main
 
-        plain_main(arguments)
-        return
+        if plain_main(arguments[1:]):
+            return
 
     import logging
 

@@ -1,9 +1,9 @@
 """What `minibroker health` does: ask one broker how it is, with as little as it takes.
 
 It is run every other second beside each broker. typer, and what typer loads, would take most of
-its time, and an event loop as much again; so nothing of that is used here, and the two ways in
-which containers call it (`main.PLAIN`) come here past the command line's parser. All other ways,
-and the help, are in `health.py`, and end here too. Measured: a fifth of the CPU time.
+its time, and an event loop as much again; so nothing of that is used here, and the ways in which
+containers call it come here past the command line's parser (`plain_main`). All other ways, and the
+help, are in `health.py`, and end here too. Measured: a fifth of the CPU time.
 """
 
 import json
@@ -33,14 +33,24 @@ class ProbeFailed(Exception):
         self.exit_code = exit_code
 
 
-def plain_main(arguments: list[str]) -> None:
-    """`minibroker health` as containers call it."""
-    address = os.environ.get(bootstrap.VARIABLE) or bootstrap.DEFAULT
+def plain_main(options: list[str]) -> bool:
+    """`minibroker health` as containers call it: with `--ready`, `-b ADDRESS`, both or neither.
+
+    False if there is anything else among the options; then nothing was done.
+    """
+    match options:
+        case ["--ready", "-b", address] | ["-b", address]:
+            pass
+        case [] | ["--ready"]:
+            address = os.environ.get(bootstrap.VARIABLE) or bootstrap.DEFAULT
+        case _:
+            return False
     try:
-        print(look(address, TIMEOUT_S, must_be_ready="--ready" in arguments))
+        print(look(address, TIMEOUT_S, must_be_ready="--ready" in options))
     except ProbeFailed as failure:
         print(f"% ERROR: {failure}", file=sys.stderr)
         sys.exit(failure.exit_code)
+    return True
 
 
 def look(address: str, timeout_s: float, *, must_be_ready: bool, as_json: bool = False) -> str:

@@ -25,7 +25,7 @@ PATIENCE_S = 20.0
 LOADED = """
 import sys
 from minibroker.cli.main import main
-sys.argv = ["minibroker", "health", "--ready"]
+sys.argv = ["minibroker", "health", *sys.argv[1:]]
 try:
     main()
 finally:
@@ -132,23 +132,30 @@ async def test_one_broker_is_to_be_named(address: str) -> None:
 
 
 async def test_a_container_pays_for_little() -> None:
-    """The way in which containers call it loads no event loop, no command line, no other message;
-    and the address comes from the environment."""
+    """The ways in which containers call it load no event loop, no command line, no other message;
+    the address comes from the environment, or is named."""
 
     async def say_ready(request: RequestEnvelope) -> list[bytes]:
         return frame(request, READY)
 
     async with leading(Leader(TcpNetwork(), Endpoint("127.0.0.1", 0), say_ready)) as broker:
-        done = await trio.run_process(
-            [sys.executable, "-c", LOADED],
-            capture_stdout=True,
-            env={"MINIBROKER_BOOTSTRAP": str(broker.endpoint)},
-        )
-    said, modules = done.stdout.decode().splitlines()
-    assert said == "broker 7 is ready"
+        address = str(broker.endpoint)
+        ways: list[tuple[list[str], dict[str, str]]] = [
+            (["--ready"], {"MINIBROKER_BOOTSTRAP": address}),
+            (["--ready", "-b", address], {}),
+        ]
+        outputs = [
+            await trio.run_process(
+                [sys.executable, "-c", LOADED, *options], capture_stdout=True, env=variables
+            )
+            for options, variables in ways
+        ]
     slow = {"typer", "pydantic", "trio", "logging", "importlib.metadata", "rich", "cramjam"}
     slow |= {"minibroker.cli.terminal", "minibroker.broker", "minibroker.protocol.messages.groups"}
-    assert not slow & set(modules.split())
+    for output in outputs:
+        said, modules = output.stdout.decode().splitlines()
+        assert said == "broker 7 is ready"
+        assert not slow & set(modules.split())
 
 
 def test_both_ways_end_alike() -> None:
