@@ -141,7 +141,7 @@ class Launch:
         self._read()
         if code is not None:
             raise Failure(self._obituary(code))
-        return self._ready_line in self._lines
+        return any(self._ready_line in line for line in self._lines)  # it may be in an object
 
     def collect(self) -> None:
         """Let the system forget it, if it has ended."""

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli import cluster_layout
-from minibroker.cli.acknowledgement import meaning_of
+from minibroker.cli.announcements import Announcer
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
 from minibroker.cli.stores import check_store, open_store, store_name, until_it_answers
-from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
+from minibroker.cli.terminal import Failure, OutputFormat, end_now
 
 if TYPE_CHECKING:
     import trio
 
-    from minibroker.broker.app import Started, System
+    from minibroker.broker.app import System
     from minibroker.broker.config import Config
     from minibroker.broker.observe.http import HttpServer
     from minibroker.protocol.types import Endpoint
@@ -53,15 +53,21 @@ def start(
         typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
     ] = "",
     log_format: Annotated[
-        OutputFormat, typer.Option("--log-format", help="Shape of the log lines.")
-    ] = OutputFormat.TEXT,
+        OutputFormat | None,
+        typer.Option("--log-format", help="Shape of the log lines; default: text."),
+    ] = None,
 ) -> None:
     """Start one broker and run it until SIGTERM or Ctrl-C.
 
     It keeps everything in its data directory. Start it again with the same directory and it goes
     on where it was, after `kill -9` too.
     """
-    named = {"log.dirs": str(data_dir or ""), "listeners": listen, "flush": flush}
+    named = {
+        "log.dirs": str(data_dir or ""),
+        "listeners": listen,
+        "flush": flush,
+        "log.format": log_format or "",
+    }
     given = {name: value for name, value in named.items() if value}
     loaded = load_settings(file, given_settings(settings) | given)
 
@@ -69,7 +75,7 @@ def start(
 
     from minibroker.broker.observe.logs import configure_logs
 
-    configure_logs(sys.stdout, log_format)
+    configure_logs(sys.stdout, loaded.config.log_format)
     config = limited(loaded.config, _allow_many_files())
     config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
     _check_place(config)
@@ -86,23 +92,24 @@ async def _run(config: "Config") -> None:
 
     from minibroker.broker.app import serve
 
+    announcer = Announcer(config)
     shutdown = trio.Event()
     system = await _real_system(config)
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(_shut_down_on_signal, shutdown)
+            await nursery.start(_shut_down_on_signal, shutdown, announcer)
             async with trio.open_nursery() as broker:
                 started = await broker.start(serve, config, system, shutdown)
-                _announce(config, started)
+                announcer.tell_started(started)
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
             await system.store.close()
-    print(f"[KafkaServer id={config.node_id}] shut down completed", flush=True)
+    announcer.tell_stopped()
 
 
 async def _shut_down_on_signal(
-    shutdown: "trio.Event", task_status: "trio.TaskStatus[None]"
+    shutdown: "trio.Event", announcer: Announcer, task_status: "trio.TaskStatus[None]"
 ) -> None:
     import trio
 
@@ -111,7 +118,7 @@ async def _shut_down_on_signal(
         async for number in signals:
             if shutdown.is_set():
                 end_now(number)
-            note("shutting down; a second signal ends at once")
+            announcer.note("shutting down; a second signal ends at once")
             shutdown.set()
 
 
@@ -180,44 +187,6 @@ def _check_place(config: "Config") -> None:
             f"{root} belongs to a cluster: minibroker cluster start {number} --data-dir"
             f" {root.parent}"
         )
-
-
-def _announce(config: "Config", started: "Started") -> None:
-    """What a human wants to know, then the two lines that scripts wait for."""
-    for topic, partition in started.damaged:
-        note(
-            f"WARNING: {topic}-{partition} has lost records and stays offline until another"
-            " in-sync replica leads, from which it is copied again; if there is none, to go on with"
-            f" what is left, stop the broker and say: minibroker partition recover {topic}"
-            f" {partition}"
-        )
-    print(f"Data directory: {config.log_dirs}")
-    print(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")
-    several = len(started.listening) > 1
-    for listening, advertised in zip(started.listening, started.advertised, strict=True):
-        name = f" ({listening.name})" if several else ""
-        print(f"Listening on {listening.endpoint}{name}", flush=True)
-        if advertised != listening:
-            print(f"Advertised as {advertised.endpoint}{name}")
-    if started.http is not None:
-        print(f"Health and metrics: http://{started.http}/ready, /metrics")
-    reachable = [one.endpoint for one in started.listening if not _is_loopback(one.host)]
-    if reachable:
-        note(
-            f"WARNING: {', '.join(map(str, reachable))} can be reached from other machines, and"
-            " there is no authentication yet: who reaches it can read, write and delete everything"
-        )
-    print(f"[KafkaServer id={config.node_id}] started")
-    print("Kafka Server started", flush=True)
-
-
-def _is_loopback(host: str) -> bool:
-    from ipaddress import ip_address
-
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def data_directory(root: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Properties of what a broker shows of itself to a browser, a load balancer or Prometheus."""
+"""Properties of what a broker tells of itself: log lines, health and metrics."""
 # ruff: noqa: RUF009 -- `setting` makes a field, which is what that rule asks for.
 
 from dataclasses import dataclass
@@ -9,7 +9,16 @@ from minibroker.protocol.types import Endpoint
 
 @dataclass(frozen=True)
 class Observation:
-    """Health and metrics over HTTP: where they are shown."""
+    """What a broker tells of itself: the shape of log lines, and where health and metrics are."""
+
+    log_format: str = setting(
+        "log.format",
+        Kind.TEXT,
+        "text",
+        "The shape of log lines: Kafka's, with the machine's time, or a JSON object each, with the "
+        "time in UTC.",
+        choices=("text", "json"),
+    )
 
     http_listener: Endpoint | None = setting(
         "http.listener",

@@ -192,8 +192,10 @@ def test_a_signal_ends_a_roll_with_all_brokers_running(cluster: Cluster) -> None
 
 def test_a_cluster_of_one_is_away_meanwhile(new: Cluster) -> None:
     """It is not restarted unless that is allowed; who watches over it does not take it for
-    stopped."""
-    with Foreground(new.root, "-n", "1", "--base-port", str(free_base_port(1))) as up:
+    stopped. With `log.format=json` a broker is known to have started, too, and each line that it
+    says is an object."""
+    options = ("-n", "1", "--base-port", str(free_base_port(1)), "--set", "log.format=json")
+    with Foreground(new.root, *options) as up:
         up.wait_for("Cluster started")
         error = refused(new)
         assert "a cluster of one broker answers nobody while it restarts" in error
@@ -201,3 +203,7 @@ def test_a_cluster_of_one_is_away_meanwhile(new: Cluster) -> None:
         up.wait_for("broker 1 runs again")
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(PATIENCE_S) == 0, up.text + new.logs
+    lines = (new.root / "broker-1.log").read_text().splitlines()
+    said = [json.loads(line)["message"] for line in lines]
+    assert said.count("Kafka Server started") == 2
+    assert said[-1] == "[KafkaServer id=1] shut down completed"
