@@ -9,17 +9,23 @@ record, and says so on the FIFO `halted` in the directory. Who calls `run` goes 
 
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from minibroker.audit.network import register
 from minibroker.audit.session import spark_session
 
 PARTITIONS = 2
 RECORDS_PER_TRIGGER = 200
+# What Spark says of a worker that was not there within its 10 s, which no setting changes.
+TOO_SLOW = "Python worker failed to connect back"
+INITIALIZING = "Initializing sources"
 COLUMNS = "partition INT, offset BIGINT, value STRING"
 Rows = Iterator[pa.RecordBatch]
 
@@ -65,9 +71,21 @@ def run(spark: SparkSession, servers: str, directory: Path, does_halt: bool = Fa
             )
         checkpoint = str(directory / f"checkpoint-{sink}")
         writer = writer.option("checkpointLocation", checkpoint)
-        queries.append(writer.trigger(availableNow=True).start())
+        queries.append(started(writer.trigger(availableNow=True)))
     for query in queries:
         query.awaitTermination()
+
+
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """A query that has the worker for its source, however busy the machine is: as whoever runs one
+    would, it is started again, from its checkpoint, until that was quick enough."""
+    while True:
+        query = writer.start()
+        while query.isActive and query.status["message"] == INITIALIZING:
+            time.sleep(0.05)
+        failure = query.exception()
+        if failure is None or TOO_SLOW not in str(failure):
+            return query
 
 
 def main() -> None:

@@ -81,7 +81,7 @@ def test_a_killed_driver_reads_once_and_writes_at_least_once(
     fifo = os.open(tmp_path / "halted", os.O_RDWR | os.O_NONBLOCK)
     with running_broker(tmp_path / "broker") as broker, Admin(broker.address) as admin:
         admin.create_topics(NewTopic("in", PARTITIONS), NewTopic("out", PARTITIONS))
-        sent = send(broker.address, 0, 3 * SHARE)
+        sent = send(broker.address, 0, 2 * SHARE)
         with Consumer(broker.address, auto_offset_reset="earliest") as consumer:
             consumer.assign_topics("out")
             with driver(broker.address, tmp_path) as process:
@@ -90,7 +90,7 @@ def test_a_killed_driver_reads_once_and_writes_at_least_once(
                 before = read(consumer, RECORDS_PER_TRIGGER + SHARE)
                 os.killpg(process.pid, signal.SIGKILL)
             assert process.returncode == -signal.SIGKILL
-            sent += send(broker.address, 3 * SHARE, SHARE // 2)
+            sent += send(broker.address, 2 * SHARE, SHARE // 2)
             run(spark, broker.address, tmp_path)
             ends = consumer.end_offsets()
             written = before + read(consumer, sum(ends.values()) - len(before))
