@@ -29,7 +29,7 @@ demo-audit: $(READY)
 	$(BIN)/python -m tests.demo_audit
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -p tests.beside
 
 # mypy sees the folders under the name they are installed by.
 lint: $(READY)

@@ -1,0 +1,74 @@
+"""A pytest plugin, for `make test`: the tests of the audit run in a pytest beside the others.
+
+Most of the others wait for something, an audit computes: one after the other they leave half of two
+processors idle. The one beside is nicer, so that what depends on time among the others is not held
+up by it. What it prints comes as a whole, right before the summary of the others, and where it
+fails they fail.
+
+    python -m pytest -p tests.beside
+"""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+PATHS: Final = ("tests/audit", "tests/acceptance/test_failover.py")  # all that need Spark
+NICE: Final = 5
+
+
+class Beside:
+    """The other pytest, on these paths below `root`, from the start of a session to its end."""
+
+    def __init__(self, root: Path, paths: Sequence[str]) -> None:
+        self._paths = [root / path for path in paths]
+        self._name = f"beside: {' '.join(paths)}"
+        self._told: IO[bytes] = TemporaryFile()  # noqa: SIM115
+        command = ["nice", "-n", str(NICE), sys.executable, "-m", "pytest", *paths]
+        self._process = subprocess.Popen(
+            [*command, "-p", "no:cacheprovider"],
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            stdout=self._told,
+            stderr=subprocess.STDOUT,
+        )
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """What the other one runs."""
+        return True if collection_path in self._paths else None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(
+        self, session: pytest.Session, exitstatus: int
+    ) -> Generator[None, None, None]:
+        """Before the reporter's own, which ends with the summary."""
+        self._process.wait()
+        if self._process.returncode and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return (yield)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """What it printed."""
+        self._told.seek(0)
+        terminalreporter.section(self._name)
+        terminalreporter.write_line(self._told.read().decode(errors="replace").strip())
+        if self._process.returncode:
+            terminalreporter.write_line("FAILED beside: see above", red=True)
+
+    def pytest_unconfigure(self) -> None:
+        """Whatever ended the session ends the other one."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait()
+        self._told.close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The two begin at the same time."""
+    config.pluginmanager.register(Beside(ROOT, PATHS))
