@@ -339,7 +339,7 @@ def _ports(replicas: Replicas, purgatory: Purgatory) -> Ports:
 def _connect(config: Config, network: Network) -> Connect:
     """How fetchers reach their leaders."""
     timeout_s = config.replica_socket_timeout_ms / 1000
-    options = ChannelOptions(f"fetcher-of-broker-{config.node_id}", timeout_s, timeout_s)
+    options = ChannelOptions(f"fetcher-of-broker-{config.node_id}", request_timeout_s=timeout_s)
     if config.replica_fetcher == "thread":
         return connect_by_thread(options)
     return connect_by_task(network, options)

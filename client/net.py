@@ -19,6 +19,8 @@ BACKLOG = 1024
 BUFFERS_MAX = 1024  # of one sendmsg: the smallest IOV_MAX among the systems this runs on
 COPIED_BYTES_MAX = 64 * 1024  # slices up to this size in all are read and sent with their header
 PIECE_BYTES_MAX = 1024 * 1024  # of one sendfile, which holds the loop up for its time
+SILENT_S_MAX = 6  # for a peer whose system is asked to acknowledge
+PROBE_EVERY_S = 2
 
 
 class Stream(Protocol):
@@ -96,21 +98,7 @@ class TcpNetwork:
 
     async def connect(self, endpoint: Endpoint) -> Stream:
         """Open a connection to the first address of the host that answers."""
-        failure = OSError(f"no address of {endpoint.host}")
-        for family, kind, protocol, _, address in await _addresses(endpoint):
-            connection = socket.socket(family, kind, protocol)
-            try:
-                await _connect(connection, address)
-            except OSError as error:
-                connection.close()
-                failure = error
-            except BaseException:
-                connection.close()
-                raise
-            else:
-                return TcpStream(connection, self._in_worker)
-        reason = failure.strerror or failure
-        raise OSError(failure.errno, f"cannot connect to {endpoint}: {reason}") from failure
+        return TcpStream(await connected_socket(endpoint), self._in_worker)
 
     async def listen(self, endpoint: Endpoint) -> Listener:
         """Listen on the first address of the host."""
@@ -126,6 +114,54 @@ class TcpNetwork:
             reason = f"cannot listen on {endpoint}: {error.strerror}"
             raise OSError(error.errno, reason) from error
         return TcpListener(listening, self._in_worker)
+
+
+async def connected_socket(
+    endpoint: Endpoint, make: Callable[[int, int, int], socket.socket] = socket.socket
+) -> socket.socket:
+    """A socket, made by `make`, that does not block and is connected to the first address of the
+    host that answers. It breaks when its way does, see `_break_when_silent`.
+
+    Raises `OSError` with a message.
+    """
+    failure = OSError(f"no address of {endpoint.host}")
+    for family, kind, protocol, _, address in await _addresses(endpoint):
+        connection = make(family, kind, protocol)
+        try:
+            await _connect(connection, address)
+            _break_when_silent(connection)
+        except OSError as error:
+            connection.close()
+            failure = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    reason = failure.strerror or failure
+    raise OSError(failure.errno, f"cannot connect to {endpoint}: {reason}") from failure
+
+
+def _break_when_silent(connection: socket.socket) -> None:
+    """Have the system break it when the peer's system has acknowledged nothing for some seconds.
+
+    A network that loses packets, both ways or one, breaks no connection. An answer that was lost
+    would be waited for as long as a request may take, or until it is sent again: after a pause that
+    grows as long as the network was broken. A new connection is there within a second or two.
+
+    A peer that is busy, or stopped, is not silent, for its system is not. Only who connects sees to
+    this: the other side is told of the end, or has nothing to wait for.
+    """
+    options = (
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", PROBE_EVERY_S),  # while nothing is under way,
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", PROBE_EVERY_S),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", SILENT_S_MAX // PROBE_EVERY_S),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", SILENT_S_MAX * 1000),  # and while something is
+    )
+    for level, name, value in options:
+        if hasattr(socket, name):  # not every system has all of them
+            connection.setsockopt(level, getattr(socket, name), value)
 
 
 async def _addresses(endpoint: Endpoint) -> "list[Any]":

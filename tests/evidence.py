@@ -53,12 +53,11 @@ class Evidence:
         name = TopicPartition(delivery.topic, delivery.partition)
         now = time.monotonic()
         for record in delivery.records():
-            sent_at = self._sent_at.pop(record.value)
-            self.longest_wait_s = max(self.longest_wait_s, now - sent_at)
+            self.longest_wait_s = max(self.longest_wait_s, now - self._sent_at.pop(record.value))
             if record.offset >= 0:  # -1: acknowledged as a repetition, its place is not known
                 assert record.offset not in self.acked[name], f"{name} {record.offset} twice"
                 self.acked[name][record.offset] = record.value
-                self._latest[name] = sent_at, record.offset
+                self._latest[name] = now, record.offset
         self._news.unpark_all()
 
     def note_shown(self) -> None:
@@ -66,21 +65,22 @@ class Evidence:
         self._news.unpark_all()
 
     async def wait_for_service(self, since: float) -> float:
-        """Until each partition has acknowledged a record that was sent after `since` (a moment of
-        `time.monotonic`), and has shown it to every reader; returns how long that took, in seconds.
-        """
+        """Until each partition has acknowledged a record after `since` (a moment of
+        `time.monotonic`), and has shown it to every reader; returns how many seconds that took."""
         names = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
         while not all(self._serves(name, since) for name in names):
             await self._news.park()
         return time.monotonic() - since
 
     def _serves(self, name: TopicPartition, since: float) -> bool:
-        sent_at, offset = self._latest.get(name, (0.0, -1))
-        return sent_at > since and all(offset in shown[name] for shown in self.shown)
+        acked_at, offset = self._latest.get(name, (0.0, -1))
+        return acked_at > since and all(offset in shown[name] for shown in self.shown)
 
 
-async def produce(address: str, number: int, evidence: Evidence, stop: trio.Event) -> None:
-    """Send numbered records to all partitions in turn until told to stop."""
+async def produce(
+    address: str, number: int, evidence: Evidence, stop: trio.Event, *, pause_s: float = 0.01
+) -> None:
+    """Send numbered records to all partitions in turn, a few at a time, until told to stop."""
     rng = random.Random(number)
     count = 0
     options = {"on_delivery": evidence.take, "ledger": evidence.new_ledger(), "linger_ms": 2}
@@ -91,7 +91,7 @@ async def produce(address: str, number: int, evidence: Evidence, stop: trio.Even
                 evidence.note_send(value)
                 await producer.send(TOPIC, value, partition=count % PARTITIONS)
                 count += 1
-            await trio.sleep(0.01)
+            await trio.sleep(pause_s)
         await producer.flush()
     evidence.sent += count
 

@@ -28,6 +28,7 @@ from minibroker.client.channel import (
     RequestTimedOut,
 )
 from minibroker.client.exchange import Exchange
+from minibroker.client.net import connected_socket
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages.fetch import FetchRequest
@@ -125,7 +126,7 @@ def connect_by_thread(options: ChannelOptions) -> Connect:
         try:
             connection = await _connected_socket(endpoint, options)
         except OSError as error:
-            raise ConnectionLost(f"cannot connect to {endpoint}: {error}") from error
+            raise ConnectionLost(str(error)) from error
         thread = ThreadConnection(connection, endpoint, options)
         try:
             await thread.negotiate()
@@ -139,8 +140,7 @@ def connect_by_thread(options: ChannelOptions) -> Connect:
 async def _connected_socket(endpoint: Endpoint, options: ChannelOptions) -> socket.socket:
     """A blocking socket; connecting is left to the loop, where it can be cancelled."""
     with trio.move_on_after(options.connect_timeout_s):
-        stream = await trio.open_tcp_stream(*endpoint)
-        connection = socket.socket(fileno=stream.socket.detach())
+        connection = await connected_socket(endpoint)
         connection.settimeout(options.request_timeout_s)
         return connection
-    raise RequestTimedOut(f"no answer within {options.connect_timeout_s:g} s")
+    raise RequestTimedOut(f"{endpoint} gives no answer within {options.connect_timeout_s:g} s")
