@@ -44,7 +44,6 @@ from minibroker.broker.metadata.store import (
     Compare,
     Delete,
     Put,
-    StoreUnavailable,
     TransactionTooLarge,
 )
 from minibroker.protocol.constants import ErrorCode
@@ -65,8 +64,6 @@ JOBS_MAX: Final = 1_000  # waiting; one more is refused with REQUEST_TIMED_OUT
 TELLING_S_MAX: Final = 5.0  # that an answer waits for all brokers to be told
 REPORTS_MAX: Final = 20  # lines logged of one plan
 RECOVERY_AGAIN_S: Final = 0.2  # between two comparisons of log ends
-BACKOFF_S: Final = 0.05
-BACKOFF_S_MAX: Final = 1.0
 
 # Answered once the brokers were told.
 WAITED_FOR: Final = (
@@ -109,7 +106,6 @@ class Controller:
         self._work = trio.Event()  # there is something to do
         self._progress = trio.Event()  # the state or what brokers were told has changed
         self._done = 0
-        self._retries = 0
 
     def submit(self, request: Request | Tails) -> Job[Any]:
         """Queue a request; its answer becomes the job's result. Full queues answer at once."""
@@ -141,7 +137,9 @@ class Controller:
 
     def statistics(self) -> Statistics:
         """Counts since the election, and the cluster now."""
-        return Statistics(len(self._jobs), self._done, self._retries, count(self._state))
+        return Statistics(
+            len(self._jobs), self._done, self._around.patience.retries, count(self._state)
+        )
 
     async def run(self) -> None:
         """Be controller until cancelled. Raises `ControllerLost`, and `StoreError`."""
@@ -162,15 +160,7 @@ class Controller:
                     await self._work.wait()
 
     async def _take_office(self) -> None:
-        backoff_s = BACKOFF_S
-        while True:
-            try:
-                snapshot = await self._around.store.get("")
-                break
-            except StoreUnavailable as error:
-                log.warning("%s %s; trying again", self._name, error)
-            await trio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+        snapshot = await self._around.patience.ask(self._around.store.get, "")
         if entries.read_office(snapshot.entries) != self._office:
             raise ControllerLost
         self._state = entries.read_state(snapshot.entries)
@@ -278,19 +268,10 @@ class Controller:
     async def _write(self, writes: Sequence[Put | Delete]) -> None:
         """One transaction, if this is still the controller; again while the store is away."""
         compare = [Compare(entries.CONTROLLER, self._office.revision)]
-        backoff_s = BACKOFF_S
-        while True:
-            try:
-                outcome = await self._around.store.transact(compare, writes)
-            except StoreUnavailable as error:
-                self._retries += 1
-                log.warning("%s; trying again in %d ms", error, backoff_s * 1000)
-            else:
-                if not outcome.succeeded:
-                    raise ControllerLost
-                return
-            await trio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+        transact = self._around.store.transact
+        outcome = await self._around.patience.ask(transact, compare, writes)
+        if not outcome.succeeded:
+            raise ControllerLost
 
     def _set_channels(self, nursery: trio.Nursery) -> None:
         """One channel for each live registration; a new one tells everything."""

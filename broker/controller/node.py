@@ -18,9 +18,8 @@ the key's revision, so one that was paused past its lease cannot write.
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Final, TypeVar, TypeVarTuple
+from typing import Any, Final
 
 import trio
 
@@ -28,6 +27,7 @@ from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.controller import Controller, ControllerLost
 from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
 from minibroker.broker.controller.requests import Request, is_refused, refuse
@@ -51,13 +51,9 @@ from minibroker.protocol.messages.topics import CreateTopicsRequest
 CALL_S_MAX: Final = 10.0  # for an answer of the controller, across elections
 CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
 RESIGN_S_MAX: Final = 2.0  # that a stop waits for a store which may have given up the office
-BACKOFF_S: Final = 0.05  # while the store does not answer
-BACKOFF_S_MAX: Final = 1.0
 NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
 
 log = logging.getLogger(__name__)
-Result = TypeVar("Result")
-Arguments = TypeVarTuple("Arguments")
 
 
 class NoController(OSError):
@@ -70,12 +66,14 @@ class ControllerNode:
     def __init__(
         self, config: Config, store: MetadataStore, network: Network, ports: Ports, rng: Random
     ) -> None:
-        self._around = Surroundings(config, store, network, ports, rng)
+        self._patience = Patience(config.node_id)
+        self._around = Surroundings(config, store, self._patience, network, ports, rng)
         self._node_id = config.node_id
         self._store = store
         self._process = rng.randbytes(8).hex()
         self._session = BrokerSession(
             store,
+            self._patience,
             config.broker_session_timeout_ms / 1000,
             config.broker_heartbeat_interval_ms / 1000,
         )
@@ -116,6 +114,10 @@ class ControllerNode:
         """Whether the others must still count this broker as live, as far as it can know."""
         return self._session.is_current(now)
 
+    def store_trouble(self) -> str:
+        """What is wrong with the metadata store at present; empty if nothing is."""
+        return self._patience.trouble()
+
     def submit(self, request: Request) -> Job[Any]:
         """Hand a request to the controller, if that is here; else it is refused at once."""
         if self._controller is not None:
@@ -135,7 +137,8 @@ class ControllerNode:
                 response = await self._try_call(api_key, request)
                 if response is not None:
                     return response
-        raise NoController("no controller answered in time")
+        trouble = self.store_trouble()
+        raise NoController("no controller answered in time" + (trouble and f" ({trouble})"))
 
     def forward(self, request: CreateTopicsRequest) -> Job[Any]:
         """`call` in the background; its failure is LEADER_NOT_AVAILABLE for each topic."""
@@ -170,7 +173,7 @@ class ControllerNode:
         takes, this node id.
         """
         await self._register(registration)
-        self._producer_ids.add(await self._patiently(claim_block, self._store))
+        self._producer_ids.add(await self._patience.ask(claim_block, self._store))
         task_status.started(self.broker_epoch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._claim_producer_ids)
@@ -188,7 +191,7 @@ class ControllerNode:
     async def _register(self, registration: Registration) -> None:
         self._registered = trio.CancelScope()
         wanted = registration.as_of_now(self._node_id, self._process)
-        await self._patiently(self._session.register, wanted)
+        await self._patience.ask(self._session.register, wanted)
 
     async def leave(self) -> None:
         """Before a clean stop: have others lead, and be controller, as far as they can.
@@ -218,7 +221,7 @@ class ControllerNode:
     async def _watch_brokers(self) -> None:
         after = 0
         while True:
-            snapshot = await self._patiently(self._store.watch, entries.BROKERS, after)
+            snapshot = await self._patience.watch(self._store, entries.BROKERS, after)
             after = snapshot.revision
             self._brokers = entries.read_brokers(snapshot.entries)
             self._session.check(self._brokers.get(self._node_id))
@@ -230,7 +233,7 @@ class ControllerNode:
         """Follow who is controller, and be it when nobody is."""
         after = 0
         while True:
-            snapshot = await self._patiently(self._store.watch, entries.CONTROLLER, after)
+            snapshot = await self._patience.watch(self._store, entries.CONTROLLER, after)
             after = snapshot.revision
             found = snapshot.entries
             office = entries.read_office(found)
@@ -242,7 +245,7 @@ class ControllerNode:
             compare = [Compare(key, entries.revision_of(found, key)) for key in keys]
             puts = entries.office_puts(self._node_id, epoch, self._session.lease_id)
             try:
-                outcome = await self._patiently(self._store.transact, compare, puts)
+                outcome = await self._patience.ask(self._store.transact, compare, puts)
             except LeaseLost:
                 return  # the renewal will hear of it too
             if outcome.succeeded:
@@ -369,22 +372,9 @@ class ControllerNode:
         while True:
             await self._ids_wanted.wait()
             self._ids_wanted = trio.Event()
-            self._producer_ids.add(await self._patiently(claim_block, self._store))
+            self._producer_ids.add(await self._patience.ask(claim_block, self._store))
 
     # -- help
-
-    async def _patiently(
-        self, ask: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments
-    ) -> Result:
-        """Ask the store, again and again while it does not answer."""
-        backoff_s = BACKOFF_S
-        while True:
-            try:
-                return await ask(*arguments)
-            except StoreUnavailable as error:
-                log.warning("%s; trying again in %d ms", error, backoff_s * 1000)
-            await trio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
     def _wake(self) -> None:
         self._changed.set()

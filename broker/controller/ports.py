@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from minibroker.broker.config import Config
+from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.client.net import Network
@@ -52,6 +53,7 @@ class Surroundings:
 
     config: Config
     store: MetadataStore
+    patience: Patience
     network: Network
     ports: Ports
     rng: Random

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import trio
 
 from minibroker.broker.controller import entries
+from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.metadata.store import (
     NO_LEASE,
@@ -51,10 +52,13 @@ class SessionStatistics(NamedTuple):
 class BrokerSession:
     """See the head of this module. `epoch` is the broker epoch, -1 while not registered."""
 
-    def __init__(self, store: MetadataStore, ttl_s: float, heartbeat_s: float) -> None:
+    def __init__(
+        self, store: MetadataStore, patience: Patience, ttl_s: float, heartbeat_s: float
+    ) -> None:
         self.epoch = NO_EPOCH
         self.lease_id = NO_LEASE
         self._store = store
+        self._patience = patience
         self._ttl_s = ttl_s
         self._heartbeat_s = heartbeat_s
         self._believed_until = -math.inf
@@ -114,17 +118,34 @@ class BrokerSession:
 
     async def keep(self) -> None:
         """Renew the lease every heartbeat. Returns when it was lost. Raises `StoreError`."""
+        try:
+            await self._renew_until_lost()
+        finally:
+            self._patience.forget(self)
+
+    async def _renew_until_lost(self) -> None:
+        is_doubted = False
         while True:
             await trio.sleep(self._heartbeat_s)
             asked_at = trio.current_time()
             try:
                 await self._store.renew(self.lease_id)
             except LeaseLost:
+                self._patience.note_answer(self)
                 self._believed_until = -math.inf
                 return
             except StoreUnavailable as error:
-                log.warning("The session could not be renewed: %s", error)
+                self._patience.note_failure(self, error)
+                if not is_doubted and not self.is_current(trio.current_time()):
+                    is_doubted = True
+                    log.warning(
+                        "%s Its session was not renewed for %.1f s: until it is, acks=0 and acks=1"
+                        " are refused; acks=all and reads go on",
+                        *(self._patience.name, trio.current_time() - self._renewed_at),
+                    )
             else:
+                is_doubted = False
+                self._patience.note_answer(self)
                 self._note_renewal(asked_at)
 
     def _note_renewal(self, asked_at: float) -> None:

@@ -22,7 +22,8 @@ class ClusterCounts(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """`waiting` requests are now; `done` and `retries` (of the store) since the election."""
+    """`waiting` requests are now, `done` since the election; `retries`: how often this broker has
+    asked the store again since its start."""
 
     waiting: int
     done: int

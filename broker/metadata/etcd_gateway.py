@@ -13,6 +13,7 @@ clusters behind one list of endpoints would give an office to two.
 """
 
 import json
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -52,6 +53,8 @@ BEGINNING: Final = {"header", "created", "watch_id"}  # what the first message o
 
 Json = dict[str, Any]
 
+log = logging.getLogger(__name__)
+
 
 class Unanswered(StoreUnavailable):
     """The request may have been done, or may yet be."""
@@ -88,6 +91,7 @@ class Gateway:
         """Reads the files. Raises `StoreError` naming one that cannot be used."""
         self._endpoints = [endpoint.rstrip("/") for endpoint in access.endpoints]
         self._current = 0
+        self._left: dict[str, str] = {}  # endpoints since the last answer, and why
         self._user = access.user
         self._password = _password(access)
         self._token = ""
@@ -108,13 +112,14 @@ class Gateway:
             try:
                 answer = await self._ask(endpoint, path, body)
             except StoreUnavailable as error:
-                self._leave(endpoint)
+                self._leave(endpoint, error)
                 failures.append(error)
                 is_last = len(failures) == len(self._endpoints)
                 if is_last or (isinstance(error, Unanswered) and not may_repeat):
                     raise type(error)("; ".join(map(str, failures))) from error
             else:
                 self._check_cluster(endpoint, answer)
+                self._stay(endpoint)
                 return answer
 
     async def first_news(self, path: str, body: Json, wait_s: float) -> Json:
@@ -126,8 +131,8 @@ class Gateway:
         try:
             told = await self._first_line(endpoint, path, body, wait_s)
             return _result(endpoint, *told) if told is not None else {}
-        except StoreUnavailable:
-            self._leave(endpoint)
+        except StoreUnavailable as error:
+            self._leave(endpoint, error)
             raise
 
     async def close(self) -> None:
@@ -196,10 +201,17 @@ class Gateway:
                 self._token = (await self._post(endpoint, "auth/authenticate", body))["token"]
         return {**HEADERS, "Authorization": self._token}
 
-    def _leave(self, endpoint: str) -> None:
+    def _leave(self, endpoint: str, error: StoreUnavailable) -> None:
         """Ask another one from now on, unless that has been seen to."""
         if self._endpoints[self._current] == endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
+            self._left[endpoint] = str(error)
+
+    def _stay(self, endpoint: str) -> None:
+        """It answers. Where others did not, that is said once."""
+        if self._left and endpoint not in self._left:
+            log.info("%s; asking %s from now on", "; ".join(self._left.values()), endpoint)
+        self._left.clear()
 
     def _check_cluster(self, endpoint: str, answer: Json) -> None:
         found = answer["header"]["cluster_id"]

@@ -108,8 +108,16 @@ class EtcdStore:
         return outcome
 
     async def watch(self, prefix: str, after: int) -> Snapshot:
+        is_broken = False
         while (snapshot := await self.get(prefix)).revision <= after:
-            await self._wait_for_news(prefix, after)
+            try:
+                await self._wait_for_news(prefix, after)
+            except StoreUnavailable:
+                if is_broken:  # by two connections: who asks waits before the next one
+                    raise
+                is_broken = True  # perhaps one member alone is away, which concerns nobody
+            else:
+                is_broken = False
         return snapshot
 
     async def grant(self, ttl_s: float) -> Lease:
@@ -160,10 +168,11 @@ class EtcdStore:
                     raise
                 raise TransactionTooLarge(str(refusal)) from None
             except StoreUnavailable as error:
-                is_in_doubt = is_in_doubt or isinstance(error, Unanswered)
+                if isinstance(error, Unanswered) and not is_in_doubt:
+                    is_in_doubt = True
+                    log.warning("Asking etcd until it says whether a write was made: %s", error)
                 if not is_in_doubt:
                     raise
-                log.warning("Asking whether a transaction was made: %s", error)
                 await trio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
                 continue

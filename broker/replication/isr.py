@@ -97,16 +97,28 @@ async def keep_isrs(leaders: Leaders, changes: IsrChanges, call: Call, interval_
 
 
 async def _send(leaders: Leaders, changes: IsrChanges, call: Call) -> None:
+    who, is_troubled = f"[Broker id={leaders.broker_id}]", False
     while True:
         proposals = await changes.take()
-        unsettled = await _ask(leaders, proposals, call)
+        response = await _ask(leaders, proposals, call)
+        if isinstance(response, str):
+            if not is_troubled:
+                text = "%s In-sync sets cannot be changed: %s; asking again until they can"
+                logger.warning(text, who, response)
+            is_troubled, unsettled = True, proposals
+        else:
+            if is_troubled:
+                logger.info("%s In-sync sets can be changed again", who)
+            is_troubled, unsettled = False, _hand_out(leaders, proposals, response)
         if unsettled:
             changes.put_back(unsettled)
             await trio.sleep(AGAIN_S)
 
 
-async def _ask(leaders: Leaders, proposals: list[IsrProposal], call: Call) -> list[IsrProposal]:
-    """Send one request and hand its answers out; which proposals must be sent again."""
+async def _ask(
+    leaders: Leaders, proposals: list[IsrProposal], call: Call
+) -> AlterPartitionResponse | str:
+    """The answer to one request for all of them, or why there is none."""
     request = AlterPartitionRequest(
         leaders.broker_id,
         leaders.broker_epoch,
@@ -115,11 +127,14 @@ async def _ask(leaders: Leaders, proposals: list[IsrProposal], call: Call) -> li
     try:
         response: AlterPartitionResponse = await call(ApiKey.ALTER_PARTITION, request)
     except (OSError, BrokerError) as error:
-        logger.warning("No answer to a change of in-sync sets, asking again: %s", error)
-        return proposals
-    if response.error:
-        logger.warning("A change of in-sync sets is refused, asking again: %s", response.error)
-        return proposals
+        return str(error)
+    return f"refused with error {response.error}" if response.error else response
+
+
+def _hand_out(
+    leaders: Leaders, proposals: list[IsrProposal], response: AlterPartitionResponse
+) -> list[IsrProposal]:
+    """Have the leaders take the answers over; which proposals must be sent again."""
     now = trio.current_time()
     answers = {(answer.topic, answer.partition): answer for answer in response.partitions}
     return [

@@ -69,6 +69,35 @@ async def test_one_member_away_is_no_failure(members, store):
     await store.revoke(lease.id)
 
 
+async def test_who_watches_does_not_notice_that_its_member_dies(members, caplog):
+    """Another one is asked, which is said once; what is written then is seen as before."""
+    caplog.set_level("INFO", "minibroker.broker.metadata")
+    statuses = [await ask(member, "maintenance/status", {}) for member in members]
+    leads = [status["leader"] == status["header"]["member_id"] for status in statuses]
+    one, other = (member for member, is_leader in zip(members, leads, strict=True) if not is_leader)
+    store, writer = open_etcd(one.url, other.url), open_etcd(other.url, writer="2")
+    revision = (await writer.transact([], [Put("key", b"old")])).revision
+    seen = []
+
+    async def watch():
+        seen.append((await store.watch("", revision)).entries["key"].value)
+
+    async with trio.open_nursery() as watching:
+        watching.start_soon(watch)
+        await trio.sleep(0.1)
+        one.kill()
+        await trio.sleep(0.1)
+        await writer.transact([], [Put("key", b"new")])
+    assert seen == [b"new"]
+    [text] = caplog.messages
+    assert text.startswith(f"etcd at {one.url} ")
+    assert text.endswith(f"; asking {other.url} from now on")
+    one.start()
+    one.wait_until_ready()
+    for opened in (store, writer):
+        await opened.close()
+
+
 async def test_most_members_away_is_unavailable(members, store, nursery):
     """Who is left tells nothing that may be old; what has waited goes on once most are back."""
     revision = (await store.get("")).revision

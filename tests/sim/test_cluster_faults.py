@@ -9,25 +9,15 @@ import logging
 import pytest
 import trio
 
-from minibroker.client.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ACKS_LEADER, ApiKey, ErrorCode
 from minibroker.protocol.messages.control import LeaderAndIsrRequest, PartitionState
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.records.record import encode_batch
-from minibroker.protocol.types import Endpoint
-from minibroker.testing.cluster import PORT, SimulatedBroker
 from minibroker.testing.disk import Tail
-from tests.sim.trial import LAG_S, SESSION_S, Trial, open_trial, play
+from tests.sim.trial import LAG_S, SESSION_S, open_trial, play
 
 HOUR_MS = 3_600_000
-
-
-async def ask(trial: Trial, broker: SimulatedBroker, api_key: ApiKey, request: object) -> object:
-    """One request from a stranger."""
-    network = trial.world.network.host("stranger")
-    async with open_channel(network, Endpoint(broker.name, PORT), ChannelOptions()) as channel:
-        return await channel.call(api_key, request)
 
 
 # -- requests
@@ -46,7 +36,7 @@ def test_a_stranger_copies_nothing_and_holds_nothing_back():
             ):
                 asked = PartitionFetch("t", 0, 0, leader_epoch=told)
                 request = FetchRequest(replica_id=9, wait_ms_max=0, partitions=(asked,))
-                answer = await ask(trial, trial.leader, ApiKey.FETCH, request)
+                answer = await trial.ask(trial.leader, ApiKey.FETCH, request)
                 (fetched,) = answer.partitions
                 assert (fetched.error, len(fetched.records)) == (error, 0)
             await trial.send(3)
@@ -74,11 +64,11 @@ def test_orders_of_nobody_change_nothing():
                 ((9, 99, epoch - 1), ErrorCode.STALE_BROKER_EPOCH),
             ):
                 request = LeaderAndIsrRequest(*sender, (other,))
-                answer = await ask(trial, leader, ApiKey.LEADER_AND_ISR, request)
+                answer = await trial.ask(leader, ApiKey.LEADER_AND_ISR, request)
                 assert answer.error == error
             in_office = leader.replicas._controller_epoch
             request = LeaderAndIsrRequest(9, in_office, epoch, (other,))
-            answer = await ask(trial, leader, ApiKey.LEADER_AND_ISR, request)
+            answer = await trial.ask(leader, ApiKey.LEADER_AND_ISR, request)
             assert answer.partitions[0].error == ErrorCode.FENCED_LEADER_EPOCH
             assert trial.leader is leader
             await trial.send(3)
@@ -253,7 +243,7 @@ def test_a_leader_without_the_store_is_replaced(how: str):
             await trio.sleep(1.5 * SESSION_S)
             batch = PartitionProduce("t", 0, encode_batch([(1, None, b"lonely", ())]))
             request = ProduceRequest(ACKS_LEADER, 1_000, (batch,))
-            answer = await ask(trial, old, ApiKey.PRODUCE, request)
+            answer = await trial.ask(old, ApiKey.PRODUCE, request)
             assert answer.partitions[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
             await trial.send(5, wait_s=5)
             assert trial.leader is not old

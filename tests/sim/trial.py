@@ -19,16 +19,20 @@ checkers of `checkers.py` look on, except where a story harms bytes on purpose (
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import PurePath
+from typing import Any
 
 import trio
 
 from minibroker.broker.replication.partition import Partition
 from minibroker.client import Admin, Consumer, Producer
 from minibroker.client.admin import NewTopic
+from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.records.batch import iterate_headers
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.cluster import (
     DATA_DIRECTORY,
+    PORT,
     SimulatedBroker,
     SimulatedCluster,
     World,
@@ -110,6 +114,12 @@ class Trial:
                 value = b"0:%d" % self._sent
                 told = await self._producer.send_and_wait(TOPIC, value, partition=0)
                 self.acked[told.offset] = value
+
+    async def ask(self, broker: SimulatedBroker, api_key: ApiKey, request: object) -> Any:
+        """The answer to one request from a stranger."""
+        network = self.world.network.host("stranger")
+        async with open_channel(network, Endpoint(broker.name, PORT), ChannelOptions()) as channel:
+            return await channel.call(api_key, request)
 
     async def power_off(self, broker: SimulatedBroker, tail: Tail) -> None:
         """Stop its machine; what the checkers may ask of it then depends on `flush`."""

@@ -12,7 +12,7 @@ from minibroker.protocol.messages.configs import (
     TopicConfigs,
 )
 
-ALTER_WAIT_S = 30.0
+ALTER_WAIT_S = 25.0  # less than clients wait for an answer (request.timeout.ms)
 
 
 def describe(
@@ -40,5 +40,5 @@ def alter(
         (job,),
         lambda: now + ALTER_WAIT_S,
         lambda now: job.result,
-        lambda: AlterConfigsResponse(tuple(late(topic.name) for topic in request.topics)),
+        lambda: AlterConfigsResponse(tuple(late(services, topic.name) for topic in request.topics)),
     )

@@ -23,8 +23,9 @@ def handle(
         )
     producer_id = services.controller.next_producer_id()
     if producer_id is None:
+        trouble = services.controller.store_trouble()
         return InitProducerIdResponse(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-            error_message="the next block of producer ids is under way",
+            error_message=trouble or "the next block of producer ids is under way",
         )
     return InitProducerIdResponse(0, producer_id, 0)

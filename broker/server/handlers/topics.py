@@ -26,7 +26,7 @@ def create(
         (job,),
         lambda: now + max(0, request.timeout_ms) / 1000,
         lambda now: job.result,
-        lambda: CreateTopicsResponse(tuple(late(topic.name) for topic in request.topics)),
+        lambda: CreateTopicsResponse(tuple(late(services, topic.name) for topic in request.topics)),
     )
 
 
@@ -39,10 +39,12 @@ def delete(
         (job,),
         lambda: now + max(0, request.timeout_ms) / 1000,
         lambda now: job.result,
-        lambda: DeleteTopicsResponse(tuple(late(name) for name in request.topics)),
+        lambda: DeleteTopicsResponse(tuple(late(services, name) for name in request.topics)),
     )
 
 
-def late(name: str) -> TopicResult:
+def late(services: Services, name: str) -> TopicResult:
     """What is said of a topic when time is up."""
-    return TopicResult(name, ErrorCode.REQUEST_TIMED_OUT, LATE)
+    trouble = services.controller.store_trouble()
+    text = f"{LATE} ({trouble})" if trouble else LATE
+    return TopicResult(name, ErrorCode.REQUEST_TIMED_OUT, text)

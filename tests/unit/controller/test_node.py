@@ -10,6 +10,7 @@ import trio.testing
 from minibroker.broker.config import load
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
 from minibroker.broker.controller.node import RESIGN_S_MAX, ControllerNode
+from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
@@ -99,7 +100,7 @@ async def test_belief_in_the_lease_ends_before_the_lease(autojump_clock):
     node = lonely_node(SlowStore())
     assert not node.is_lease_current(trio.current_time())
     assert node.broker_epoch == -1
-    session = BrokerSession(SlowStore(), 1.0, 0.25)
+    session = BrokerSession(SlowStore(), Patience(1), 1.0, 0.25)
     asked_at = trio.current_time()
     await session.register(Registered(1, -1, Endpoint("h", 1), "d", 1, "p"))
     assert session.is_current(asked_at + 0.99)

@@ -105,11 +105,11 @@ async def test_what_is_no_answer_may_be_one_later(status, body, says):
 
 
 async def test_a_watch_that_etcd_ends_is_no_busy_loop():
-    """It is an error for who watches, who waits before asking again."""
+    """Twice in a row it is an error for who watches, who waits before asking again."""
     state = ok(header={**HEADER, "raft_term": "2"})
     ended = ok(result={"header": HEADER, "created": True, "canceled": True, "cancel_reason": "y"})
     for end, says in ((ended, "ended a watch: y"), ((200, b""), "has ended its answer")):
-        async with answering(state, end) as (_, store):
+        async with answering(state, end, state, end) as (_, store):
             with pytest.raises(StoreUnavailable, match=says):
                 await store.watch("", 0)
 

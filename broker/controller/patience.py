@@ -1,0 +1,112 @@
+"""How a broker goes on asking a metadata store that is away, and what it says of that.
+
+Several tasks ask the store, and when it is away all of them fail, again and again. Who reads the
+log needs one line when that begins and one when it is over, so they share one `Patience`. The store
+counts as away from somebody's first failure until all who failed have had an answer, or ask no
+more: one that takes no writes may well go on answering reads.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, TypeVarTuple
+
+import trio
+
+from minibroker.broker.metadata.store import (
+    LeaseLost,
+    MetadataStore,
+    Snapshot,
+    StoreUnavailable,
+)
+
+BACKOFF_S: Final = 0.05
+BACKOFF_S_MAX: Final = 1.0
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+class Patience:
+    """See the head of this module. One for each broker."""
+
+    def __init__(self, node_id: int) -> None:
+        self.name = f"[Broker id={node_id}]"
+        self.retries = 0
+        self._waiting: dict[object, None] = {}  # who failed and had no answer since
+        self._away_since: float | None = None
+        self._why = ""
+
+    async def ask(
+        self, call: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments
+    ) -> Result:
+        """The store's answer, once it gives one. Raises what `call` does, but no
+        `StoreUnavailable`."""
+
+        async def attempt(_: object) -> Result:
+            return await call(*arguments)
+
+        return await self._repeat(attempt)
+
+    async def watch(self, store: MetadataStore, prefix: str, after: int) -> Snapshot:
+        """`store.watch`; that the store is back it notices by a read, for news may be long in
+        coming."""
+
+        async def attempt(asker: object) -> Snapshot:
+            if asker in self._waiting:
+                snapshot = await store.get(prefix)
+                self.note_answer(asker)
+                if snapshot.revision > after:
+                    return snapshot
+            return await store.watch(prefix, after)
+
+        return await self._repeat(attempt)
+
+    def note_failure(self, asker: object, error: StoreUnavailable) -> None:
+        """The store did not answer this asker, who will ask again."""
+        self._waiting[asker] = None
+        self._why = str(error)
+        if self._away_since is None:
+            self._away_since = trio.current_time()
+            log.warning(
+                "%s The metadata store cannot be used: %s. What is led and followed here goes on;"
+                " until it is back nothing is elected, created or deleted, and no in-sync set"
+                " changes",
+                *(self.name, error),
+            )
+
+    def note_answer(self, asker: object) -> None:
+        """The store answered this asker."""
+        self.forget(asker)
+        if self._away_since is not None and not self._waiting:
+            away_s = trio.current_time() - self._away_since
+            log.info("%s The metadata store can be used again, after %.1f s", self.name, away_s)
+            self._away_since = None
+
+    def forget(self, asker: object) -> None:
+        """This asker asks no more."""
+        self._waiting.pop(asker, None)
+
+    def trouble(self) -> str:
+        """What is wrong with the store at present, for who waits for it; empty if nothing is."""
+        return "" if self._away_since is None else f"the metadata store cannot be used: {self._why}"
+
+    async def _repeat(self, attempt: Callable[[object], Awaitable[Result]]) -> Result:
+        asker, backoff_s = object(), BACKOFF_S
+        try:
+            while True:
+                try:
+                    answer = await attempt(asker)
+                except StoreUnavailable as error:
+                    self.retries += 1
+                    self.note_failure(asker, error)
+                except LeaseLost:
+                    self.note_answer(asker)
+                    raise
+                else:
+                    self.note_answer(asker)
+                    return answer
+                await trio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+        finally:
+            self.forget(asker)
