@@ -17,15 +17,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import trio
 
+from minibroker.cli.cluster_layout import Layout
 from minibroker.client import Admin, Delivery, NewTopic, Producer
 from tests.bench.rounds import Row, median_of, millions, milliseconds, run_module, seconds
-from tests.processes import ClusterProcesses, run_cli, running_cluster
+from tests.processes import ClusterProcesses, free_base_port, run_cli, running_cluster
+from tests.typed_cluster import Cluster
 from tests.witness import History
 
 TOPIC = "bench"
@@ -39,6 +42,7 @@ LATENCY_S = 4
 KILLS = 20  # for each number of partitions
 FAILOVER_S_WANTED = 1.5
 SHUTDOWN_MS_WANTED = 200.0
+ROLLS = 5
 PROBE_EVERY_S = 0.005
 HEALED_S_MAX = 60.0
 
@@ -129,9 +133,12 @@ class _Probe:
         self._after = float("inf")
         self._first: float | None = None
         self._acknowledged = trio.Event()
+        self._is_over = False
 
     def take(self, delivery: Delivery) -> None:
         """An answer came."""
+        if self._is_over:
+            return
         assert delivery.error is None, delivery.error
         now = time.time()
         for record in delivery.records():
@@ -144,13 +151,14 @@ class _Probe:
     async def send(self, address: str) -> None:
         """Until cancelled."""
         async with Producer(address, on_delivery=self.take, linger_ms=0) as producer:
-            number = 0
-            while True:
-                value = b"%d" % number
-                self._sent[value] = time.time()
-                await producer.send(TOPIC, value, partition=0)
-                number += 1
-                await trio.sleep(PROBE_EVERY_S)
+            try:
+                for number in count():
+                    value = b"%d" % number
+                    self._sent[value] = time.time()
+                    await producer.send(TOPIC, value, partition=0)
+                    await trio.sleep(PROBE_EVERY_S)
+            finally:
+                self._is_over = True  # what is under way now is of no interest
 
     async def first_after(self, moment: float) -> float:
         """When the first record was acknowledged of those sent at `moment` or later."""
@@ -260,4 +268,44 @@ async def _shut_down(cluster: ClusterProcesses) -> float:
     return probe.longest_s
 
 
-MEASURES = (replicated_produce, replicated_latency, failover, shutdown)
+def roll() -> Iterator[Row]:
+    """How long the longest produce waits while `minibroker cluster roll` restarts every broker."""
+    with TemporaryDirectory(prefix="minibroker-bench-") as directory:
+        cluster = Cluster(Path(directory) / "cluster")
+        try:
+            cluster(f"up -n {NODES} --base-port {free_base_port(NODES)} --detach")
+            waits, times = trio.run(_roll, cluster)
+        finally:
+            cluster.kill_all()
+    yield Row(
+        f"longest acks=all produce during a rolling restart, median of {ROLLS}",
+        milliseconds(statistics.median(waits) * 1000),
+        wanted=f"< {milliseconds(SHUTDOWN_MS_WANTED)}",
+        is_met=statistics.median(waits) * 1000 < SHUTDOWN_MS_WANTED,
+    )
+    yield Row(f"the longest in {ROLLS} rolling restarts", milliseconds(max(waits) * 1000))
+    yield Row(
+        f"rolling restart of {NODES} brokers, the whole command", seconds(statistics.median(times))
+    )
+
+
+async def _roll(cluster: Cluster) -> tuple[list[float], list[float]]:
+    """The longest wait in each roll, and how long it took, in seconds."""
+    address = Layout.load(cluster.root).bootstrap
+    await create_topics(address, NewTopic(TOPIC, 1))
+    probe = _Probe()
+    waits, times = [], []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(probe.send, address)
+        for _ in range(ROLLS):
+            await trio.sleep(1.0)
+            probe.longest_s = 0.0
+            began = time.perf_counter()
+            await trio.to_thread.run_sync(cluster, "roll")
+            times.append(time.perf_counter() - began)
+            waits.append(probe.longest_s)
+        nursery.cancel_scope.cancel()
+    return waits, times
+
+
+MEASURES = (replicated_produce, replicated_latency, failover, shutdown, roll)

@@ -5,6 +5,7 @@ a request is answered, which is what a client waits for; the yardsticks are proc
 """
 
 import contextlib
+import os
 import resource
 import socket
 import subprocess
@@ -16,13 +17,16 @@ from tempfile import TemporaryDirectory
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
+from minibroker.protocol.messages.replicas import DescribeReplicasRequest
 from tests.bench.raw import fetch, fill
 from tests.bench.rounds import (
     Row,
     by_turns,
+    create_topic,
     fresh_broker,
     median_of,
     megabytes,
+    milliseconds,
     run_module,
     seconds,
 )
@@ -32,6 +36,8 @@ from tests.wire import Wire
 START_ROUNDS = 5
 ANSWER_S_MAX = 30.0
 CONNECTION_COUNT = 1000
+PARTITION_COUNT = 1000
+IDLE_S = 10.0
 LOG_BYTES = 1 << 30
 TOPIC = "bench"
 GROWTH_FROM, GROWTH_TO, GROWTH_STEP = 200, 2000, 100  # MB
@@ -131,6 +137,50 @@ def connections() -> Iterator[Row]:
     )
 
 
+def partitions() -> Iterator[Row]:
+    """What empty partitions cost a broker that is alone: memory, files, CPU time, time to start."""
+    with TemporaryDirectory(prefix="minibroker-bench-") as directory:
+        data_dir = Path(directory) / "data"
+        broker = BrokerProcess(data_dir).wait_until_ready()
+        try:
+            with Wire(broker.address) as wire:
+                wire.call(ApiKey.METADATA, ASK)
+                resident, files = broker.resident_bytes, _open_files(broker.pid)
+                create_topic(broker.address, TOPIC, PARTITION_COUNT)
+                while _led_count(wire) < PARTITION_COUNT:
+                    time.sleep(0.1)
+            resident = broker.resident_bytes - resident
+            files = _open_files(broker.pid) - files
+            cpu_s = _cpu_seconds(broker.pid)
+            time.sleep(IDLE_S)
+            share = (_cpu_seconds(broker.pid) - cpu_s) / IDLE_S
+            assert broker.stop() == 0
+        finally:
+            broker.kill()
+        start_s = _seconds_to_answer(data_dir) - median_of(_start_empty)
+    each = f"an empty partition, mean of {PARTITION_COUNT:,}"
+    yield Row(f"memory of {each}", f"{resident / PARTITION_COUNT / 1000:.1f} KB")
+    yield Row(f"open files of {each}", f"{files / PARTITION_COUNT:.1f}")
+    yield Row(f"start after a clean stop, {each}", milliseconds(start_s / PARTITION_COUNT * 1000))
+    yield Row(f"CPU of an idle broker with {PARTITION_COUNT:,} partitions", f"{share:.1%}")
+
+
+def _led_count(wire: Wire) -> int:
+    """How many replicas a broker leads."""
+    found = wire.call(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasRequest())
+    return sum(replica.role == "leader" for replica in found.replicas)
+
+
+def _open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _cpu_seconds(pid: int) -> float:
+    """User and system time that a process has used, from the system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def opening() -> Iterator[Row]:
     """1 GB in batches of 64 KB after `kill -9`; what an empty broker takes to start is not it."""
     with TemporaryDirectory(prefix="minibroker-bench-") as directory:
@@ -193,4 +243,4 @@ def growth() -> Iterator[Row]:
     )
 
 
-MEASURES = (start, memory, connections, opening, growth)
+MEASURES = (start, memory, connections, partitions, opening, growth)
