@@ -25,7 +25,7 @@ from minibroker.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from minibroker.client import GroupDescription
+    from minibroker.client import GroupDescription, GroupsReport
     from minibroker.client.blocking import Admin
 
 
@@ -53,15 +53,30 @@ def describe(
     if members and state:
         raise typer.BadParameter("--members and --state: give one of them")
     with opened_admin(bootstrap, timeout_s) as admin:
-        report = None
-        if not named:
-            report = admin.list_groups()
-            named = [each.group_id for each in report.groups]
-        described = admin.describe_groups(*named)
+        report = None if named else admin.list_groups()
+        described = (
+            admin.describe_groups(*named) if report is None else _describe_all(admin, report)
+        )
         show = _show_members if members else _show_state if state else _show_offsets
         show(admin, described, output)
     if report is not None:
         name_missing(report)
+
+
+def _describe_all(admin: "Admin", report: "GroupsReport") -> "list[GroupDescription]":
+    """All that are still there since they were listed."""
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    described: list[GroupDescription] = []
+    for name in (each.group_id for each in report.groups):
+        try:
+            described += admin.describe_groups(name)
+        except BrokerError as error:
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            note(f"group {printable(name)} is gone since it was listed")
+    return described
 
 
 def _show_offsets(

@@ -148,6 +148,17 @@ def test_a_lag_that_means_nothing_is_explained(
     assert "t-1: the group is at 21, and the log ends at 20: records were lost" in err
 
 
+def test_a_group_that_goes_meanwhile_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was listed, and is not there any more; the others are shown all the same. One that was
+    named and is not there is an error."""
+    group_describe.describe(state=True)
+    out, err = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines()] == ["GROUP", "busy"]
+    assert err == "% group 'idle\\x1b[2J' is gone since it was listed\n"
+    with pytest.raises(BrokerError, match="no such"):
+        group_describe.describe(["gone"], state=True)
+
+
 def test_members_and_state_have_tables_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     """Who reads what; and who coordinates, also where that broker has gone since."""
     group_describe.describe(["busy", "idle"], members=True)
