@@ -40,6 +40,18 @@ def test_settings_follow_from_the_number_of_brokers(
     assert layout.bootstrap.split(",") == [layout.address(number) for number in layout.node_ids]
 
 
+def test_the_environment_moves_no_broker(tmp_path: Path) -> None:
+    """Brokers inherit the environment of `cluster up`; addresses in it would be those of all."""
+    environ = {
+        "KAFKA_LISTENERS": "PLAINTEXT://:1",
+        "KAFKA_ADVERTISED_LISTENERS": "PLAINTEXT://elsewhere:1",
+    }
+    settings = made(tmp_path, 2, 7000).broker_settings(2)
+    config = load(environ=environ, flags=settings).config
+    (advertised,) = config.advertised(config.served_listeners, "machine")
+    assert advertised.endpoint == config.served_listeners[0].endpoint == ("127.0.0.1", 7001)
+
+
 def test_what_was_told_once_holds(tmp_path: Path) -> None:
     """A later start without options is the same cluster; a new setting is added, the last wins."""
     first = made(tmp_path, 2, 7000, flush="always", log_segment_bytes="4096")
