@@ -28,7 +28,7 @@ from minibroker.cli.cluster_layout import (
     chosen,
     exclusive,
 )
-from minibroker.cli.cluster_up import START_S_MAX, Orders, refuse_paused
+from minibroker.cli.cluster_up import Orders, refuse_paused
 from minibroker.cli.cluster_up import stop as stop_brokers
 from minibroker.cli.partition_health import needed_in_sync
 from minibroker.cli.settings import Settings, given_settings
@@ -68,7 +68,10 @@ def roll(
     timeout_s: Annotated[
         float,
         typer.Option(
-            "--timeout-s", metavar="S", min=1, help="How long all may take to be in sync again."
+            "--timeout-s",
+            metavar="S",
+            min=1,
+            help="How long to wait for each step.",
         ),
     ] = 300.0,
     allow_pauses: Annotated[
@@ -138,10 +141,10 @@ class _Roll:
         """Stop it, start it, and wait until all are in sync again."""
         note(f"stopping {broker}")
         times = [time.monotonic()]
-        was_clean = _stop(broker)
+        was_clean = _stop(broker, patience_s)
         self._remaining.remove(broker.node_id)
         times.append(time.monotonic())
-        self._start(broker)
+        self._start(broker, patience_s)
         times.append(time.monotonic())
         self.wait_until_ready(patience_s)
         times.append(time.monotonic())
@@ -157,7 +160,7 @@ class _Roll:
                 " are in sync, so nothing is lost"
             )
 
-    def _start(self, broker: Broker) -> None:
+    def _start(self, broker: Broker, patience_s: float) -> None:
         """Return once it has started; if that takes long, it is not ended."""
         others = [other for other in self._brokers.values() if other is not broker]
         if others and all(other.state is State.STOPPED for other in others):
@@ -167,7 +170,7 @@ class _Roll:
             )
         launch = broker.spawn()
         try:
-            has_started = wait_for(launch.is_ready, START_S_MAX)
+            has_started = wait_for(launch.is_ready, patience_s)
         except Failure as failure:
             raise Failure(
                 f"{failure}; the others serve. Mend that (settings are in {self._layout.file}),"
@@ -175,7 +178,7 @@ class _Roll:
             ) from None
         if not has_started:
             raise Failure(
-                f"{broker} has not started within {START_S_MAX:.0f} s (see {broker.log_file}); it"
+                f"{broker} has not started within {patience_s:.0f} s (see {broker.log_file}); it"
                 " is left alone, and the others serve"
             )
 
@@ -213,10 +216,10 @@ class _Roll:
             raise Failure(f"{', '.join(map(str, dead))} {verb} not run; to start: {start}")
 
 
-def _stop(broker: Broker) -> bool:
+def _stop(broker: Broker, patience_s: float) -> bool:
     """Whether it stopped in order. Raises `Failure` if it still runs."""
     try:
-        stop_brokers([broker])
+        stop_brokers([broker], patience_s)
     except Failure:
         if broker.state.is_alive:
             raise

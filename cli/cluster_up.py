@@ -147,17 +147,17 @@ def _tell(broker: Broker, pid: int | None, state: State, *, was_paused: bool) ->
             note(f"WARNING: {broker} has ended (see {broker.log_file}); {again}")
 
 
-def stop(brokers: Iterable[Broker]) -> list[Broker]:
+def stop(brokers: Iterable[Broker], patience_s: float = STOP_S_MAX) -> list[Broker]:
     """Stop these brokers in order, all at once; those that ran.
 
     Raises `Failure` if one does not end in time, or ends otherwise.
     """
     running = [broker for broker in brokers if broker.state.is_alive]
-    left = end(running, STOP_S_MAX)
+    left = end(running, patience_s)
     if left:
         kill = left[0].layout.command("kill", *(broker.node_id for broker in left))
         raise Failure(
-            f"{', '.join(map(str, left))} still runs after {STOP_S_MAX:.0f} s; to end it at once:"
+            f"{', '.join(map(str, left))} still runs after {patience_s:.0f} s; to end it at once:"
             f" {kill}"
         )
     unclean = [broker for broker in running if broker.state is State.ENDED]
