@@ -36,10 +36,11 @@ from tests.topology import ROOT, Mount, Service
 MACHINE: Final = "machine"  # where the engine runs, and whose ports are published
 # What every root has of the machine: programs, libraries, devices.
 SYSTEM: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc")
-KERNEL: Final = ("dev", "proc", "sys")
+KERNEL: Final = ("dev", "sys")
 INSTALLED: Final = "/opt/minibroker"
 ETCD_PROGRAMS: Final = ("etcd", "etcdctl")
 PROGRAMS: Final = "/usr/local/bin"  # where an image of etcd has them
+END_S_MAX: Final = 300.0  # far more than anything takes that ends, on a machine that is busy
 NO_CAPABILITIES: Final = ("--bounding-set=-all", "--inh-caps=-all")
 
 
@@ -66,9 +67,9 @@ class Container:
         path = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         return int(path.read_text(encoding="ascii"))
 
-    def wait(self, timeout_s: float) -> int:
-        """The exit code."""
-        return self._process.wait(timeout_s)
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        return self._process.wait(END_S_MAX)
 
 
 class Engine:
@@ -133,7 +134,7 @@ class Engine:
         """Until a condition of `depends_on` holds; "" always does."""
         service, container = self.services[name], self.containers[name]
         if condition == "service_completed_successfully":
-            assert container.wait(60) == 0, f"{name} failed:\n{container.output}"
+            assert container.wait() == 0, f"{name} failed:\n{container.output}"
         elif condition == "service_healthy":
             assert service.health, f"{name} has no health check"
             give_up_at = time.monotonic() + service.health.patience_s
@@ -148,7 +149,7 @@ class Engine:
         return self.execute(name, *health.command, timeout_s=health.timeout_s)
 
     def execute(
-        self, name: str, *command: str, timeout_s: float = 60
+        self, name: str, *command: str, timeout_s: float = END_S_MAX
     ) -> "subprocess.CompletedProcess[str]":
         """Another command in a service's container, to its end; 124 if that takes too long."""
         wanted = self._command(self.services[name], command)
@@ -165,14 +166,12 @@ class Engine:
             return subprocess.CompletedProcess(wanted, 124, "", "")
 
     def stop(self, *names: str) -> list[int]:
-        """Tell these services to stop, all at once; their exit codes."""
+        """Tell these services to stop, all at once; their exit codes. They take the time that they
+        need: an engine would kill them after `stop_grace_s`."""
         for name in names:
             number = signal.Signals[self.services[name].image.stop_signal]
             os.kill(self.containers[name].pid, number)
-        return [
-            self.containers[name].wait(self.services[name].stop_grace_s)  # then it is killed
-            for name in names
-        ]
+        return [self.containers[name].wait() for name in names]
 
     # -- a container
 
@@ -202,6 +201,7 @@ class Engine:
                 yield f"cp -P /{name} {_inside(root, name)}"
             elif Path("/", name).is_dir():
                 yield _bound(f"/{name}", _inside(root, name), is_recursive=True)
+        yield f"mkdir {_inside(root, 'proc')} && mount -t proc proc {_inside(root, 'proc')}"
         yield f"mkdir -m 1777 {_inside(root, 'tmp')}"
         yield f"mkdir -p {_inside(root, service.image.directory)}"
         if not service.build:

@@ -34,11 +34,11 @@ def test_it_is_a_compose_file() -> None:
 
 @pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
 def test_a_service_can_do_little(service: Service) -> None:
-    """No capabilities, no way to gain privileges, a root that is read-only; but Spark spills to
-    /tmp more than memory holds."""
+    """No capabilities, no way to gain privileges, a root that is read-only with a /tmp where no
+    program runs; but Spark needs more than that."""
     assert not service.has_capabilities
     assert not service.may_gain_privileges
-    assert service.is_read_only == (service.name != "audit")
+    assert service.is_read_only == ("/tmp" in service.tmpfs) == (service.name != "audit")
 
 
 @pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
@@ -90,6 +90,15 @@ def test_every_setting_of_a_broker_exists() -> None:
         for name in BROKERS
     ]
     assert same[0] == same[1] == same[2]
+
+
+def test_a_broker_is_given_the_time_to_stop() -> None:
+    """Longer than it tries to give its leaderships away where nobody takes them."""
+    for name in BROKERS:
+        config = load(environ=SERVICES[name].environment).config
+        backoff_ms = config.controlled_shutdown_retry_backoff_ms
+        tries_ms = config.controlled_shutdown_max_retries * backoff_ms
+        assert SERVICES[name].stop_grace_s * 1000 > tries_ms + backoff_ms
 
 
 @NEEDS_ETCD
