@@ -175,14 +175,15 @@ class Positions:
 
     # -- the group's side
 
-    def unplaced(self) -> list[TopicPartition]:
+    def unplaced(self) -> list[Position]:
         """Which wait for what was committed."""
-        return [name for name, position in self._positions.items() if position.is_unplaced]
+        return [position for position in self._positions.values() if position.is_unplaced]
 
-    def place(self, name: TopicPartition, committed: OffsetAndMetadata | None) -> None:
-        """What was committed; dropped if the application has sought elsewhere meanwhile."""
-        position = self._positions.get(name)
-        if position is not None and position.is_unplaced:
+    def place(self, position: Position, committed: OffsetAndMetadata | None) -> None:
+        """What was committed; dropped if the application has sought elsewhere meanwhile, and if
+        the partition was let go since it was asked: others may have committed more before it came
+        back."""
+        if self._positions.get(position.name) is position and position.is_unplaced:
             if committed is None:
                 self._reset(position, "nothing was committed")
             else:

@@ -279,18 +279,18 @@ class Group:
     async def _place(self) -> None:
         """Have new partitions begin behind what was committed."""
         while True:
-            if not (names := self._positions.unplaced()):
+            if not (waiting := {each.name: each for each in self._positions.unplaced()}):
                 await self._unplaced.park()
                 continue
             try:
-                found = await self._commits.fetch(names, float("inf"))
+                found = await self._commits.fetch(waiting, float("inf"))
             except BrokerError as error:
                 self.membership.report(error)
                 self._wake()
                 await self._unplaced.park()
                 continue
             for name, committed in found.items():
-                self._positions.place(name, committed)
+                self._positions.place(waiting[name], committed)
             self._fetcher.hurry()
 
     # -- the end

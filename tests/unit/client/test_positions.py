@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from minibroker.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, PositionError
 from minibroker.client.options import ConsumerOptions, read_options
+from minibroker.client.position import OffsetAndMetadata
 from minibroker.client.positions import Positions
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
@@ -306,3 +307,17 @@ def test_a_chunk_does_not_keep_a_large_answer_in_memory() -> None:
     (chunk,) = positions._positions[A].chunks
     assert chunk._data.obj is not frame
     assert offsets(positions) == [0]
+
+
+def test_a_partition_begins_where_its_own_assignment_found_it() -> None:
+    """The answer to a question of before it was let go, and given back, is of no use: another
+    member may have read and committed more meanwhile."""
+    positions = make(A, at=None, group_id="g")
+    [before] = positions.unplaced()
+    positions.assign(())
+    positions.assign((A,))
+    positions.place(before, OffsetAndMetadata(5))
+    assert positions.position(A) is None
+    [now] = positions.unplaced()
+    positions.place(now, OffsetAndMetadata(9))
+    assert (positions.position(A), positions.unplaced()) == (9, [])
