@@ -31,8 +31,9 @@ class Listeners:
         Kind.LISTENERS,
         (NamedEndpoint(PLAINTEXT, "127.0.0.1", 9092),),
         "Where the broker listens, each address under a name of its own (PLAINTEXT, if it has "
-        "none). No host: every interface; port 0 takes a free one. If only advertised.listeners "
-        "is set: its names and ports, at every interface.",
+        "none). No host: every interface of IPv4, [::]: of IPv4 and IPv6, whose addresses stand in "
+        "brackets. Port 0 takes a free one. If only advertised.listeners is set: its names and "
+        "ports, at every interface.",
     )
     advertised_listeners: tuple[NamedEndpoint, ...] | None = setting(
         "advertised.listeners",
@@ -46,8 +47,8 @@ class Listeners:
         "listener.security.protocol.map",
         Kind.NAMES,
         (),
-        "NAME:PROTOCOL of each listener that does not speak PLAINTEXT, which is the only "
-        "protocol that is served.",
+        "What listeners speak, as NAME:PROTOCOL. Only PLAINTEXT is served; a listener that is not "
+        "named here speaks it, unless its name is that of another protocol.",
     )
     inter_broker_listener_name: str | None = setting(
         "inter.broker.listener.name",
