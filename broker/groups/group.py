@@ -39,7 +39,7 @@ from minibroker.broker.groups.states import COMMIT, HEARTBEAT, TRANSITIONS, Stat
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
 from minibroker.protocol.messages.groups import (
-    GroupDescription,
+    DescribedGroup,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -241,10 +241,10 @@ class Group:
         """Its members by id, to look at."""
         return self._roster.by_id
 
-    def describe(self) -> GroupDescription:
+    def describe(self) -> DescribedGroup:
         """The group for people; what its members read only while that is settled."""
         protocol = self._roster.protocol if self.state is State.STABLE else None
-        return GroupDescription(
+        return DescribedGroup(
             self.group_id,
             state=self.state.value,
             protocol_type=self.protocol_type,

@@ -31,13 +31,13 @@ from minibroker.protocol.messages.group_offsets import (
 )
 from minibroker.protocol.messages.groups import (
     DeleteGroupsRequest,
+    DescribedGroup,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     ListedGroup,
     ListGroupsRequest,
     MemberDescription,
 )
-from minibroker.protocol.messages.groups import GroupDescription as GroupAnswer
 from minibroker.protocol.messages.metadata import MetadataResponse
 from minibroker.protocol.subscription import decode_assignment, decode_subscription
 from minibroker.protocol.types import TopicPartition
@@ -183,7 +183,7 @@ async def _describe(cluster: Cluster, name: str) -> GroupDescription:
     answer = await _ask(
         cluster, name, ApiKey.DESCRIBE_GROUPS, request, lambda message: message.groups[0].error
     )
-    group: GroupAnswer = answer.message.groups[0]
+    group: DescribedGroup = answer.message.groups[0]
     _raise_refusal(name, ErrorCode.GROUP_ID_NOT_FOUND if group.state == "Dead" else group.error)
     return GroupDescription(
         name,

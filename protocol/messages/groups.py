@@ -175,7 +175,7 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class DescribedGroup:
     """A group now. `state` is as Kafka spells it: Empty, PreparingRebalance, CompletingRebalance,
     Stable, or Dead for a group that does not exist."""
 
@@ -192,7 +192,7 @@ class GroupDescription:
 class DescribeGroupsResponse:
     """A description for each group of the request, in its order."""
 
-    groups: tuple[GroupDescription, ...] = ()
+    groups: tuple[DescribedGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

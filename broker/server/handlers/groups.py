@@ -168,14 +168,14 @@ def describe(
     )
 
 
-def _description(services: Services, group_id: str, now: float) -> groups.GroupDescription:
+def _description(services: Services, group_id: str, now: float) -> groups.DescribedGroup:
     try:
         term = services.groups.serving(group_id, now).term
     except Refused as refused:
-        return groups.GroupDescription(group_id, refused.code)
+        return groups.DescribedGroup(group_id, refused.code)
     group = term.get(group_id, now)
     if group is None:
-        return groups.GroupDescription(group_id, state=State.DEAD)
+        return groups.DescribedGroup(group_id, state=State.DEAD)
     return group.describe()
 
 

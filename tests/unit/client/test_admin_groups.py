@@ -26,11 +26,11 @@ from minibroker.protocol.messages.groups import (
     DeletedGroup,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    GroupDescription,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -151,7 +151,7 @@ async def test_a_group_is_described_by_its_coordinator(
         ApiKey.DESCRIBE_GROUPS,
         lambda request, error: DescribeGroupsResponse(
             (
-                GroupDescription(
+                DescribedGroup(
                     request.groups[0], error, "Stable", "consumer", "range", 3, (sound, broken)
                 ),
             )
@@ -175,7 +175,7 @@ async def test_a_group_that_is_not_there_is_said_to_be_missing(
     """A typo in the name is an error; Kafka's word for such a group is Dead."""
     pair.serve(
         ApiKey.DESCRIBE_GROUPS,
-        lambda request, _: DescribeGroupsResponse((GroupDescription("x", state="Dead"),)),
+        lambda request, _: DescribeGroupsResponse((DescribedGroup("x", state="Dead"),)),
     )
     async with Admin("a:9092", seams=seams) as admin:
         with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND: group 'x': there is no such"):
