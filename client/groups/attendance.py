@@ -25,7 +25,7 @@ import trio
 from minibroker.client.cluster import Cluster
 from minibroker.client.errors import error_code
 from minibroker.client.groups.assignors import ASSIGNORS, GroupMember
-from minibroker.client.groups.coordinator import Coordinator
+from minibroker.client.groups.coordinator import CoordinatorRoute
 from minibroker.client.groups.interest import Interest
 from minibroker.client.groups.membership import NOT_THE_COORDINATOR, Advice, Membership, State
 from minibroker.client.hand import Hand
@@ -71,7 +71,7 @@ class Attendance:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: Coordinator,
+        coordinator: CoordinatorRoute,
         membership: Membership,
         hand: Hand,
         on_news: Callable[[], None],

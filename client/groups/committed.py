@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from minibroker.client.errors import error_code
-from minibroker.client.groups.coordinator import Coordinator
+from minibroker.client.groups.coordinator import CoordinatorRoute
 from minibroker.client.groups.membership import NOT_THE_COORDINATOR, PUT_OUT, Advice, Membership
 from minibroker.client.links import COMMITS
 from minibroker.client.position import OffsetAndMetadata, Offsets
@@ -38,7 +38,7 @@ from minibroker.protocol.types import TopicPartition
 class Commits:
     """Those of one consumer."""
 
-    def __init__(self, coordinator: Coordinator, membership: Membership) -> None:
+    def __init__(self, coordinator: CoordinatorRoute, membership: Membership) -> None:
         self._coordinator = coordinator
         self._membership = membership
         self._turn = trio.StrictFIFOLock()

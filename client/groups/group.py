@@ -29,7 +29,7 @@ from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.fetcher import Fetcher
 from minibroker.client.groups.attendance import Attendance
 from minibroker.client.groups.committed import Commits
-from minibroker.client.groups.coordinator import Coordinator
+from minibroker.client.groups.coordinator import CoordinatorRoute
 from minibroker.client.groups.membership import Membership, State
 from minibroker.client.hand import Hand
 from minibroker.client.options import ConsumerOptions
@@ -75,7 +75,7 @@ class Group:
         self._is_polled = False
         self._unplaced = trio.lowlevel.ParkingLot()
         self.membership = Membership(options)
-        coordinator = Coordinator(cluster, options.group_id)
+        coordinator = CoordinatorRoute(cluster, options.group_id)
         self._attendance = Attendance(cluster, coordinator, self.membership, hand, self._wake)
         self._commits = Commits(coordinator, self.membership)
 
