@@ -327,6 +327,14 @@ class Leader:
         """Whether acks=all may be promised. More than there are replicas cannot be asked for."""
         return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
 
+    def is_abandoned(self, now: float, patience_s: float) -> bool:
+        """Whether none of the others that are in sync has asked for anything for so long: then
+        they may have another leader."""
+        others = [one for replica in self.isr if (one := self.progress_of(replica)) is not None]
+        return bool(others) and all(
+            now - max(one.fetched_at, one.caught_up_at) > patience_s for one in others
+        )
+
     def is_acknowledgeable(self, min_insync_replicas: int) -> bool:
         """Whether acks=all may be acknowledged: by then a replica that joins counts too (A16)."""
         return len(self.maximal_isr) >= min(min_insync_replicas, len(self.replicas))

@@ -48,7 +48,9 @@ class _Fetch:
         "_bytes_min",
         "_context",
         "_deadline",
+        "_is_lapsed",
         "_is_outlived",
+        "_now",
         "_request",
         "_services",
     )
@@ -63,6 +65,8 @@ class _Fetch:
         self._bytes_max = min(request.bytes_max, services.config.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)
         self._is_outlived = False
+        self._is_lapsed = not (self._is_follower or services.controller.is_lease_current(now))
+        self._now = now
 
     @property
     def keys(self) -> tuple[TopicPartition, ...]:
@@ -117,7 +121,7 @@ class _Fetch:
         wait_s_max = math.inf
         for wanted in self._context.wanted:
             calm = wanted.calm
-            if calm is not None and calm.holds():
+            if calm is not None and calm.holds() and not self._is_lapsed:
                 high_watermark = calm.high_watermark
             else:
                 try:
@@ -145,7 +149,7 @@ class _Fetch:
         is_empty = True
         fetched = []
         for wanted in self._context.wanted:
-            if self._context.is_incremental and wanted.knows_all:
+            if self._context.is_incremental and wanted.knows_all and not self._is_lapsed:
                 continue
             answer, size = self._fetch(wanted, room, at_least_one=is_empty)
             if size:
@@ -153,6 +157,12 @@ class _Fetch:
                 room = max(0, room - size)
             fetched.append((wanted, answer))
         return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
+
+    @property
+    def _patience_s(self) -> float:
+        """For how long a follower that copies may have nothing to ask, and some time more."""
+        config = self._services.config
+        return (config.replica_fetch_wait_max_ms + config.broker_session_timeout_ms) / 1000
 
     def _look(self, wanted: Wanted) -> tuple[Partition, int, OffsetAndEpoch | None]:
         """The partition, the offset where this reader stops, and where its log parts from ours.
@@ -165,6 +175,8 @@ class _Fetch:
         end = partition.readable_end(self._request.replica_id, asked.leader_epoch)
         if self._is_outlived:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")
+        if self._is_lapsed and partition.leader().is_abandoned(self._now, self._patience_s):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead: ask for metadata")
         parted = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
         log_end = partition.log.log_end
         if parted is None and asked.fetch_offset > log_end:

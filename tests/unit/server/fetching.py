@@ -30,19 +30,21 @@ def want(offset: int = 0, *, name: TopicPartition = T0, **more: Any) -> Partitio
     return PartitionFetch(*name, offset, **more)
 
 
-def ask(node: Node, *wanted: PartitionFetch, **more: int) -> FetchResponse | Parked[FetchResponse]:
+def ask(
+    node: Node, *wanted: PartitionFetch, now: float = 0.0, **more: int
+) -> FetchResponse | Parked[FetchResponse]:
     request = FetchRequest(partitions=wanted, **{"wait_ms_max": 1_000, **more})
-    return fetch.handle(node.services, request, 0.0)
+    return fetch.handle(node.services, request, now)
 
 
-def answers(node: Node, *wanted: PartitionFetch, **more: int) -> Sequence[PartitionFetched]:
+def answers(node: Node, *wanted: PartitionFetch, **more: Any) -> Sequence[PartitionFetched]:
     outcome = ask(node, *wanted, **more)
     assert isinstance(outcome, FetchResponse)
     assert outcome.error == 0
     return outcome.partitions
 
 
-def answer(node: Node, *wanted: PartitionFetch, **more: int) -> PartitionFetched:
+def answer(node: Node, *wanted: PartitionFetch, **more: Any) -> PartitionFetched:
     (only,) = answers(node, *wanted, **more)
     return only
 

@@ -302,3 +302,31 @@ def test_a_follower_of_another_topic_of_this_name_is_refused() -> None:
     own = node.partition().topic_id
     answer(node, want(1, topic_id=own), replica_id=2, wait_ms_max=0)
     assert node.partition().high_watermark == 1
+
+
+def test_who_was_left_by_its_followers_sends_consumers_away() -> None:
+    """A leader whose session may have ended, and of which no follower in sync has asked anything
+    for longer than a session and a follower's wait (1.5 s here), may have been replaced."""
+    node = replicated()
+    append(node, batch_of())
+    answer(node, want(1), replica_id=2, wait_ms_max=0)
+    opened = ask(node, want(1), session_epoch=0, wait_ms_max=0)
+    session = {"session_id": opened.session_id, "wait_ms_max": 0}
+    assert ask(node, session_epoch=1, now=9.0, **session).partitions == ()
+    node.controller.is_session_over = True
+    assert ask(node, session_epoch=2, now=1.5, **session).partitions == ()
+    [gone] = ask(node, session_epoch=3, now=1.6, **session).partitions
+    assert gone.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer(node, want(0), now=1.6).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answer(node, want(0), now=1.6, replica_id=2).error == ErrorCode.NONE
+    assert len(records_of(answer(node, want(0), now=1.6))) == SMALL
+
+
+def test_a_leader_alone_in_sync_goes_on_without_its_session() -> None:
+    """Nobody else can have been elected."""
+    node = Node()
+    node.live(1, 2)
+    node.lead(state_of(isr=(1,), replicas=(1, 2)))
+    append(node, batch_of())
+    node.controller.is_session_over = True
+    assert len(records_of(answer(node, want(0), now=100.0))) == SMALL
