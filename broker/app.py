@@ -41,6 +41,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
 from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.disk import InWorker
 from minibroker.broker.groups.coordinator import Around, Coordinator
@@ -130,7 +131,9 @@ async def serve(
         listeners = await listen(system.network, config.served_listeners)
         try:
             async with _serving_http(config, system) as http:
-                cluster_id = await ensure_cluster_id(system.store, system.rng, config.cluster_id)
+                cluster_id = await Patience(config.node_id).ask(
+                    ensure_cluster_id, system.store, system.rng, config.cluster_id
+                )
                 marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
                 whose = system.boot_id, cluster_id, config.node_id
                 await system.in_worker(manager.start, *whose, system.wall_ms(), marks)

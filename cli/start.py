@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from minibroker.broker.app import System
     from minibroker.broker.config import Config
+    from minibroker.broker.metadata.store import MetadataStore
     from minibroker.broker.observe.http import HttpServer
     from minibroker.protocol.types import Endpoint
 
@@ -94,18 +95,30 @@ async def _run(config: "Config") -> None:
 
     announcer = Announcer(config)
     shutdown = trio.Event()
-    system = await _real_system(config)
+    rng = random.Random()
+    store = await open_store(config, rng)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(_shut_down_on_signal, shutdown, announcer)
-            async with trio.open_nursery() as broker:
-                started = await broker.start(serve, config, system, shutdown)
-                announcer.tell_started(started)
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(_cancel_after, shutdown, waiting.cancel_scope)
+                await until_it_answers(store, config)
+                waiting.cancel_scope.cancel()
+            if not shutdown.is_set():
+                system = _real_system(config, store, rng)
+                async with trio.open_nursery() as broker:
+                    started = await broker.start(serve, config, system, shutdown)
+                    announcer.tell_started(started)
             nursery.cancel_scope.cancel()
     finally:
         with trio.CancelScope(shield=True):
-            await system.store.close()
+            await store.close()
     announcer.tell_stopped()
+
+
+async def _cancel_after(event: "trio.Event", scope: "trio.CancelScope") -> None:
+    await event.wait()
+    scope.cancel()
 
 
 async def _shut_down_on_signal(
@@ -139,7 +152,7 @@ def limited(config: "Config", files_max: int) -> "Config":
     return replace(config, max_connections=min(config.max_connections, max(1, files_max // 2)))
 
 
-async def _real_system(config: "Config") -> "System":
+def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -> "System":
     """Everything that a simulation replaces, in its real form."""
     from minibroker.broker.app import System
     from minibroker.broker.clock import boot_id, wall_ms
@@ -147,9 +160,6 @@ async def _real_system(config: "Config") -> "System":
     from minibroker.broker.machine import RealMachine
     from minibroker.client.net import TcpNetwork
 
-    rng = random.Random()
-    store = await open_store(config, rng)
-    await until_it_answers(store, config)
     return System(
         network=TcpNetwork(in_worker),
         files=RealFiles(),

@@ -5,11 +5,12 @@ knows nothing is refused, and not made anew: all that data would be set aside, b
 it is known. An etcd that does not answer is waited for, since it may well start after its brokers.
 """
 
+import logging
 from pathlib import Path, PurePath
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from minibroker.cli.terminal import Failure, note
+from minibroker.cli.terminal import Failure
 
 if TYPE_CHECKING:
     from minibroker.broker.config import Config
@@ -21,7 +22,8 @@ MEMORY: Final = "memory:"
 SQLITE: Final = "sqlite:"
 ETCD: Final = "etcd:"
 AGAIN_S: Final = 0.5
-TOLD_EVERY_S: Final = 10.0
+
+log = logging.getLogger(__name__)
 
 
 def store_name(config: "Config") -> str:
@@ -75,16 +77,19 @@ async def until_it_answers(store: "MetadataStore", config: "Config") -> None:
     name = store_name(config)
     if not name.startswith(ETCD):
         return
-    tell_at = trio.current_time()
+    began_at, is_told = trio.current_time(), False
     while True:
         try:
             found = await store.get(CLUSTER_ID)
             break
         except StoreUnavailable as error:
-            if trio.current_time() >= tell_at:
-                note(f"WARNING: waiting for the metadata store: {error}")
-                tell_at = trio.current_time() + TOLD_EVERY_S
+            if not is_told:
+                log.warning("Waiting for the metadata store before anything else: %s", error)
+            is_told = True
         await trio.sleep(AGAIN_S)
+    if is_told:
+        waited_s = trio.current_time() - began_at
+        log.info("The metadata store answers, after %.1f s", waited_s)
     if not found.entries and _was_used(config):
         place = f"{name} (metadata.store.prefix={config.metadata_store_prefix})"
         raise _unknown(f"{place} knows of no cluster", config)

@@ -149,8 +149,8 @@ class Admin:
 
     @property
     def _answer_within_ms(self) -> int:
-        """The controller says why something is not done yet before it counts as silent."""
-        return self._options.request_timeout_ms * 9 // 10
+        """The controller shall say why something is not done before nobody waits for it."""
+        return min(self._options.request_timeout_ms, self._options.patience_ms) * 9 // 10
 
     async def _is_as(self, topic: NewTopic) -> bool:
         """Whether a topic that exists has the counts asked for."""

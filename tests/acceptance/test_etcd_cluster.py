@@ -1,13 +1,14 @@
 """Three broker processes on one etcd: with a leader or with etcd nothing acknowledged is lost."""
 
 import json
+import subprocess
 
 import pytest
 import trio
 
 from minibroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from tests.etcd import NEEDS_ETCD, running_etcd
-from tests.processes import EXPORT, running_cluster
+from tests.processes import COMMAND, EXPORT, free_base_port, running_cluster
 
 pytestmark = NEEDS_ETCD
 TOPIC = "numbers"
@@ -29,6 +30,20 @@ def etcd(tmp_path):
 def cluster(tmp_path, etcd):
     with running_cluster(tmp_path / "cluster", 3, SESSION, f"etcd:{etcd.url}") as started:
         yield started
+
+
+def test_a_broker_that_waits_for_etcd_can_be_stopped(tmp_path) -> None:
+    """SIGTERM ends it in order, though it has not begun."""
+    store = f"metadata.store=etcd:http://127.0.0.1:{free_base_port(1)}"
+    command = [*COMMAND, "start", "--data-dir", str(tmp_path), "--set", store]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as broker:
+        try:
+            assert "Waiting for the metadata store" in broker.stdout.readline()
+            broker.terminate()
+            assert broker.stdout.read() == "[KafkaServer id=1] shut down completed\n"
+            assert broker.wait() == 0
+        finally:
+            broker.kill()
 
 
 async def leader_other_than(address: str, lost: int) -> int:

@@ -12,7 +12,7 @@ from minibroker.protocol.messages.configs import (
     TopicConfigs,
 )
 
-ALTER_WAIT_S = 25.0  # less than clients wait for an answer (request.timeout.ms)
+ALTER_WAIT_S = 8.0  # less than clients wait, for a request that does not say how long that is
 
 
 def describe(

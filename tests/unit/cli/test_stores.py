@@ -28,8 +28,9 @@ def config_of(etcd, place: Path, **settings: str):
     return load(flags=named).config
 
 
-async def test_an_etcd_is_waited_for(etcd, tmp_path, monkeypatch, capsys):
+async def test_an_etcd_is_waited_for(etcd, tmp_path, monkeypatch, caplog):
     """A broker that starts first says what it waits for, and goes on as soon as it is there."""
+    caplog.set_level("INFO", "minibroker.cli")
     monkeypatch.setattr(stores, "AGAIN_S", 0.05)
     config = config_of(etcd, tmp_path)
     store = await stores.open_store(config, Random(1))
@@ -39,9 +40,10 @@ async def test_an_etcd_is_waited_for(etcd, tmp_path, monkeypatch, capsys):
         await trio.sleep(0.3)
         assert nursery.child_tasks
         etcd.start()
-    told = capsys.readouterr().err
-    assert told.count("WARNING: waiting for the metadata store: ") == 1
-    assert f"etcd at {etcd.url} cannot be reached" in told
+    begins, ends = caplog.messages
+    assert begins.startswith("Waiting for the metadata store before anything else: ")
+    assert f"etcd at {etcd.url} cannot be reached" in begins
+    assert ends.startswith("The metadata store answers, after ")
     await store.close()
 
 
