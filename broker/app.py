@@ -158,13 +158,10 @@ async def _serving_http(config: Config, system: System) -> "AsyncIterator[HttpSe
         return
     assert system.open_http is not None, "http.listener is set where there is no HTTP"
     http = await system.open_http(config.http_listener)
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(http.run)
-            yield http
-            await http.stop()
-    finally:
-        http.close()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(http.run)
+        yield http
+        await http.stop()
 
 
 class _Broker:

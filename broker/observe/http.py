@@ -78,16 +78,19 @@ class HttpServer:
 
     async def run(self) -> None:
         """Serve. Never fails for what a client does."""
-        with self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._pages.loop_lag.run)
-                nursery.start_soon(self._close_old)
-                for listener in self._listeners:
-                    nursery.start_soon(self._take_connections, listener, nursery)
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._pages.loop_lag.run)
+                    nursery.start_soon(self._close_old)
+                    for listener in self._listeners:
+                        nursery.start_soon(self._take_connections, listener, nursery)
+        finally:
+            self._close()
 
     async def stop(self) -> None:
         """Take no more connections, let answers under way go out for a moment, and end `run`."""
-        self.close()
+        self._close()
         await self._context.terminated.set()
         with trio.move_on_after(STOP_S_MAX):
             while self._streams:
@@ -95,7 +98,7 @@ class HttpServer:
                 await self._change.wait()
         self._scope.cancel()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Take no more connections."""
         for listener in self._listeners:
             listener.socket.close()
