@@ -30,6 +30,7 @@ def etcd(tmp_path):
 def cluster(tmp_path, etcd):
     with running_cluster(tmp_path / "cluster", 3, SESSION, f"etcd:{etcd.url}") as started:
         yield started
+        print(started.output)  # shown where a test fails
 
 
 def test_a_broker_that_waits_for_etcd_can_be_stopped(tmp_path) -> None:

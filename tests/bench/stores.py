@@ -23,6 +23,8 @@ from tests.etcd import running_etcd
 
 CALLS: Final = 200
 ENTRIES: Final = 100  # that a read returns, as of a cluster with that many partitions
+MANY: Final = 5_000  # of a broker that dies with so many partitions
+MANY_CALLS: Final = 5
 VALUE: Final = b"v" * 200
 LEASE_S: Final = 30.0
 
@@ -59,11 +61,16 @@ async def _durations(name: str) -> Durations:
             assert outcome.succeeded
             revision = outcome.revision
 
+        async def write_many() -> None:
+            puts = [Put(f"many/{number}", VALUE) for number in range(MANY)]
+            assert (await store.transact([], puts)).succeeded
+
         async def compare() -> None:
             assert (await store.transact([Compare("key", revision)], [])).succeeded
 
         found = {
             "a write that compares": await _median(write),
+            f"a write of {MANY:,} entries at once": await _median(write_many, MANY_CALLS),
             "a comparison alone": await _median(compare),
             f"a read of {ENTRIES} entries": await _median(lambda: store.get("entry/")),
             "the renewal of a lease": await _median(lambda: store.renew(lease.id)),
@@ -82,9 +89,9 @@ async def _opened(name: str) -> AsyncIterator[MetadataStore]:
         await store.close()
 
 
-async def _median(call: Callable[[], Awaitable[object]]) -> float:
+async def _median(call: Callable[[], Awaitable[object]], calls: int = CALLS) -> float:
     durations = []
-    for _ in range(CALLS):
+    for _ in range(calls):
         began = time.perf_counter()
         await call()
         durations.append(time.perf_counter() - began)
