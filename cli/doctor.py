@@ -132,7 +132,9 @@ def _of_told_stores(answered: "Sequence[Seen]") -> Iterator[Finding]:
 def of_settings(config: "Config", data_dir: Path | None) -> Iterator[Finding]:
     """What a broker with these settings would find here."""
     from minibroker.cli.doctor_here import look_at_store, of_store
+    from minibroker.cli.doctor_topics import of_defaults
 
+    yield from of_defaults(config)
     seen = look_at_store(config, is_named=True)
     if seen is None:
         text = "metadata.store=memory: forgets all topics when the broker stops"

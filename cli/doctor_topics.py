@@ -12,6 +12,7 @@ from minibroker.cli.partition_health import awaited, health_of, needed_in_sync
 from minibroker.cli.terminal import counted
 
 if TYPE_CHECKING:
+    from minibroker.broker.config import Config
     from minibroker.protocol.messages.metadata import TopicMetadata
 
 Configs = Mapping[str, Mapping[str, str]]  # by topic, by property, as they are in force
@@ -79,6 +80,23 @@ def of_partitions(topics: "Iterable[TopicMetadata]", configs: Configs) -> Iterat
         )
     if not (leaderless or refusing or lagging):
         yield Finding(Level.OK, f"{counted(count, 'partition')}: all replicas are in sync")
+
+
+def of_defaults(config: "Config") -> Iterator[Finding]:
+    """What topics permit to be lost that a broker with these settings makes."""
+    from minibroker.protocol.constants import OFFSETS_TOPIC
+    from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
+
+    counts = {
+        "new ones": config.default_replication_factor,
+        OFFSETS_TOPIC: config.offsets_topic_replication_factor,
+    }
+    topics = [
+        TopicMetadata(name, partitions=(PartitionMetadata(0, replicas=(*range(count),)),))
+        for name, count in counts.items()
+    ]
+    settings = {entry.name: entry.value for entry in config.describe_topic({})}
+    yield from of_settings(topics, dict.fromkeys(counts, settings), 1)
 
 
 def of_settings(

@@ -1,7 +1,8 @@
 """What the doctor says of topics: each finding, brought about by the metadata it is about."""
 
+from minibroker.broker.config import load
 from minibroker.cli.doctor_findings import Level
-from minibroker.cli.doctor_topics import of_topics
+from minibroker.cli.doctor_topics import of_defaults, of_topics
 from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 
 LIVE = (1, 2, 3)
@@ -92,3 +93,19 @@ def test_settings_that_permit_a_loss_are_noted() -> None:
         " up: t"
     )
     assert bad(three, unclean_leader_election_enable="true") == [("note", unclean)]
+
+
+def test_defaults_that_permit_a_loss_are_noted() -> None:
+    """Before a broker is started with them, and a topic made."""
+
+    def told(**settings: str) -> list[str]:
+        flags = {name.replace("_", "."): value for name, value in settings.items()}
+        return [each.what for each in of_defaults(load(flags=flags).config)]
+
+    three = {"default_replication_factor": "3", "offsets_topic_replication_factor": "3"}
+    assert told(**three, min_insync_replicas="2") == []
+    (alone,) = told(**three, min_insync_replicas="1")
+    assert alone.startswith("topics that have min.insync.replicas=1: ")
+    assert alone.endswith(": new ones, __consumer_offsets")
+    (unsynced,) = told(flush="never")
+    assert unsynced.startswith("topics that have one replica and flush=never: ")
