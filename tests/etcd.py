@@ -16,20 +16,17 @@ import signal
 import ssl
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import pytest
-import trio
 
-from minibroker.broker.metadata.store import StoreUnavailable
 from tests.processes import Machine, ThisMachine, free_base_port
 
 START_S_MAX: Final = 20.0
-Result = TypeVar("Result")
 
 
 def _programs() -> list[tuple[str, str]]:
@@ -185,12 +182,3 @@ def running_etcd(
     finally:
         for member in members:
             member.kill()
-
-
-async def patiently(call: Callable[..., Awaitable[Result]], *arguments: object) -> Result:
-    """What a store answers once it can, asked again as a broker asks."""
-    while True:
-        try:
-            return await call(*arguments)
-        except StoreUnavailable:
-            await trio.sleep(0.05)

@@ -166,6 +166,8 @@ class Controller:
         self._state = entries.read_state(snapshot.entries)
         if leftovers := entries.leftovers(snapshot.entries, self._state):
             await self._commit(leftovers)
+            text = "%s Removed what its predecessor left of topics half made or deleted: %d entries"
+            log.info(text, self._name, len(leftovers))
         self.note_brokers(snapshot.revision, entries.read_brokers(snapshot.entries))
         log.info("%s Elected, with %d topics", self._name, len(self._state.topics))
 

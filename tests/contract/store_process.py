@@ -2,6 +2,7 @@
 
     python -m tests.contract.store_process STORE NODE_ID
 
+A call that had no answer is repeated: who was stopped in the middle of one finds its time up.
 `hold TTL KEY` keeps a lease from then on, and KEY with it; `lost` says whether it is lost by now.
 `lock FILE` takes the write lock of a file of the store until `unlock`.
 """
@@ -22,6 +23,7 @@ from minibroker.broker.metadata.store import (
     Put,
 )
 from minibroker.cli.stores import open_store
+from tests.contract.patiently import patiently
 
 
 class Worker:
@@ -45,7 +47,7 @@ class Worker:
     async def _renew(self) -> None:
         try:
             while True:
-                await self._store.renew(self._lease.id)
+                await patiently(self._store.renew, self._lease.id)
                 await trio.sleep(self._lease.ttl_s / 8)
         except LeaseLost:
             self._is_lost = True
@@ -55,7 +57,7 @@ class Worker:
 
     async def renew(self) -> object:
         try:
-            await self._store.renew(self._lease.id)
+            await patiently(self._store.renew, self._lease.id)
         except LeaseLost:
             return "LeaseLost"
         return "renewed"
@@ -65,7 +67,7 @@ class Worker:
         put = Put(key, b"late", self._lease.id if lease == "leased" else 0)
         try:
             compare = [Compare(key, self._revision)]
-            return (await self._store.transact(compare, [put])).succeeded
+            return (await patiently(self._store.transact, compare, [put])).succeeded
         except LeaseLost:
             return "LeaseLost"
 

@@ -25,7 +25,8 @@ from minibroker.broker.metadata.store import (
     StoreError,
     StoreUnavailable,
 )
-from tests.etcd import EVERY_ETCD, patiently, running_etcd
+from tests.contract.patiently import patiently
+from tests.etcd import EVERY_ETCD, running_etcd
 from tests.proxy import open_proxy
 
 PATIENCE_S = 20.0

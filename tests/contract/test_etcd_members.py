@@ -18,7 +18,8 @@ from minibroker.broker.metadata.store import (
     StoreUnavailable,
     TransactionTooLarge,
 )
-from tests.etcd import EVERY_ETCD, patiently, running_etcd
+from tests.contract.patiently import patiently
+from tests.etcd import EVERY_ETCD, running_etcd
 
 LIVES = itertools.count()
 SECRET = "correct horse"
