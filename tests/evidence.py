@@ -72,6 +72,11 @@ class Evidence:
             await self._news.park()
         return time.monotonic() - since
 
+    async def wait_until_all_acknowledged(self, before: float) -> None:
+        """Until nothing waits any more that was sent before this moment."""
+        while next(iter(self._sent_at.values()), before) < before:
+            await self._news.park()
+
     def _serves(self, name: TopicPartition, since: float) -> bool:
         acked_at, offset = self._latest.get(name, (0.0, -1))
         return acked_at > since and all(offset in shown[name] for shown in self.shown)

@@ -187,6 +187,8 @@ class Rounds:
     async def suffer(self, fault: Fault) -> None:
         """One fault, until all is as before."""
         await self.wait_for_all_in_sync()
+        with trio.fail_after(PATIENCE_S):
+            await self.evidence.wait_until_all_acknowledged(time.monotonic())
         before = self.latest()
         victim = before.leader
         self.evidence.longest_wait_s = 0.0
