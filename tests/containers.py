@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tests.etcd import ETCD
+from tests.etcd import ETCD, EVERY_ETCD
 from tests.namespaces import PATH, Host, Network, network
 from tests.topology import ROOT, Mount, Service
 
@@ -224,15 +224,23 @@ class Engine:
                 yield Mount(path, path)
             yield Mount(sys.prefix, INSTALLED)
         else:
-            assert ETCD, f"nothing is known of {service.image_name} but that it has an etcd"
             for name in ETCD_PROGRAMS:
-                yield Mount(str(Path(ETCD).with_name(name)), f"{PROGRAMS}/{name}")
+                yield Mount(_program(name), f"{PROGRAMS}/{name}")
         for target, source in service.image.files.items():
             yield Mount(str(ROOT / source), target)
         for mount in service.mounts:
             volume = self._directory / "volumes" / mount.source
             volume.mkdir(parents=True, exist_ok=True)
             yield replace(mount, source=str(volume))
+
+
+def _program(name: str) -> str:
+    """Of etcd's programs: the one beside the etcd of the tests, or beside another that is known;
+    systems pack them apart."""
+    every = [ETCD, *(one.values[0] for one in reversed(EVERY_ETCD))]
+    found = [path for etcd in every if (path := Path(str(etcd)).with_name(name)).is_file()]
+    assert found, f"there is no {name} beside any of {every}"
+    return str(found[0])
 
 
 def _inside(root: Path, path: str) -> str:
