@@ -53,6 +53,14 @@ def up(
         int | None,
         typer.Option("--base-port", help="Of broker 1; default: 9092."),
     ] = None,
+    http_base_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-base-port",
+            help="Of broker 1's health and metrics over HTTP; default: none.",
+            show_default=False,
+        ),
+    ] = None,
     flush: Annotated[
         str,
         typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
@@ -68,7 +76,7 @@ def up(
     over. A second Ctrl-C kills them.
     """
     given = given_settings(settings) | ({"flush": flush} if flush else {})
-    layout = chosen(directory, broker_count, base_port, given)
+    layout = chosen(directory, broker_count, base_port, given, http_base_port)
     check_store(layout)
     brokers = _brokers(layout)
     _check_ports(layout, brokers)

@@ -33,6 +33,7 @@ META: Final = "meta.properties"  # in the data directory of a broker that has ru
 HOST: Final = "127.0.0.1"
 BROKERS: Final = "cluster.brokers"
 BASE_PORT: Final = "cluster.base.port"
+HTTP_BASE_PORT: Final = "cluster.http.base.port"
 DEFAULT_BROKERS: Final = 3
 DEFAULT_BASE_PORT: Final = 9092
 DEFAULT_DIRECTORY: Final = Path("minibroker-cluster")
@@ -40,7 +41,7 @@ PORT_MAX: Final = 65_535
 # Each broker has its own, and they follow from the directory and the ports.
 DECIDED_HERE: Final = (
     *("node.id", "broker.id", "listeners", "advertised.listeners"),
-    *("log.dirs", "log.dir", "metadata.store"),
+    *("log.dirs", "log.dir", "metadata.store", "http.listener"),
 )
 HEAD: Final = """\
 # A cluster of minibroker on one machine. `cluster up` wrote down what it was told; it and
@@ -59,13 +60,15 @@ DataDir = Annotated[
 class Layout:
     """A cluster's directory (absolute, without links), and what was decided about it.
 
-    `settings` are those that were given; they come before what `cluster up` sets by itself.
+    `settings` are those that were given; they come before what `cluster up` sets by itself. Health
+    and metrics are served from `http_base_port` on, if there is one.
     """
 
     root: Path
     broker_count: int
     base_port: int
     settings: Mapping[str, str]
+    http_base_port: int | None = None
 
     @property
     def file(self) -> Path:
@@ -112,12 +115,16 @@ class Layout:
         """What `minibroker start` of one broker is told, but for its data directory."""
         several = {"min.insync.replicas": "2"} if self.broker_count >= 3 else {}
         replicas = str(min(3, self.broker_count))
+        http = ""  # whatever the environment says: it would be one address for all
+        if self.http_base_port is not None:
+            http = f"{HOST}:{self.http_base_port + node_id - 1}"
         return {
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
             "replica.lag.time.max.ms": "10000",
             "broker.session.timeout.ms": "1000",
             **several,
+            "http.listener": http,
             **self.settings,
             "node.id": str(node_id),
             "listeners": self.address(node_id),
@@ -139,6 +146,8 @@ class Layout:
     def save(self) -> None:
         """Write `cluster.properties`; whoever reads it meanwhile sees the old or the new one."""
         own = {BROKERS: str(self.broker_count), BASE_PORT: str(self.base_port)}
+        if self.http_base_port is not None:
+            own[HTTP_BASE_PORT] = str(self.http_base_port)
         lines = (f"{name}={value}\n" for name, value in (own | dict(self.settings)).items())
         draft = self.file.with_suffix(".draft")
         draft.write_text(HEAD + "".join(lines), encoding="utf-8")
@@ -165,9 +174,12 @@ class Layout:
 
         settings = parse_properties(text)
         try:
-            layout = cls(root, int(settings.pop(BROKERS)), int(settings.pop(BASE_PORT)), settings)
+            count, base_port = int(settings.pop(BROKERS)), int(settings.pop(BASE_PORT))
+            http = settings.pop(HTTP_BASE_PORT, None)
+            layout = cls(root, count, base_port, settings, None if http is None else int(http))
         except (KeyError, ValueError):
-            raise ValueError(f"it does not say {BROKERS} and {BASE_PORT} as numbers") from None
+            names = f"{BROKERS} and {BASE_PORT} (and {HTTP_BASE_PORT}, if it is there)"
+            raise ValueError(f"it does not say {names} as numbers") from None
         layout.check()
         return layout
 
@@ -177,20 +189,31 @@ class Layout:
 
         if self.broker_count < 1:
             raise Failure("a cluster has at least one broker", USAGE)
-        if not 1 <= self.base_port <= self.port(self.broker_count) <= PORT_MAX:
-            raise Failure(
-                f"{counted(self.broker_count, 'broker')} from port {self.base_port} on do not fit"
-                f" below {PORT_MAX + 1}; see --base-port",
-                USAGE,
-            )
+        self._check_ports(self.base_port, "--base-port")
+        if self.http_base_port is not None:
+            self._check_ports(self.http_base_port, "--http-base-port")
+            if abs(self.http_base_port - self.base_port) < self.broker_count:
+                raise Failure(
+                    f"--http-base-port {self.http_base_port} gives ports to health and metrics"
+                    f" that brokers listen at, from --base-port {self.base_port} on",
+                    USAGE,
+                )
         for name in DECIDED_HERE:
             if name in self.settings:
                 raise Failure(
                     f"{name} cannot be set for all brokers; each has its own, which follows from"
-                    " --data-dir and --base-port",
+                    " --data-dir, --base-port and --http-base-port",
                     USAGE,
                 )
         load(flags=self.broker_settings(1) | {"log.dirs": str(self.data_dir(1))})
+
+    def _check_ports(self, first: int, option: str) -> None:
+        if not 1 <= first <= first + self.broker_count - 1 <= PORT_MAX:
+            raise Failure(
+                f"{counted(self.broker_count, 'broker')} from port {first} on do not fit"
+                f" below {PORT_MAX + 1}; see {option}",
+                USAGE,
+            )
 
 
 @contextmanager
@@ -219,9 +242,14 @@ def exclusive(layout: Layout, *, may_wait: bool = True) -> Iterator[None]:
 
 
 def chosen(
-    directory: Path, broker_count: int | None, base_port: int | None, settings: Mapping[str, str]
+    directory: Path,
+    broker_count: int | None,
+    base_port: int | None,
+    settings: Mapping[str, str],
+    http_base_port: int | None = None,
 ) -> Layout:
-    """The cluster that `cluster up` is about: as told the first time, then as it was told then.
+    """The cluster that `cluster up` is about: as told the first time, then as it was told then, but
+    for settings and for where health and metrics are served.
 
     Raises `Failure` if the directory is another thing, or if it is told something else now.
     """
@@ -237,6 +265,7 @@ def chosen(
             DEFAULT_BROKERS if broker_count is None else broker_count,
             DEFAULT_BASE_PORT if base_port is None else base_port,
             settings,
+            http_base_port,
         )
         layout.check()
         return layout
@@ -253,7 +282,9 @@ def chosen(
             " --base-port out, or name another directory with --data-dir",
             USAGE,
         )
-    layout = Layout(root, known.broker_count, known.base_port, {**known.settings, **settings})
+    http = known.http_base_port if http_base_port is None else http_base_port
+    together = {**known.settings, **settings}
+    layout = Layout(root, known.broker_count, known.base_port, together, http)
     layout.check()
     return layout
 

@@ -170,3 +170,36 @@ def test_one_starts_brokers_at_a_time(tmp_path: Path) -> None:
         assert not has_entered.wait(0.2)
     other.join()
     assert has_entered.is_set()
+
+
+def test_health_and_metrics_get_ports_of_their_own(tmp_path: Path) -> None:
+    """Broker N serves them N - 1 above the base; that is remembered, and may be changed later.
+    Without a base there are none, whatever the environment says."""
+    layout = chosen(tmp_path, 2, 7000, {}, 9644)
+    layout.save()
+    for known in (Layout.load(tmp_path), chosen(tmp_path, None, None, {})):
+        config = load(flags=known.broker_settings(2)).config
+        assert str(config.http_listener) == "127.0.0.1:9645"
+    assert chosen(tmp_path, None, None, {}, 9700).http_base_port == 9700
+    environ = {"KAFKA_HTTP_LISTENER": "127.0.0.1:80"}
+    flags = made(tmp_path / "other", 2, 7000).broker_settings(1)
+    assert load(environ=environ, flags=flags).config.http_listener is None
+
+
+@pytest.mark.parametrize(
+    ("http_base_port", "settings", "said"),
+    [
+        (7002, {}, "that brokers listen at"),
+        (6998, {}, "that brokers listen at"),
+        (65_534, {}, "see --http-base-port"),
+        (0, {}, "see --http-base-port"),
+        (None, {"http.listener": "127.0.0.1:9644"}, "--http-base-port"),
+    ],
+)
+def test_ports_that_cannot_be(
+    tmp_path: Path, http_base_port: int | None, settings: dict[str, str], said: str
+) -> None:
+    """Ports that brokers need, that do not exist, or one for all are usage errors."""
+    with pytest.raises(Failure, match=said) as failure:
+        chosen(tmp_path, 3, 7000, settings, http_base_port)
+    assert failure.value.exit_code == 2
