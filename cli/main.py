@@ -6,12 +6,23 @@ import sys
 def main() -> None:
     """Run the command that the process was started with."""
     arguments = sys.argv[1:]
-    if arguments[:1] == ["health"]:
-        from minibroker.cli.probe import plain_main
+    # As containers call it, every other second: `probe.py` says why it takes a way of its own.
+    match arguments:
+        case ["health"] | ["health", "--ready"]:
+            _probe(None, must_be_ready="--ready" in arguments)
+        case ["health", "-b", address] | ["health", "--ready", "-b", address]:
+            _probe(address, must_be_ready="--ready" in arguments)
+        case _:
+            _run(arguments)
 
-        if plain_main(arguments[1:]):
-            return
 
+def _probe(address: str | None, *, must_be_ready: bool) -> None:
+    from minibroker.cli.probe import plain_main
+
+    plain_main(address, must_be_ready=must_be_ready)
+
+
+def _run(arguments: list[str]) -> None:
     import logging
 
     from minibroker.cli.commands import app_for

@@ -33,24 +33,18 @@ class ProbeFailed(Exception):
         self.exit_code = exit_code
 
 
-def plain_main(options: list[str]) -> bool:
-    """`minibroker health` as containers call it: with `--ready`, `-b ADDRESS`, both or neither.
+def plain_main(address: str | None, *, must_be_ready: bool) -> None:
+    """`minibroker health` as containers call it; ends the process if it fails.
 
-    False if there is anything else among the options; then nothing was done.
+    Without an `address` it is that of the environment, or the default.
     """
-    match options:
-        case ["--ready", "-b", address] | ["-b", address]:
-            pass
-        case [] | ["--ready"]:
-            address = os.environ.get(bootstrap.VARIABLE) or bootstrap.DEFAULT
-        case _:
-            return False
+    if address is None:
+        address = os.environ.get(bootstrap.VARIABLE) or bootstrap.DEFAULT
     try:
-        print(look(address, TIMEOUT_S, must_be_ready="--ready" in options))
+        print(look(address, TIMEOUT_S, must_be_ready=must_be_ready))
     except ProbeFailed as failure:
         print(f"% ERROR: {failure}", file=sys.stderr)
         sys.exit(failure.exit_code)
-    return True
 
 
 def look(address: str, timeout_s: float, *, must_be_ready: bool, as_json: bool = False) -> str:
