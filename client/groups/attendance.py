@@ -11,7 +11,8 @@ called, and the next poll does that (group.py). All else goes on between polls: 
 cooperative group joins the next generation while its application works on what it keeps.
 
 While a JOIN waits for others, heartbeats go on. Their answers mean nothing then but that there is a
-coordinator; a broker that is gone is found out by them, and the JOIN is sent again.
+coordinator; a broker that is gone is found out by them, and the JOIN is sent again. So it is when
+they say that the group has gone on to another generation, and the answer to the JOIN does not come.
 """
 
 import logging
@@ -27,17 +28,24 @@ from minibroker.client.errors import error_code
 from minibroker.client.groups.assignors import ASSIGNORS, GroupMember
 from minibroker.client.groups.coordinator import CoordinatorRoute
 from minibroker.client.groups.interest import Interest
-from minibroker.client.groups.membership import NOT_THE_COORDINATOR, Advice, Membership, State
+from minibroker.client.groups.membership import (
+    NOT_THE_COORDINATOR,
+    PUT_OUT,
+    Advice,
+    Membership,
+    State,
+)
 from minibroker.client.hand import Hand
 from minibroker.client.links import HEARTBEATS, JOINS
 from minibroker.client.options import ConsumerOptions
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages.groups import (
     NO_GENERATION,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     GroupProtocol,
+    HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupRequest,
@@ -55,7 +63,8 @@ from minibroker.protocol.subscription import (
 )
 from minibroker.protocol.types import TopicPartition
 
-# A heartbeat without an answer is sent again, by another connection, after this share of a session.
+# A heartbeat without an answer is sent again, by another connection, after this share of a session;
+# so is a JOIN without the answer that there is.
 PATIENCE_SHARE: Final = 1 / 3
 # For how long it is tried to tell that a member goes.
 LEAVE_PATIENCE_S: Final = 5.0
@@ -85,9 +94,12 @@ class Attendance:
         self._hand = hand
         self._on_news = on_news
         strategies = (ASSIGNORS[name] for name in options.partition_assignment_strategy)
+        self._patience_s = PATIENCE_SHARE * options.session_timeout_ms / 1000
         self._is_eager = not all(strategy.is_cooperative for strategy in strategies)
         self._joining = trio.CancelScope()
         self._asking = trio.CancelScope()  # around one JOIN and SYNC
+        self._asked_at = float("inf")
+        self._unheard_since = float("inf")  # when its answer was there, and did not come
         self._led: dict[str, int] | None = None  # what was assigned, if this member leads
         self._led_topics: tuple[str, ...] = ()
         self._undrawn_seen = 0
@@ -186,6 +198,7 @@ class Attendance:
 
     async def _join_and_sync(self) -> Advice:
         member = self._membership
+        self._asked_at, self._unheard_since = trio.current_time(), float("inf")
         asked = member.join(self._protocols())
         joined = await self._coordinator.ask(ApiKey.JOIN_GROUP, asked, JOINS)
         assert isinstance(joined, JoinGroupResponse)
@@ -273,18 +286,29 @@ class Attendance:
         member = self._membership
         asked, sent_at = member.heartbeat(), trio.current_time()
         advice = Advice.FIND
-        with trio.move_on_after(PATIENCE_SHARE * self._options.session_timeout_ms / 1000):
+        with trio.move_on_after(self._patience_s):
             try:
                 answer = await self._coordinator.ask(ApiKey.HEARTBEAT, asked, HEARTBEATS)
             except (OSError, BrokerError) as error:
                 log.debug("group %s: %s", member.group_id, error)
                 return False
             assert isinstance(answer, HeartbeatResponse)
-            advice = member.note_heartbeat(asked, error_code(answer.error), sent_at)
+            told = error_code(answer.error)
+            advice = member.note_heartbeat(asked, told, sent_at)
+            self._note_gone_on(asked, told, sent_at)
         if advice is Advice.FIND:
             self._coordinator.forget()
         self.tell()
         return advice is not Advice.FIND
+
+    def _note_gone_on(self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float) -> None:
+        """While a JOIN waits, the group is in the generation that its members know. If it is not,
+        the JOIN was answered, perhaps over a connection that somebody on the way has forgotten."""
+        is_waiting = self._membership.is_in(State.JOINING) and sent_at > self._asked_at
+        if is_waiting and error in PUT_OUT and asked.generation != NO_GENERATION:
+            self._unheard_since = min(self._unheard_since, sent_at)
+            if sent_at >= self._unheard_since + self._patience_s:
+                self._asking.cancel()
 
     def _note_progress(self) -> None:
         """Who iterates comes back with each record, and polls only once for many."""

@@ -208,6 +208,32 @@ async def test_a_join_whose_connection_is_dead_is_sent_again(
     assert {join.member_id for join in joins[1:]} == {"m"}
 
 
+async def test_a_join_whose_answer_is_lost_is_sent_again(
+    autojump_clock: Any, coordinator: Coordinator, consumer: Any
+) -> None:
+    """Its connection is dead, and nobody knows; that of heartbeats is not, and they tell of a
+    generation that this member must have joined."""
+    async with consumer(session_timeout_ms=6000, heartbeat_interval_ms=500) as it:
+        await it.subscribe("t")
+        await it.poll(1)
+        coordinator.may_join = trio.Event()
+        first = iter([ErrorCode.REBALANCE_IN_PROGRESS])
+
+        def heartbeat(asked: HeartbeatRequest) -> HeartbeatResponse:
+            is_old = asked.generation == 1
+            return HeartbeatResponse(next(first, ErrorCode.ILLEGAL_GENERATION) if is_old else 0)
+
+        coordinator.broker.answers[ApiKey.HEARTBEAT] = heartbeat
+        await it.poll(1.2)
+        assert it.health().state == "joining"
+        coordinator.may_join = now()
+        await it.poll(1)
+        assert it.health().state == "joining"
+        await it.poll(3)
+        assert (it.health().state, it.health().generation) == ("stable", 2)
+    assert [join.member_id for join in coordinator.broker.asked(JoinGroupRequest)] == ["", *"mmm"]
+
+
 async def test_who_abandons_a_join_leaves_at_once(
     autojump_clock: Any, coordinator: Coordinator, consumer: Any
 ) -> None:
