@@ -76,6 +76,10 @@ class HttpServer:
         """There is a broker now, of which the pages shall tell."""
         self._pages.sources = sources
 
+    def statistics(self) -> int:
+        """How many connections are open."""
+        return len(self._streams)
+
     async def run(self) -> None:
         """Serve. Never fails for what a client does."""
         try:

@@ -9,7 +9,13 @@ import trio
 import trio.testing
 
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage, TopicImage
-from minibroker.broker.observe.http import CONNECTIONS_MAX, HttpServer, open_http
+from minibroker.broker.observe.http import (
+    CONNECTION_S_MAX,
+    CONNECTIONS_MAX,
+    SWEEP_S,
+    HttpServer,
+    open_http,
+)
 from minibroker.broker.observe.sources import CannotServeHttp
 from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.types import Endpoint
@@ -186,3 +192,18 @@ def test_a_broker_without_http_loads_none_of_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+async def test_who_reads_nothing_is_let_go(mock_clock: trio.testing.MockClock) -> None:
+    """A connection that takes nothing of its answer does not keep its place for ever."""
+    async with shown(sources_of(with_many_partitions())) as http:
+        client = await connected(http)
+        await client.send_all(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n")
+        assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
+        await trio.testing.wait_all_tasks_blocked()
+        assert http.statistics() == 1
+        for seconds in (CONNECTION_S_MAX + SWEEP_S, SWEEP_S):  # closed, and then forgotten
+            mock_clock.jump(seconds)
+            await trio.testing.wait_all_tasks_blocked()
+        assert http.statistics() == 0
+        await client.aclose()
