@@ -78,6 +78,15 @@ def damage_text(log: Log) -> str:
     )
 
 
+def old_metadata_text(log: Log, state: PartitionState) -> str:
+    """Why a replica does not lead in an epoch that is lower than those in its log."""
+    return (
+        f"leader epoch {state.leader_epoch} is below {log.epochs.newest_epoch}, the newest in this"
+        " log: the metadata are older than the log, as after a copy of the metadata store was put"
+        " back; each restart of all brokers raises it"
+    )
+
+
 def role_text(partition: Partition) -> str:
     """What a replica has just become."""
     role, log = partition.role, partition.log

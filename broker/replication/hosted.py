@@ -25,7 +25,12 @@ from minibroker.broker.config import TopicConfig
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.validate import Refused
-from minibroker.broker.replication.descriptions import damage_text, proposal_text, role_text
+from minibroker.broker.replication.descriptions import (
+    damage_text,
+    old_metadata_text,
+    proposal_text,
+    role_text,
+)
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr import IsrChanges
 from minibroker.broker.replication.partition import NO_CHANGE, Change, Partition
@@ -176,11 +181,17 @@ class Hosted:
         elif not self._is_sound(partition, state):
             error = ErrorCode.KAFKA_STORAGE_ERROR
             partition.become_offline(state, error, damage_text(partition.log))
-        elif state.leader == self._host.broker_id:
-            return partition.become_leader(state, now)
-        else:
+        elif state.leader != self._host.broker_id:
             partition.become_follower(state)
             self._parts.copier.assign(partition)
+        elif state.leader_epoch < partition.log.epochs.newest_epoch:
+            # What it would append under an epoch that was used before, nobody could tell from
+            # what is there.
+            reason = old_metadata_text(partition.log, state)
+            logger.error("%s is not led: %s", partition.topic_partition, reason)
+            partition.become_offline(state, ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        else:
+            return partition.become_leader(state, now)
         return NO_CHANGE
 
     def _is_sound(self, partition: Partition, state: PartitionState) -> bool:
