@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.etcd import ETCD, EVERY_ETCD
-from tests.namespaces import PATH, Host, Network, network
+from tests.namespaces import PATH, Network, network
 from tests.topology import ROOT, Mount, Service
 
 MACHINE: Final = "machine"  # where the engine runs, and whose ports are published
@@ -85,10 +85,6 @@ class Engine:
         self._directory = directory
         self._ended = ended  # left once the network is gone, and with it all that ran
         self._publish(services.values())
-
-    def host(self, name: str) -> Host:
-        """Where a service's containers run."""
-        return self._hosts[name]
 
     def _publish(self, services: Iterable[Service]) -> None:
         ports = [
