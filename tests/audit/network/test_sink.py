@@ -16,6 +16,7 @@ from minibroker.audit.network.source import SCHEMA
 from minibroker.client import DeliveryFailed
 from minibroker.client.blocking import Consumer, Producer
 from minibroker.protocol.errors import BrokerError
+from tests.audit.network.driver import started
 from tests.audit.network.topics import create, options
 from tests.processes import BrokerProcess
 
@@ -120,7 +121,7 @@ def test_spark_copies_a_topic(spark: SparkSession, broker: BrokerProcess, tmp_pa
     stream = spark.readStream.format("minibroker").options(
         **options(broker, "origin", startingOffsets="earliest", maxOffsetsPerTrigger="400")
     )
-    query = (
+    query = started(
         stream.load()
         .drop("topic")
         .writeStream.format("minibroker")
@@ -128,7 +129,6 @@ def test_spark_copies_a_topic(spark: SparkSession, broker: BrokerProcess, tmp_pa
         .option("topic", "streamed")
         .option("checkpointLocation", str(tmp_path))
         .trigger(availableNow=True)
-        .start()
     )
     query.awaitTermination()
     assert [each["numInputRows"] for each in query.recentProgress] == [400, 400, 200]
