@@ -202,14 +202,15 @@ class Engine:
         yield f"mkdir -p {_inside(root, service.image.directory)}"
         if not service.build:
             yield f"mount -t tmpfs programs {_inside(root, PROGRAMS)}"
+        # Before what is shown: this project may lie below one of them.
+        for path in service.tmpfs:
+            options = "nosuid,nodev,noexec,mode=1777"
+            yield f"mount -t tmpfs -o {options} tmpfs {_inside(root, path)}"
         for mount in self._mounts(service):
             target = _inside(root, mount.target)
             yield _bound(mount.source, target)
             if mount.is_read_only:
                 yield f"mount -o remount,bind,ro,nosuid,nodev {target}"
-        for path in service.tmpfs:
-            options = "nosuid,nodev,noexec,mode=1777"
-            yield f"mount -t tmpfs -o {options} tmpfs {_inside(root, path)}"
         if service.is_read_only:
             yield f"mount -o remount,bind,ro {shlex.quote(str(root))}"
 
