@@ -220,6 +220,7 @@ class _Broker:
             wall_ms=system.wall_ms,
             machine=system.machine,
             is_shutting_down=shutdown.is_set,
+            silent_leaders=self._fetchers.silent_leaders,
         )
         acceptor = Acceptor(services, listeners)
         self._sources = Sources(

@@ -6,11 +6,12 @@ roles and the whole cluster; and every replica on it leads, or copies and is in 
 leaves is not ready from the first moment on.
 
 What is in sync is the controller's word, as last told: a leader that was replaced may still believe
-otherwise. Nothing is remembered here: `readiness` looks at everything each time, which takes half a
+otherwise. Who cannot be told it has lost its place finds that out by the silence of its leader.
+Nothing is remembered here: `readiness` looks at everything each time, which takes half a
 microsecond for a replica.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -33,6 +34,7 @@ class Standing:
     `broker_epoch` is that of its registration, -1 before the first; `is_told`: a controller has
     told it all roles and the whole cluster, and is not just doing so again. `image` is the cluster
     as told, `partitions` are the replicas here, and `unmade` those that there is no room for.
+    `silent_leaders` have answered no fetch of this broker for as long as a replica may lag.
     """
 
     broker_id: int
@@ -43,6 +45,7 @@ class Standing:
     image: ClusterImage
     partitions: Mapping[TopicPartition, Partition]
     unmade: Iterable[TopicPartition] = ()
+    silent_leaders: Sequence[int] = ()
 
 
 class Readiness(NamedTuple):
@@ -71,6 +74,8 @@ def _reasons(standing: Standing) -> Iterator[str]:
     known = standing.image.brokers.get(standing.broker_id)
     if known is None or known.epoch < standing.broker_epoch:
         yield "the controller has not admitted its present registration yet"
+    for leader in standing.silent_leaders:
+        yield f"broker {leader}, which it copies from, does not answer"
     yield from _troubles(standing)
 
 

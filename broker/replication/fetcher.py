@@ -79,6 +79,7 @@ class Fetchers:
         broker_epoch: Callable[[], int],
     ) -> None:
         self._count = config.num_replica_fetchers
+        self._patience_s = config.replica_lag_time_max_ms / 1000
         self._tools = Tools(FetchLimits.of(config), connect, note_write, wall_ms, broker_epoch)
         self._endpoints: dict[int, Endpoint] = {}
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -137,6 +138,16 @@ class Fetchers:
         now = trio.current_time()
         return [fetcher.statistics(now) for fetcher in self._fetchers.values()]
 
+    def silent_leaders(self, now: float) -> list[int]:
+        """Who is copied from, and has answered nothing for replica.lag.time.max.ms: by then the
+        leader has taken this broker out of the in-sync sets, even if nobody could tell it so."""
+        silent = {
+            fetcher.leader
+            for fetcher in self._fetchers.values()
+            if now - fetcher.heard_at > self._patience_s
+        }
+        return sorted(silent)
+
     def _key(self, name: TopicPartition, role: Follower) -> tuple[int, int]:
         return role.leader, zlib.crc32(str(name).encode()) % self._count
 
@@ -157,6 +168,7 @@ class Fetcher:
         self.leader = leader
         self.fetcher_id = fetcher_id
         self.endpoint: Endpoint | None = None
+        self.heard_at = math.inf  # its leader's last answer, or the start; before that, never
         self._tools = tools
         self._plan = FetchPlan(tools.limits)
         self._reconnect = Backoff(tools.limits.backoff_s_max)
@@ -202,6 +214,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Copy until no partition is left. Raises an `OSError` of the own disk."""
+        self.heard_at = trio.current_time()
         while self._plan:
             endpoint = self.endpoint
             if endpoint is None or trio.current_time() < self._reconnect.due:
@@ -246,6 +259,7 @@ class Fetcher:
             fetched = await connection.fetch(request)
             if fetched.response.error:
                 raise ConnectionLost(f"it answers FETCH with error {fetched.response.error}")
+            self.heard_at = trio.current_time()
             self._requests += 1
             self._reconnect.reset()
             self._plan.note(fetched.response)

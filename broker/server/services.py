@@ -4,7 +4,7 @@ It owns nothing.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minibroker.broker.config import Config
@@ -51,6 +51,7 @@ class Services:
     wall_ms: Callable[[], int]
     machine: Callable[[], MachineFacts] = MachineFacts
     is_shutting_down: Callable[[], bool] = lambda: False
+    silent_leaders: Callable[[float], Sequence[int]] = lambda now: ()
     listener: str = PLAINTEXT
 
     @property
@@ -71,6 +72,7 @@ class Services:
                 replicas.image,
                 replicas.partitions,
                 replicas.unmade,
+                self.silent_leaders(now),
             )
         )
 

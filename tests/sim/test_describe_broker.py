@@ -126,6 +126,30 @@ async def test_a_broker_whose_replica_lags_is_not_ready(
         await asker.wait_ready(followers[0])
 
 
+async def test_a_broker_that_hears_nobody_is_not_ready(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Cut off from its leader and the controller it is not told that it is out of sync, and finds
+    out; who leads goes on being ready."""
+    world = World(1)
+    async with open_cluster(world, SETTINGS, 2) as cluster:
+        asker = Asker(world)
+        await asker.make_topic(cluster.broker(1))
+        for broker in cluster.brokers:
+            await asker.wait_ready(broker)
+        (leader,) = [broker for broker in cluster.brokers if leads(broker)]
+        (follower,) = [broker for broker in cluster.brokers if not leads(broker)]
+        await trio.sleep(10)  # with nothing to copy its leader is not silent
+        assert (await asker.describe(follower)).is_ready
+        world.network.cut("broker-1", "broker-2")
+        await trio.sleep(3)
+        silent = f"broker {leader.node_id}, which it copies from, does not answer"
+        assert silent in (await asker.describe(follower)).reasons
+        assert (await asker.describe(leader)).is_ready
+        world.network.heal()
+        await asker.wait_ready(follower)
+
+
 async def test_a_broker_that_stops_is_not_ready_while_it_still_serves(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

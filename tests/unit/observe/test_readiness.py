@@ -85,6 +85,12 @@ def test_a_follower_must_be_in_sync(node: Node) -> None:
     assert reasons(node) == []
 
 
+def test_a_follower_must_hear_of_its_leader(node: Node) -> None:
+    """Where its leader is silent it may have lost its place in sync, and nobody could tell it."""
+    node.services.silent_leaders = lambda now: (2,)
+    assert reasons(node) == ["broker 2, which it copies from, does not answer"]
+
+
 def test_a_replica_that_neither_leads_nor_copies_is_named_with_its_reason(node: Node) -> None:
     """Offline, failed, or without room for its log."""
     node.apply(state_of(leader=-1, epochs=(1, 1), isr=(2,), replicas=(1, 2)))
