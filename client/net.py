@@ -149,8 +149,9 @@ def _break_when_silent(connection: socket.socket) -> None:
     would be waited for as long as a request may take, or until it is sent again: after a pause that
     grows as long as the network was broken. A new connection is there within a second or two.
 
-    A peer that is busy, or stopped, is not silent, for its system is not. Only who connects sees to
-    this: the other side is told of the end, or has nothing to wait for.
+    A peer that is busy, or stopped, is not silent, for its system is not; only one that has taken
+    nothing for that time of more than its system can hold counts as such. Only who connects sees
+    to this: the other side is told of the end, or has nothing to wait for.
     """
     options = (
         (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
