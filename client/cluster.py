@@ -341,8 +341,8 @@ async def in_background(run: Callable[..., Awaitable[object]]) -> AsyncIterator[
     failure comes out. If the block is cancelled, the task goes on until the block has ended, so
     that what is left to do there still has connections.
     """
-    failure: Exception | None = None
-    scope = trio.CancelScope(shield=True)
+    failure: BaseException | None = None
+    scope = trio.CancelScope()
 
     async def run_on(*, task_status: trio.TaskStatus[None]) -> None:
         with scope:
@@ -351,8 +351,9 @@ async def in_background(run: Callable[..., Awaitable[object]]) -> AsyncIterator[
     async with trio.open_nursery() as nursery:
         try:
             await nursery.start(run_on)
+            scope.shield = True  # not before: a shielded task whose start is cancelled never ends
             yield
-        except Exception as error:
+        except (Exception, GeneratorExit, KeyboardInterrupt, SystemExit) as error:
             failure = error
         finally:
             scope.cancel()

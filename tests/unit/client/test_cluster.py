@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from minibroker.client.channel import ConnectionLost
-from minibroker.client.cluster import Cluster, open_cluster
+from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.errors import ClientTimeout
 from minibroker.client.metadata import Leader
 from minibroker.client.options import AdminOptions, ClientOptions, ProducerOptions, read_options
@@ -320,3 +320,17 @@ async def test_a_failure_inside_the_block_comes_out_as_it_is(
     with pytest.raises(KeyError):
         async with open_cluster(options(), seams):
             raise KeyError("mine")
+
+
+async def test_a_task_whose_start_is_cancelled_ends(autojump_clock) -> None:
+    """A block that is cancelled before its task in the background is ready does not wait for it."""
+
+    async def run(*, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    with trio.fail_after(1), trio.CancelScope() as scope:
+        scope.cancel()
+        async with in_background(run):
+            raise AssertionError("it was cancelled before")
+    assert scope.cancelled_caught
