@@ -8,13 +8,12 @@ added to, on a line of its own: what it holds may be the only evidence of an ear
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from os import SEEK_END
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
@@ -31,7 +30,9 @@ class LedgerFile:
         self._path = path
         self._about = about  # what the first line tells of the client
         self._begin = "" if _ends_in_a_line(Path(path)) else "\n"
-        self._file: IO[str] = Path(path).open("a", encoding="ascii")  # noqa: SIM115 (__exit__)
+        # Unbuffered: the child of a fork would write a buffer once more.
+        self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 (__exit__)
+        self._unwritten = b""  # what a full disk kept; it goes before all else
         self._wall_ms = wall_ms
 
     def __enter__(self) -> Self:
@@ -42,21 +43,16 @@ class LedgerFile:
         try:
             self._write([{"name": "shutdown_complete"}])
         finally:
-            with self._explained():  # it tries once more to write what could not be written
-                self._file.close()
+            self._file.close()
 
     def _write(self, entries: list[dict[str, object]]) -> None:
         timestamp = {"timestamp": self._wall_ms()}
         lines = "".join([json.dumps(timestamp | entry) + "\n" for entry in entries])
-        with self._explained():
-            self._file.write(self._begin + lines)
-            self._file.flush()
+        self._unwritten += (self._begin + lines).encode("ascii")
         self._begin = ""
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
         try:
-            yield
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
         except OSError as error:
             text = f"cannot write the ledger: {error.strerror}"
             raise OSError(error.errno, text, str(self._path)) from None
