@@ -10,8 +10,15 @@ by `on_delivery`, by who waits for the record, or else by `flush`, `close` or th
 counts what was given up.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +49,8 @@ from minibroker.client.sender import Sender, SenderOptions
 from minibroker.protocol.records.columns import Headers
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import TopicPartition
+
+log = logging.getLogger("minibroker.client")
 
 OnDelivery: TypeAlias = Callable[[Delivery], None]
 
@@ -141,23 +150,46 @@ class Producer(Intake):
 
     async def room(self) -> None:
         """Wait until there is memory for another batch, at most max.block.ms (`ClientTimeout`)."""
+        with self.within_max_block():
+            await self.room_for(self._bytes_wanted)
+
+    @property
+    def free_bytes(self) -> int:
+        """How much of buffer.memory is not in use; below 0 where `grants_room` is off."""
+        return self._accumulator.free_bytes
+
+    async def room_for(self, size: int) -> None:
+        """Wait until so many bytes of buffer.memory are free. Raises `ClientClosed`."""
         await trio.lowlevel.checkpoint()
-        with trio.move_on_after(self._options.max_block_ms / 1000):
-            while self._accumulator.free_bytes < self._bytes_wanted:
-                self._check_open()
+        while self._accumulator.free_bytes < size:
+            self._check_open()
+            self._accumulator.seal_all()  # they are the only memory that no answer gives back
+            self._wake()
+            if self._accumulator.free_bytes < size:
                 await self._outcomes.progress.park()
-            return
-        raise ClientTimeout(
-            f"no room in buffer.memory ({self._options.buffer_memory} bytes) "
-            f"within max.block.ms ({self._options.max_block_ms})"
-        )
+
+    @contextmanager
+    def within_max_block(self) -> Iterator[None]:
+        """A block that waits for room; `ClientTimeout` after max.block.ms."""
+        with trio.move_on_after(self._options.max_block_ms / 1000) as scope:
+            yield
+        if scope.cancelled_caught:
+            raise ClientTimeout(
+                f"no room in buffer.memory ({self._options.buffer_memory} bytes) "
+                f"within max.block.ms ({self._options.max_block_ms})"
+            )
 
     async def flush(self) -> None:
         """Wait until all records taken before the call are delivered or given up.
 
-        Raises `DeliveryFailed` for failures that nobody has seen, older ones too.
+        Raises `DeliveryFailed` for failures that nobody has seen, older ones too, and
+        `ClientClosed` if the producer was closed before all were delivered.
         """
         await self._wait_for_all()
+        if self._report is not None and self._report.undelivered:
+            raise ClientClosed(
+                f"the producer was closed, and {self._report.undelivered} records given up"
+            )
         deliveries, records = self._outcomes.failures.take()
         if records:
             raise _failed(deliveries, records)
@@ -183,19 +215,21 @@ class Producer(Intake):
         self._outcomes.progress.unpark_all()
         failures: tuple[list[Delivery], int] = ([], 0)
         if self._report is None:
+            is_interrupted = True
             try:
                 with trio.move_on_after(inf if timeout_s is None else timeout_s):
                     await self._wait_for_all()
+                is_interrupted = False
             finally:
                 failures = self._outcomes.failures.take()
-                self._give_up()
+                self._give_up(is_told=not is_interrupted)
         assert self._report is not None, "_give_up makes it"
         if failures[1]:
             raise _failed(*failures)
         return self._report
 
-    def _give_up(self) -> None:
-        """What is not settled now never will be."""
+    def _give_up(self, *, is_told: bool) -> None:
+        """What is not settled now never will be; with `is_told` the report says so to somebody."""
         if self._report is not None:
             return
         outcomes = self._outcomes
@@ -209,6 +243,8 @@ class Producer(Intake):
         outcomes.note(self._accumulator.take_settled())
         outcomes.failures.take()  # the report tells of them
         self._report = CloseReport(outcomes.delivered, failed, outcomes.failed - failed)
+        if self._report.undelivered and not is_told:
+            _say_dropped(self._report.undelivered)
 
     def statistics(self) -> ProducerStatistics:
         """Counts of this moment."""
@@ -238,11 +274,14 @@ class Producer(Intake):
                     except DeliveryFailed as failed:
                         error.add_note(f"and the producer: {failed}")
                     raise
+                except SystemExit:  # a note would not be shown, and the exit code may say success
+                    await self.close()
+                    raise
                 else:
                     await self.close()
                 finally:  # also cancelled or interrupted: without waiting
                     self._stop_taking()
-                    self._give_up()
+                    self._give_up(is_told=False)
 
     async def __aenter__(self) -> Self:
         await self._running.__aenter__()
@@ -254,14 +293,25 @@ class Producer(Intake):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Close, however long delivery takes; at once if cancelled or interrupted.
+        """Close, however long delivery takes, after `sys.exit` too.
 
         Raises `DeliveryFailed`, but an exception of the body comes out as it is, with a note.
+        Where the block was cancelled or interrupted (KeyboardInterrupt, GeneratorExit) nothing is
+        waited for; the log and stderr say how many records were dropped.
         """
         return await self._running.__aexit__(kind, error, traceback)
 
     def _has_leader(self, topic_partition: TopicPartition) -> bool:
         return self._cluster.leader_of(topic_partition) is not None
+
+
+def _say_dropped(record_count: int) -> None:
+    """On the log, and on stderr if the log goes elsewhere: an interrupted program may be ending."""
+    text = f"{record_count} records were dropped: the producer was interrupted before they were"
+    text += " acknowledged (a broker may have got some)"
+    log.error("%s", text)
+    if log.hasHandlers():
+        print(f"minibroker: {text}", file=sys.stderr)
 
 
 def _failed(deliveries: list[Delivery], records: int) -> DeliveryFailed:

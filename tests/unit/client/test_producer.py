@@ -353,3 +353,58 @@ async def test_a_batch_too_large_for_the_topic_is_split(autojump_clock) -> None:
         assert [d.record_count for d in failed] == [1]
         assert isinstance(failed[0].error, BrokerError)
         assert failed[0].error.code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit])
+async def test_what_ends_the_block_comes_out_as_it_is(
+    autojump_clock, kind: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`sys.exit` and an exception deliver first; an interrupt waits for nothing, and says so."""
+    async with open_bench() as bench:
+        error = kind(3)
+        with pytest.raises(kind) as caught:  # noqa: PT012
+            async with bench.producer(linger_ms=1000) as producer:
+                await producer.send_and_wait("t", b"0")
+                for number in range(5):
+                    producer.send_nowait("t", b"%d" % number)
+                raise error
+        assert caught.value is error
+        delivered = sum(each.record_count for each in bench.deliveries if each.error is None)
+        waits = kind in (ValueError, SystemExit)
+        assert delivered == (6 if waits else 1)
+        assert ("5 records were dropped" in capsys.readouterr().err) == (not waits)
+
+
+async def test_a_cancelled_block_says_what_it_dropped(
+    autojump_clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And waits for nothing."""
+    async with open_bench() as bench:
+        with trio.CancelScope() as scope:
+            async with bench.producer(linger_ms=1000) as producer:
+                await producer.send_and_wait("t", b"0")
+                producer.send_nowait("t", b"1")
+                scope.cancel()
+                await trio.sleep(1)
+    assert capsys.readouterr().err.count("1 records were dropped") == 1
+
+
+async def test_sys_exit_says_that_records_were_not_delivered(autojump_clock) -> None:
+    """Its exit code might say that all is well."""
+    world = World(1)
+    short = {"delivery_timeout_ms": 60, "request_timeout_ms": 50, "linger_ms": 1}
+    with pytest.raises(DeliveryFailed):  # noqa: PT012
+        async with Producer("nobody:1", seams=world.seams("client"), **short) as producer:
+            producer.send_nowait("t", b"lost")
+            raise SystemExit(0)
+
+
+async def test_a_flush_beside_a_close_that_gives_up_raises(autojump_clock) -> None:
+    """It cannot say that all was delivered."""
+    world = World(1)
+    async with Producer("nobody:1", seams=world.seams("client")) as producer:
+        producer.send_nowait("t", b"lost")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.close, 0.1)
+            with pytest.raises(ClientClosed, match="1 records given up"):
+                await producer.flush()
