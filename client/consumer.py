@@ -167,10 +167,14 @@ class Consumer(GroupCalls):
     async def _end(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """The block is left. Interrupted, by a cancellation too, it leaves the group at once."""
+        """The block is left. Interrupted, by a cancellation too, it leaves the group at once.
+
+        After `sys.exit` it does so in order, but what the application had in hand is not committed:
+        the program may have given up on it.
+        """
         if error is None:
             await self.close_from(CLOSE_S, is_reader=True)
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception | SystemExit):
             try:
                 await self.close_from(CLOSE_S, is_reader=False)
             except Exception as other:
@@ -322,12 +326,15 @@ class Consumer(GroupCalls):
             return record
         return next(await self.draw())
 
-    async def draw(self) -> Iterator[ConsumerRecord]:
+    async def draw(
+        self, timeout_s: float = float("inf"), *, as_one: bool = False
+    ) -> Iterator[ConsumerRecord]:
         """As `poll`, but only what is taken from the iterator counts as returned.
 
         What is left in it at the next call of anything goes back, and the iterator is empty then.
+        `as_one`: it is taken from all at once, or not at all, and counts as one poll's return.
         """
-        return self._hand.draw(await self.poll())
+        return self._hand.draw(await self.poll(timeout_s), as_one=as_one)
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""

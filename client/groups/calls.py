@@ -64,9 +64,15 @@ class GroupCalls:
         behind all records that were handed out, so call it when they are done with.
 
         Raises `CommitFailed` for who is no member any more, `BrokerError` for a partition that is
-        refused (the others are committed), and `ClientTimeout` when nobody knows.
+        refused (the others are committed), and `ClientTimeout` when nobody knows. While another
+        task closes the consumer, positions are no longer committed, but for callbacks:
+        `ClientClosed`.
         """
-        await self._open_group().commit(offsets)
+        await self.commit_from(offsets, is_callback=False)
+
+    async def commit_from(self, offsets: Wanted | None, *, is_callback: bool) -> None:
+        """The same, for one who knows whether a callback asks."""
+        await self._open_group().commit(offsets, is_callback=is_callback)
 
     async def committed(
         self, *partitions: TopicPartition

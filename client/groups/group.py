@@ -73,6 +73,8 @@ class Group:
         self._turn = trio.StrictFIFOLock()  # of who changes what is assigned
         self._advancing = trio.CancelScope()
         self._is_polled = False
+        self._is_closing = False
+        self._is_gone = False  # closed as far as to have let everything go
         self._unplaced = trio.lowlevel.ParkingLot()
         self.membership = Membership(options)
         coordinator = CoordinatorRoute(cluster, options.group_id)
@@ -240,11 +242,20 @@ class Group:
 
     # -- commits
 
-    async def commit(self, offsets: Wanted | None) -> None:
-        """See `Consumer.commit`."""
+    async def commit(self, offsets: Wanted | None, *, is_callback: bool) -> None:
+        """See `Consumer.commit`. `is_callback`: a callback asks, which knows what is still done."""
+        is_callback = is_callback or self._turn.statistics().owner is trio.lowlevel.current_task()
+        if offsets is None and self._hand.is_dropped and not is_callback:
+            raise ClientClosed("this consumer is being closed: what it returned last is not done")
         chosen = self._hand.standing() if offsets is None else _read(offsets)
+
+        def choose() -> Offsets:
+            if self._is_gone:
+                raise ClientClosed("this consumer was closed before it could commit")
+            return self._hand.still_ahead(chosen) if offsets is None else chosen
+
         patience_s = self._options.default_api_timeout_ms / 1000
-        self._hand.note_saved(await self._commits.commit(lambda: chosen, patience_s))
+        self._hand.note_saved(await self._commits.commit(choose, patience_s))
 
     async def committed(
         self, names: Iterable[TopicPartition]
@@ -300,6 +311,7 @@ class Group:
 
         Who has no time for that is a member no more all the same, and sends no heartbeats.
         """
+        self._is_closing = True
         self._advancing.cancel()
         try:
             async with self._turn:
@@ -327,6 +339,7 @@ class Group:
 
     def _go(self) -> LeaveGroupRequest | None:
         """Have nothing to do with the group any more; what to tell its coordinator."""
+        self._is_gone = self._is_closing
         request = self.membership.leave()
         self._attendance.interest.choose((), None)
         self._attendance.abandon_join()

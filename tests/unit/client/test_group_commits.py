@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from minibroker.client import (
     BrokerError,
+    ClientClosed,
     ClientTimeout,
     CommitFailed,
     Consumer,
@@ -134,11 +136,13 @@ async def _end_by(how: str, scope: trio.CancelScope) -> None:
     """Leave the block by an exception, or because it is cancelled."""
     if how == "exception":
         raise ValueError
+    if how == "exit":
+        raise SystemExit
     scope.cancel()
     await trio.sleep(1)
 
 
-@pytest.mark.parametrize("how", ["exception", "cancellation"])
+@pytest.mark.parametrize("how", ["exception", "exit", "cancellation"])
 async def test_an_exception_leaves_its_records_undone(
     autojump_clock: Any, place: Workplace, how: str
 ) -> None:
@@ -149,14 +153,14 @@ async def test_an_exception_leaves_its_records_undone(
     async def commit(_: object) -> None:
         await b.commit()
 
-    with suppress(ValueError), trio.CancelScope() as scope:
+    with suppress(ValueError, SystemExit), trio.CancelScope() as scope:
         async with a:
             a.assign([A])
             await a.poll(5)
             await a.poll(5)
             await _end_by(how, scope)
     assert await committed(place) == [2, 0, 0, 0]
-    with suppress(ValueError), trio.CancelScope() as scope:
+    with suppress(ValueError, SystemExit), trio.CancelScope() as scope:
         async with b:
             await b.subscribe("t", on_revoked=commit)
             async for record in b:
@@ -182,6 +186,63 @@ async def test_who_closes_for_another_commits_what_that_one_has_done(
         await b.poll(5)
         await b.close()
     assert (await committed(place))[0] == 4
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+@pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.002, 0.003, 0.005, 0.01, 0.1])
+async def test_no_commit_beside_a_close_goes_back(
+    autojump_clock: Any, place: Workplace, delay_s: float, is_member: bool
+) -> None:
+    """A commit either commits what it was asked to, or raises, however far the close has come."""
+    await place.fill(5)
+    told: list[str] = []
+
+    async def revoked(_: object) -> None:
+        await consumer.commit()  # of what is done, which may be nothing new
+
+    async def commit() -> None:
+        while "ClientClosed" not in told:
+            try:
+                await consumer.commit()
+            except (ClientClosed, CommitFailed) as error:
+                told.append(type(error).__name__)
+            else:
+                told.append("committed")
+            await trio.sleep(0.0005)
+
+    async with (
+        place.consumer("a", enable_auto_commit=False) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        if is_member:
+            await consumer.subscribe("t", on_revoked=revoked)
+        else:
+            consumer.assign([A])
+        while not (consumer.assignment and (consumer.position(A) or 0) == 5):
+            await consumer.poll(1)
+        await consumer.commit()
+        nursery.start_soon(commit)
+        await trio.sleep(delay_s)
+        nursery.start_soon(consumer.close)
+    assert (await committed(place))[0] == 5
+
+
+async def test_what_a_close_leaves_undone_is_not_said_to_be_committed(
+    autojump_clock: Any, place: Workplace
+) -> None:
+    """The records of the last poll are read again, so a commit of them raises."""
+    await place.fill(5)
+    async with place.consumer("a", max_poll_records=2, enable_auto_commit=False) as consumer:
+        consumer.assign([A])
+        await consumer.poll(5)
+        await consumer.commit()
+        await consumer.poll(5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.close)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(ClientClosed):
+                await consumer.commit()
+    assert (await committed(place))[0] == 2
 
 
 async def test_explicit_commits(autojump_clock: Any, place: Workplace) -> None:
