@@ -7,7 +7,7 @@ from typing import Self
 
 from minibroker.client.admin import Admin as TrioAdmin
 from minibroker.client.admin import ClusterDescription, NewTopic, ReplicasReport
-from minibroker.client.blocking.portal import Held, Portal
+from minibroker.client.blocking.portal import Portal
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.options import Seams, Servers
 from minibroker.client.position import OffsetAndMetadata
@@ -25,16 +25,10 @@ class Admin:
         self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
     ) -> None:
         self._admin = TrioAdmin(bootstrap_servers, seams=seams, **options)
-        self._portal = Portal("minibroker-admin")
-        self._held: Held[TrioAdmin]
+        self._portal = Portal("minibroker-admin", self._admin)
 
     def __enter__(self) -> Self:
-        self._portal.__enter__()
-        try:
-            self._held = self._portal.hold(self._admin)
-        except BaseException:
-            self._portal.__exit__()
-            raise
+        self._portal.open(self)
         return self
 
     def __exit__(
@@ -43,10 +37,7 @@ class Admin:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self._held.release(kind, error, traceback)
-        finally:
-            self._portal.__exit__()
+        self._portal.close(error)
 
     def create_topics(self, *topics: NewTopic | str, validate_only: bool = False) -> None:
         """Create topics; with `validate_only` only check that they could be."""

@@ -1,35 +1,40 @@
 """The consumer for programs without a trio loop.
 
-Iterating takes a poll's worth of records (`max.poll.records`) for each visit to the loop, which
-goes on fetching while they are worked on. What was taken and not reached is not lost: the loop's
-consumer counts what the iterator has handed out, and takes the rest back.
+`poll` and iteration take a poll's worth of records (`max.poll.records`) in the loop, which goes on
+fetching while they are worked on. They come as an iterator that the loop's consumer watches: what
+was not taken from it goes back with the next call. So an interrupt of a poll loses nothing, neither
+while it waits nor when its records are there already: the next poll returns them. A poll that was
+interrupted ends before the next one of the same thread begins.
 
-Callbacks of a group are called in a thread of their own while the caller waits in its poll, so they
-may call the consumer, except for what they are called by: `poll`, `unsubscribe` and `close`, which
-raise `ClientError` there.
+Callbacks of a group are called in a thread of their own, one at a time, while the caller waits in
+its poll, so they may call the consumer, except for what they are called by: `poll`, `unsubscribe`
+and `close`, which raise `ClientError` there.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
-from typing import Self, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import trio
 
-from minibroker.client.blocking.portal import Held, Portal
+from minibroker.client.blocking.portal import Portal
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.consumer import CLOSE_S, ConsumerStatistics
 from minibroker.client.consumer import Consumer as TrioConsumer
-from minibroker.client.errors import ClientError
+from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.groups.group import INSIDE, Wanted
 from minibroker.client.groups.group import Callback as TrioCallback
 from minibroker.client.health import ConsumerHealth
 from minibroker.client.options import Seams, Servers
 from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.types import TopicPartition
+
+INTERRUPTED: Final = "this poll was interrupted"
 
 T = TypeVar("T")
 Callback: TypeAlias = Callable[[list[TopicPartition]], object]
@@ -50,18 +55,13 @@ class Consumer:
         **options: object,
     ) -> None:
         self._consumer = TrioConsumer(bootstrap_servers, ledger=ledger, seams=seams, **options)
-        self._portal = Portal("minibroker-consumer")
-        self._held: Held[TrioConsumer]
-        self._reader: int | None = None  # the thread that polls
-        self._called: int | None = None  # the thread of the callback that runs
+        self._portal = Portal("minibroker-consumer", self._consumer)
+        self._reader = _Reader(self._consumer)
+        self._numbers = count()  # of polls
+        self._callbacks = _CallbackThread()
 
     def __enter__(self) -> Self:
-        self._portal.__enter__()
-        try:
-            self._held = self._portal.hold(self._consumer)
-        except BaseException:
-            self._portal.__exit__()
-            raise
+        self._portal.open(self)
         return self
 
     def __exit__(
@@ -70,24 +70,30 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self._held.release(kind, error, traceback)
-        finally:
-            self._portal.__exit__()
+        """Commit what the block was done with and leave the group, as `close` does.
+
+        After an exception or `sys.exit` the records of the last poll count as not done; after an
+        interrupt (KeyboardInterrupt, GeneratorExit) that takes a second at most.
+        """
+        self._portal.close(error)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Commit what may be committed, leave the group, read no more: in this time, whoever
-        answers. Whoever waits in `poll` or iterates gets `ClientClosed` at once.
+        answers. A thread that polls or iterates gets `ClientClosed` at once, one that waits in
+        another call at the end.
 
         Called by another thread than that which polls, it does not commit what that one may still
         be working on.
         """
 
         async def close() -> None:
-            await self._consumer.close_from(timeout_s, is_reader=is_reader)
+            try:
+                await self._consumer.close_from(timeout_s, is_reader=is_reader)
+            finally:
+                self._portal.end_other_calls()
 
-        self._check_outside()
-        is_reader = get_ident() == self._reader
+        self._callbacks.check_outside()
+        is_reader = get_ident() == self._reader.thread
         self._portal.call(close)
 
     @property
@@ -119,15 +125,15 @@ class Consumer:
             self._consumer.subscribe,
             *topics,
             pattern=pattern,
-            on_assigned=self._in_thread(on_assigned),
-            on_revoked=self._in_thread(on_revoked),
-            on_lost=self._in_thread(on_lost),
+            on_assigned=self._callbacks.wrap(on_assigned),
+            on_revoked=self._callbacks.wrap(on_revoked),
+            on_lost=self._callbacks.wrap(on_lost),
         )
         self._portal.call(subscribe)
 
     def unsubscribe(self) -> None:
         """Let go of all partitions, and leave the group. Raises what `on_revoked` raises."""
-        self._check_outside()
+        self._callbacks.check_outside()
         self._portal.call(self._consumer.unsubscribe)
 
     @property
@@ -177,7 +183,8 @@ class Consumer:
 
     def commit(self, offsets: Wanted | None = None) -> None:
         """Commit these offsets, or else all positions, which are behind all that was handed out."""
-        self._portal.call(self._consumer.commit, offsets)
+        is_callback = self._callbacks.is_inside
+        self._portal.call(partial(self._consumer.commit_from, offsets, is_callback=is_callback))
 
     def committed(
         self, *partitions: TopicPartition
@@ -191,17 +198,23 @@ class Consumer:
 
     def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
         """Wait for records; none if none came in time. 0 takes what is there."""
-        self._reader = get_ident()
-        return self._portal.call(self._consumer.poll, timeout_s)
+        self._callbacks.check_outside()
+        # One line, and no call between taking the records and returning them: nothing in between
+        # can be interrupted.
+        return [*self._draw(timeout_s, as_one=True)]
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         while True:
-            self._reader = get_ident()
-            yield from self._portal.call(self._consumer.draw)
+            self._callbacks.check_outside()
+            yield from self._draw(float("inf"), as_one=False)
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""
         return self._ask(self._consumer.statistics)
+
+    def _draw(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord]:
+        poll = _Poll(get_ident(), next(self._numbers), timeout_s, as_one)
+        return self._portal.call(self._reader.draw, poll)
 
     def _ask(self, function: Callable[[], T]) -> T:
         """Call a plain function in the loop."""
@@ -211,25 +224,92 @@ class Consumer:
 
         return self._portal.call(call)
 
-    def _in_thread(self, callback: Callback | None) -> TrioCallback | None:
-        """The same for the loop, which goes on meanwhile."""
+
+class _Poll(NamedTuple):
+    """One call of `poll`, or one round of iteration. `number` grows in each thread."""
+
+    thread: int
+    number: int
+    timeout_s: float
+    as_one: bool
+
+
+class _Reader:
+    """Polls for one thread at a time. In the loop.
+
+    A thread that polls while an earlier poll of its own is under way was interrupted in that one.
+    trio may begin the later task first, so the numbers tell which poll is the earlier.
+    """
+
+    def __init__(self, consumer: TrioConsumer) -> None:
+        self._consumer = consumer
+        self._last: _Poll | None = None
+        self._polling = trio.CancelScope()
+        self._ended = trio.Event()  # of the last one
+        self._ended.set()
+
+    @property
+    def thread(self) -> int | None:
+        """Which thread polled last."""
+        return None if self._last is None else self._last.thread
+
+    async def draw(self, poll: _Poll) -> Iterator[ConsumerRecord]:
+        """Poll, once what this thread polled for and was interrupted in has ended."""
+        last = self._last
+        if last is not None and last.thread == poll.thread:
+            if last.number > poll.number:
+                raise ClientClosed(INTERRUPTED)
+            self._last = poll  # before it waits: then no third one passes
+            self._polling.cancel()
+            await self._ended.wait()
+            if self._last is not poll:
+                raise ClientClosed(INTERRUPTED)
+        if not self._ended.is_set():
+            raise ClientError("a consumer is polled by one thread at a time")
+        self._last = poll
+        self._ended = ended = trio.Event()
+        try:
+            with trio.CancelScope() as self._polling:
+                return await self._consumer.draw(poll.timeout_s, as_one=poll.as_one)
+        finally:
+            ended.set()
+        raise ClientClosed(INTERRUPTED)
+
+
+class _CallbackThread:
+    """Where callbacks run: in one worker thread at a time."""
+
+    def __init__(self) -> None:
+        self._thread: int | None = None  # of the callback that runs
+        # Of an interrupted poll, a callback may still run; the next one waits for its end.
+        self._limiter = trio.CapacityLimiter(1)
+
+    def wrap(self, callback: Callback | None) -> TrioCallback | None:
+        """The callback for the loop, which goes on meanwhile."""
         if callback is None:
             return None
 
         def call(partitions: list[TopicPartition]) -> None:
-            self._called = get_ident()
+            self._thread = get_ident()
             try:
                 callback(partitions)
             finally:
-                self._called = None
+                self._thread = None
 
         async def call_in_thread(partitions: list[TopicPartition]) -> None:
             # A close does not wait longer for it than for a callback of the loop.
-            await trio.to_thread.run_sync(call, partitions, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(
+                call, partitions, abandon_on_cancel=True, limiter=self._limiter
+            )
 
         return call_in_thread
 
-    def _check_outside(self) -> None:
-        """In a callback it would wait for what waits for it."""
-        if self._called == get_ident():
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller is a callback."""
+        return self._thread == get_ident()
+
+    def check_outside(self) -> None:
+        """Raise `ClientError` in a callback, where it would wait for what waits for it."""
+        if self.is_inside:
             raise ClientError(INSIDE)

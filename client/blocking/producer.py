@@ -1,50 +1,39 @@
 """The producer for programs without a trio loop.
 
-`send` puts the record on a deque that a task in the loop empties, hundreds at a time: waking that
-task costs a few microseconds and is done once for all that gathers until it runs. When the deque
-is full, `send` waits until it is empty. So the two threads take turns with the interpreter, each
-for thousands of records, instead of fighting over it for each.
+`send` puts the record on a queue that a task in the loop empties (client/blocking/send_queue.py),
+and waits only where buffer.memory is used up, or the loop is behind by thousands of records.
 
 What a record is refused for is raised where it is sent, as far as that can be known there (not
 bytes, too large). What turns out later (a partition that does not exist) is raised by the next
 `send`, `flush` or `close`.
 """
 
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from math import inf
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Self
 
-import trio
-
-from minibroker.client.blocking.portal import Held, Portal
+from minibroker.client.blocking.portal import CLOSED, Portal
+from minibroker.client.blocking.send_queue import SMALL_BYTES, Queued, SendQueue
+from minibroker.client.cluster import in_background
 from minibroker.client.delivery import CloseReport, Delivery, RecordDelivered
-from minibroker.client.errors import BufferFull, ClientClosed, ClientError, ClientTimeout
+from minibroker.client.errors import ClientClosed
 from minibroker.client.intake import check_record
 from minibroker.client.options import Seams, Servers
 from minibroker.client.producer import Producer as TrioProducer
 from minibroker.client.producer import ProducerStatistics
 from minibroker.protocol.records.columns import Headers
 
-# Records between the threads; about 10 ms of sending.
-QUEUE_RECORDS_MAX: Final = 8192
-# A value of at most this size needs no look at max.request.size here.
-SURELY_SMALL_BYTES: Final = 1024
-# Records that are taken over before the loop's other tasks run.
-TURN_RECORDS: Final = 512
-
-# What `send_nowait` takes.
-_Queued: TypeAlias = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None]
-
 
 class Producer:
     """As `minibroker.client.Producer`, with plain methods; used with `with`, from any thread.
 
-    `on_delivery` is called in the thread of the loop.
+    `on_delivery` is called in the thread of the loop: there `send` raises `ClientError` if it would
+    have to wait, and `send_and_wait`, `flush` and `close` always do.
+
+    In a child process after a fork its methods raise `ClientClosed`, and the end of the `with`
+    block does nothing: records and connections stay with the parent.
     """
 
     def __init__(
@@ -59,15 +48,10 @@ class Producer:
         self._producer = TrioProducer(
             bootstrap_servers, on_delivery=on_delivery, ledger=ledger, seams=seams, **options
         )
-        self._portal = Portal("minibroker-producer")
-        self._held: Held[TrioProducer]
-        self._queue: deque[_Queued] = deque()
-        self._is_feeding = True  # the feeder will look at the queue without being woken
-        self._woken = trio.Event()
-        self._fed = trio.lowlevel.ParkingLot()  # tasks that wait for the queue to be empty
-        self._has_room = threading.Event()  # for threads that do
-        self._refused: Exception | None = None
-        self._is_open = False
+        self._queue = SendQueue(self._producer)
+        self._records = self._queue.records
+        manager = _opened(self._producer, self._queue)
+        self._portal = Portal("minibroker-producer", manager, self._queue.shut)
 
     def send(
         self,
@@ -79,22 +63,29 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> None:
         """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`)."""
-        if (
-            type(value) is not bytes
-            or headers
-            or (key is not None and type(key) is not bytes)
-            or len(value) > SURELY_SMALL_BYTES
-        ):
-            record = check_record(topic, (timestamp_ms, key, value, headers))
-            self._producer.check_size(topic, record)
-            timestamp_ms, key, value, headers = record
         queue = self._queue
-        if len(queue) >= QUEUE_RECORDS_MAX or self._refused is not None or not self._is_open:
-            self._wait_for_room()
-        queue.append((topic, value, key, headers, partition, timestamp_ms))
-        if not self._is_feeding:
-            self._is_feeding = True
-            self._portal.run_soon(self._wake)
+        if (
+            type(value) is bytes
+            and not headers
+            and (
+                len(value) <= SMALL_BYTES
+                if key is None
+                else type(key) is bytes and len(value) + len(key) <= SMALL_BYTES
+            )
+        ):
+            queued = (topic, value, key, (), partition, timestamp_ms)
+            if len(self._records) >= queue.slots:
+                self._send_in_line(queued, SMALL_BYTES)
+                return
+            try:
+                self._records.append(queued)
+                if not queue.is_awake:
+                    self._wake(queued)
+            except BaseException:
+                self._wake_later()
+                raise
+        else:
+            self._send_checked(self._check(topic, value, key, headers, partition, timestamp_ms))
 
     def send_many(
         self,
@@ -121,42 +112,24 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> RecordDelivered:
         """Take a record and wait until it is delivered; raises why it was not."""
-
-        async def send() -> RecordDelivered:
-            await self._wait_until_fed()
-            return await self._producer.send_and_wait(
-                topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
-            )
-
-        return self._portal.call(send)
+        queued, size = self._check(topic, value, key, headers, partition, timestamp_ms)
+        return self._portal.call(self._queue.send_and_wait, queued, size)
 
     def flush(self) -> None:
         """Wait until all records taken before the call are delivered or given up.
 
-        Raises `DeliveryFailed` for failures that nobody has seen, older ones too.
+        Raises `DeliveryFailed` for failures that nobody has seen, older ones too, and
+        `ClientClosed` if the producer is closed meanwhile and gives records up.
         """
-
-        async def flush() -> None:
-            await self._wait_until_fed()
-            await self._producer.flush()
-
-        self._portal.call(flush)
+        self._portal.call(self._queue.flush)
         self._raise_refused()
 
     def close(self, timeout_s: float | None = None) -> CloseReport:
-        """As the trio producer's: always returns within its time, and says what was given up."""
-        self._is_open = False
+        """As the trio producer's: always returns within its time, and says what was given up.
 
-        async def close() -> CloseReport:
-            until = trio.current_time() + (inf if timeout_s is None else timeout_s)
-            with trio.move_on_at(until):
-                await self._wait_until_fed()
-            left = len(self._queue)
-            self._queue.clear()
-            report = await self._producer.close(max(0.0, until - trio.current_time()))
-            return report._replace(undelivered=report.undelivered + left)
-
-        report = self._portal.call(close)
+        Threads that wait in `send` or `send_and_wait` get `ClientClosed`.
+        """
+        report = self._portal.call(self._queue.close, timeout_s)
         self._raise_refused()
         return report
 
@@ -164,31 +137,8 @@ class Producer:
         """Counts of this moment."""
         return self._producer.statistics()
 
-    # The caller's thread
-
-    def _wait_for_room(self) -> None:
-        if not self._is_open:
-            raise ClientClosed("the producer is closed, or was not entered with a `with` statement")
-        self._raise_refused()
-        self._has_room.clear()
-        patience_s = self._producer.options.max_block_ms / 1000
-        if len(self._queue) >= QUEUE_RECORDS_MAX and not self._has_room.wait(patience_s):
-            raise ClientTimeout(f"no room in buffer.memory within max.block.ms ({patience_s:g} s)")
-
-    def _raise_refused(self) -> None:
-        refused, self._refused = self._refused, None
-        if refused is not None:
-            raise refused
-
     def __enter__(self) -> Self:
-        self._portal.__enter__()
-        try:
-            self._held = self._portal.hold(self._producer)
-        except BaseException:
-            self._portal.__exit__()
-            raise
-        self._portal.start(self._feed)
-        self._is_open = True
+        self._portal.open(self)
         return self
 
     def __exit__(
@@ -197,50 +147,80 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        was_open, self._is_open = self._is_open, False
-        try:
-            if was_open and (error is None or isinstance(error, Exception)):
-                self._portal.call(self._wait_until_fed)
-            self._held.release(kind, error, traceback)
-        finally:
-            self._portal.__exit__()
+        """Deliver what was sent, however long that takes; `sys.exit` in the block does so, too.
+
+        An interrupt (KeyboardInterrupt, GeneratorExit) waits for nothing: the log and stderr say
+        how many records were dropped.
+        """
+        self._portal.close(error)
         if error is None:
             self._raise_refused()
 
-    # The loop's thread
+    # -- inside
 
-    def _wake(self) -> None:
-        self._woken.set()
+    def _check(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> tuple[Queued, int]:
+        """The record as it is queued, and its size. Raises `TypeError` and `ValueError`."""
+        record = check_record(topic, (timestamp_ms, key, value, headers))
+        size = self._producer.check_size(topic, record)
+        timestamp_ms, key, value, headers = record
+        return (topic, value, key, headers, partition, timestamp_ms), size
 
-    async def _wait_until_fed(self) -> None:
-        while self._queue:
-            await self._fed.park()
-
-    async def _feed(self) -> None:
+    def _send_checked(self, checked: tuple[Queued, int]) -> None:
+        """Take a record of any size."""
+        queued, size = checked
         queue = self._queue
-        while True:
-            await self._take_turn()
-            if not queue:
-                self._has_room.set()
-                self._fed.unpark_all()
-                self._is_feeding = False
-                if not queue:  # nothing came before the flag was down
-                    await self._woken.wait()
-                self._woken = trio.Event()
-                self._is_feeding = True
-            await trio.lowlevel.checkpoint()
+        slots = queue.slots_for(size)
+        if len(self._records) + slots > queue.slots:
+            self._send_in_line(queued, size)
+            return
+        try:
+            self._records.extend((queued, *([None] * (slots - 1))))
+            if not queue.is_awake:
+                self._wake(queued)
+        except BaseException:
+            self._wake_later()
+            raise
 
-    async def _take_turn(self) -> None:
+    def _send_in_line(self, queued: Queued, size: int) -> None:
+        """There is no slot: the loop lets it in, or says why not."""
+        self._raise_refused()
+        self._portal.call(self._queue.send, queued, size)
+
+    def _wake(self, queued: Queued) -> None:
+        """The loop sleeps, or has ended: then nobody takes the record any more."""
         queue = self._queue
-        send = self._producer.send_nowait
-        for _ in range(min(len(queue), TURN_RECORDS)):
-            queued = queue.popleft()
-            try:
-                send(*queued)
-            except BufferFull:
-                queue.appendleft(queued)
-                with suppress(ClientTimeout):  # `send` is who tells of it
-                    await self._producer.room()
-                return
-            except (TypeError, ValueError, ClientError) as error:
-                self._refused = self._refused or error
+        if queue.is_closed:
+            with suppress(ValueError):  # it was counted among those that were given up
+                self._records.remove(queued)
+            raise ClientClosed(CLOSED)
+        queue.is_awake = True
+        self._portal.run_soon(queue.wake)
+
+    def _wake_later(self) -> None:
+        """An interrupt came between a record and the waking: wake now, or by the next record."""
+        self._queue.is_awake = False
+        with suppress(ClientClosed):
+            self._portal.run_soon(self._queue.wake)
+
+    def _raise_refused(self) -> None:
+        refused = self._queue.take_refused()
+        if refused is not None:
+            raise refused
+
+
+@asynccontextmanager
+async def _opened(producer: TrioProducer, queue: SendQueue) -> AsyncIterator[None]:
+    """The producer with its queue: what was sent is taken over before the producer ends."""
+    async with producer, in_background(queue.run):
+        try:
+            yield
+        finally:
+            queue.finish()

@@ -1,9 +1,10 @@
 """A broker that answers what a test tells it to, on a simulated network; a real one on loopback."""
 
 import random
+import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -122,13 +123,19 @@ def address() -> Iterator[str]:
         rng=random.Random(2),
         in_worker=in_worker,
     )
-    with Portal("broker") as portal:
-        started: Future[object] = Future()
+    told: list[str] = []
 
-        async def run() -> None:
-            async with trio.open_nursery() as nursery:
-                config = load(flags=settings).config
-                started.set_result(await nursery.start(serve, config, system, trio.Event()))
+    @asynccontextmanager
+    async def broker() -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            config = load(flags=settings).config
+            started = await nursery.start(serve, config, system, trio.Event())
+            told.append(str(started.listening[0].endpoint))
+            yield
+            nursery.cancel_scope.cancel()
 
-        portal.start(run)
-        yield str(started.result(10).listening[0].endpoint)
+    portal = Portal("broker", broker())
+    owner = threading.Event()
+    portal.open(owner)
+    yield told[0]
+    portal.close(None)

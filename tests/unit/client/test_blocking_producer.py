@@ -1,6 +1,7 @@
 """The blocking producer and its portal, against the real broker app over loopback sockets."""
 
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,12 @@ def test_the_portal_hands_errors_over_and_refuses_calls_after_its_end() -> None:
     async def fail() -> None:
         raise LookupError("there")
 
-    with Portal("test") as portal, pytest.raises(LookupError, match="there"):
+    owner, portal = threading.Event(), Portal("test", nullcontext())
+    with pytest.raises(ClientClosed, match="`with`"):
         portal.call(fail)
+    portal.open(owner)
+    with pytest.raises(LookupError, match="there"):
+        portal.call(fail)
+    portal.close(None)
     with pytest.raises(ClientClosed):
         portal.call(fail)

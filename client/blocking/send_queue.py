@@ -1,0 +1,192 @@
+"""Records on their way from the threads that send to the loop, and who may add to them.
+
+A sender puts its record on a deque; a task in the loop takes what is there, hundreds at a time.
+Waking that task costs a few microseconds and is done once for all that gathers until it runs, so
+the threads take turns with the interpreter, each for many records, instead of fighting over it.
+
+Room is granted where a record enters the queue, and nowhere else: the loop takes over what is in
+it without waiting, so a record's delivery.timeout.ms begins at once, `flush` needs to wait for no
+queue, and what is queued and what the accumulator holds are within buffer.memory together.
+`slots` is how long the queue may be: a slot is room for a small record. A large one takes several,
+all but the first filled with None, so that the length of the deque is all the accounting there is:
+nothing to be locked, and nothing that an interrupt could leave wrong.
+
+Who finds no slot asks the loop (`admit`): there the waiting stand in line, and while anybody does,
+`slots` is 0, so that nobody passes. It is 0 too while the producer is closed, or has refused a
+record and not yet said so.
+"""
+
+from collections import deque
+from typing import Final, TypeAlias
+
+import trio
+
+from minibroker.client.blocking.portal import CLOSED
+from minibroker.client.delivery import CloseReport, PendingDelivery, RecordDelivered
+from minibroker.client.errors import ClientClosed, ClientError
+from minibroker.client.producer import Producer
+from minibroker.protocol.records.columns import Headers
+
+# The most records between the threads; about 10 ms of sending.
+SLOTS_MAX: Final = 8192
+# What a slot stands for: a record of this size with its overhead.
+SLOT_BYTES: Final = 1024
+# Key and value of at most this size together, and no headers, are surely one slot.
+SMALL_BYTES: Final = 960
+# Records that are taken over before the loop's other tasks run.
+TURN_RECORDS: Final = 512
+
+# What `send_nowait` takes.
+Queued: TypeAlias = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None]
+
+
+class SendQueue:
+    """Of one producer. `records`, `slots` and `is_awake` are for the threads that send."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        producer.grants_room = False
+        self.records: deque[Queued | None] = deque()
+        self.slots = 0
+        self.is_awake = False  # the loop will look at the queue without being woken
+        self.is_closed = True
+        self.refused: Exception | None = None  # not told yet
+        self._woken = trio.Event()
+        self._line = trio.StrictFIFOLock()  # of those who wait for room
+        self._waiting = 0
+
+    # -- the threads that send
+
+    def slots_for(self, size: int) -> int:
+        """How many slots a record of this size takes."""
+        total = self._producer.options.buffer_memory
+        return -(-min(size, total) // SLOT_BYTES)
+
+    def shut(self) -> None:
+        """Nothing is taken any more; from any thread."""
+        self.is_closed = True
+        self.slots = 0
+        self.is_awake = False
+
+    def take_refused(self) -> Exception | None:
+        """Why a record was refused since this was asked last: the first error."""
+        refused, self.refused = self.refused, None
+        return refused
+
+    # -- the loop
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take over what is sent, until cancelled."""
+        self.is_closed = False
+        self.is_awake = True
+        self._open_gate()
+        task_status.started()
+        while not self.is_closed:
+            self._take_turn(TURN_RECORDS)
+            if not self.records:
+                self.is_awake = False
+                if not self.records:  # nothing came before the flag was down
+                    await self._woken.wait()
+                self._woken = trio.Event()
+                self.is_awake = not self.is_closed
+            await trio.lowlevel.checkpoint()
+
+    def wake(self) -> None:
+        """There is something in the queue."""
+        self._woken.set()
+
+    async def send(self, queued: Queued, size: int) -> None:
+        """Take this record behind all that were sent before; wait for room in line.
+
+        Raises `ClientTimeout` after max.block.ms, `ClientClosed`, and what `send_nowait` raises.
+        """
+        await self._admit(queued, size, is_watched=False)
+
+    async def send_and_wait(self, queued: Queued, size: int) -> RecordDelivered:
+        """The same, and wait until it is delivered; raises why it was not."""
+        pending = await self._admit(queued, size, is_watched=True)
+        assert pending is not None, "it is watched"
+        return await pending.wait()
+
+    async def flush(self) -> None:
+        """As the producer's, of all that was sent before."""
+        await self._catch_up()
+        await self._producer.flush()
+
+    async def close(self, timeout_s: float | None) -> CloseReport:
+        """Close the producer, with all that was sent. See `Producer.close` there."""
+        self.finish()
+        report = await self._producer.close(timeout_s)
+        left = sum(queued is not None for queued in self.records)  # sent while it closed
+        self.records.clear()
+        return report._replace(undelivered=report.undelivered + left)
+
+    def finish(self) -> None:
+        """Take nothing more, and take over what was sent, without waiting."""
+        self.shut()
+        while self.records:
+            self._take_turn(SLOTS_MAX)
+
+    # -- inside
+
+    async def _admit(
+        self, queued: Queued, size: int, *, is_watched: bool
+    ) -> PendingDelivery | None:
+        self._waiting += 1
+        self.slots = 0
+        try:
+            with self._producer.within_max_block():
+                async with self._line:
+                    await self._catch_up()
+                    await self._producer.room_for(size)
+                    return self._take(queued, is_watched=is_watched)
+        finally:
+            self._waiting -= 1
+            self._open_gate()
+
+    async def _catch_up(self) -> None:
+        """Take over all that is in the queue now."""
+        left = len(self.records)
+        while left > 0 and self.records:
+            left -= self._take_turn(min(left, TURN_RECORDS))
+            await trio.lowlevel.checkpoint()
+
+    def _take_turn(self, count: int) -> int:
+        """Take over up to so many entries; returns how many."""
+        records = self.records
+        send = self._producer.send_nowait
+        count = min(count, len(records))
+        for _ in range(count):
+            queued = records.popleft()
+            if queued is None:
+                continue
+            try:
+                send(*queued)
+            except (TypeError, ValueError, ClientError) as error:
+                self._refuse(error)
+        self._open_gate()
+        return count
+
+    def _take(self, queued: Queued, *, is_watched: bool) -> PendingDelivery | None:
+        if self.is_closed:
+            raise ClientClosed(CLOSED)
+        if not is_watched:
+            self._producer.send_nowait(*queued)
+            return None
+        topic, value, key, headers, partition, timestamp_ms = queued
+        return self._producer.send_for_delivery(
+            topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+
+    def _refuse(self, error: Exception) -> None:
+        """A record was taken from its sender and cannot be sent: somebody has to be told."""
+        if isinstance(error, ClientClosed):
+            return  # its batch could only be given up
+        if self.refused is None:
+            self.refused = error
+        self.slots = 0
+
+    def _open_gate(self) -> None:
+        is_shut = self.is_closed or self._waiting or self.refused is not None
+        free = 0 if is_shut else self._producer.free_bytes
+        self.slots = max(0, min(SLOTS_MAX, -(-free // SLOT_BYTES)))

@@ -1,0 +1,75 @@
+"""Interrupts at chosen lines: what Ctrl-C does at a moment that nobody would hit twice.
+
+    for interrupt in every_line(FILES):
+        with interrupt:
+            program()
+        check()
+
+runs the program again and again, each time with a KeyboardInterrupt (or a call of `act`) at the
+next line that this thread executes in one of the files, until it runs through without.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def interrupt() -> None:
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+class AtLine:
+    """Used with `with`: acts at the line event of this number (from 0) in the files.
+
+    `where` says which line that was; None: the program ended before.
+    """
+
+    def __init__(self, number: int, files: Iterable[Path], act: Callable[[], None]) -> None:
+        self._left = number
+        self._files = {str(path) for path in files}
+        self._act = act
+        self.where: str | None = None
+
+    def __enter__(self) -> Self:
+        self._before = sys.gettrace()
+        sys.settrace(self._enter_frame)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        sys.settrace(self._before)
+
+    def _enter_frame(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self._at_event if frame.f_code.co_filename in self._files else None
+
+    def _at_event(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line" and self.where is None:
+            if self._left == 0:
+                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                sys.settrace(self._before)
+                self._act()
+                return None
+            self._left -= 1
+        return self._at_event
+
+
+def every_line(
+    files: Iterable[Path], act: Callable[[], None] = interrupt, *, step: int = 1, limit: int = 2000
+) -> Iterator[AtLine]:
+    """One `AtLine` for each line that the program executes, every `step`-th of them."""
+    paths = list(files)
+    for number in range(0, limit, step):
+        at = AtLine(number, paths, act)
+        yield at
+        if at.where is None:
+            return
+    raise AssertionError(f"the program executes more than {limit} lines")
