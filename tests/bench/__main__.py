@@ -15,7 +15,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import audit, cluster, footprint, groups, replication, stores, throughput
+from tests.bench import audit, cluster, footprint, groups, portals, replication, stores, throughput
 from tests.bench.rounds import Row
 
 MEASURES = {
@@ -23,6 +23,7 @@ MEASURES = {
     for measure in (
         *throughput.MEASURES,
         *footprint.MEASURES,
+        *portals.MEASURES,
         *replication.MEASURES,
         *cluster.MEASURES,
         *groups.MEASURES,
