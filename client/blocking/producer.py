@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from minibroker.client.blocking.portal import CLOSED, Portal
-from minibroker.client.blocking.send_queue import SMALL_BYTES, Queued, SendQueue
+from minibroker.client.blocking.send_queue import SLOT_BYTES, SMALL_BYTES, Queued, SendQueue
 from minibroker.client.cluster import in_background
 from minibroker.client.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.errors import ClientClosed
@@ -85,7 +85,7 @@ class Producer:
                 self._wake_later()
                 raise
         else:
-            self._send_checked(self._check(topic, value, key, headers, partition, timestamp_ms))
+            self._send_large(*self._check(topic, value, key, headers, partition, timestamp_ms))
 
     def send_many(
         self,
@@ -173,11 +173,10 @@ class Producer:
         timestamp_ms, key, value, headers = record
         return (topic, value, key, headers, partition, timestamp_ms), size
 
-    def _send_checked(self, checked: tuple[Queued, int]) -> None:
-        """Take a record of any size."""
-        queued, size = checked
+    def _send_large(self, queued: Queued, size: int) -> None:
+        """Take a record that may need several slots."""
         queue = self._queue
-        slots = queue.slots_for(size)
+        slots = -(-size // SLOT_BYTES)
         if len(self._records) + slots > queue.slots:
             self._send_in_line(queued, size)
             return

@@ -57,11 +57,6 @@ class SendQueue:
 
     # -- the threads that send
 
-    def slots_for(self, size: int) -> int:
-        """How many slots a record of this size takes."""
-        total = self._producer.options.buffer_memory
-        return -(-min(size, total) // SLOT_BYTES)
-
     def shut(self) -> None:
         """Nothing is taken any more; from any thread."""
         self.is_closed = True
