@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import trio
 
 from minibroker.client.channel import ConnectionLost, RpcChannel
-from minibroker.client.errors import ClientTimeout
+from minibroker.client.errors import ClientClosed, ClientTimeout
 from minibroker.client.links import JITTER, REQUESTS, Link, Links
 from minibroker.client.metadata import Leader, Metadata
 from minibroker.client.options import ClientOptions, Seams
@@ -173,11 +173,16 @@ class Cluster:
         return BrokerError(error, text)
 
     async def refreshed(self) -> None:
-        """Until an answer is there that was asked for after this call. Raises `ClientTimeout`."""
+        """Until an answer is there that was asked for after this call.
+
+        Raises `ClientTimeout` and `ClientClosed`.
+        """
         awaited = self._refreshes_begun + 1
         self.request_refresh()
         with trio.move_on_after(self.options.patience_ms / 1000):
             while self._refreshes_done < awaited:
+                if self._links.is_closed:
+                    raise ClientClosed("this client was closed")
                 await self._changed.park()
             return
         raise self.timeout()
@@ -220,7 +225,7 @@ class Cluster:
     async def any_channel(self, avoid: RpcChannel | None = None) -> RpcChannel:
         """An open channel to whoever answers, not `avoid` if there is another broker.
 
-        Raises `ClientTimeout`.
+        Raises `ClientTimeout` and `ClientClosed`.
         """
         with trio.move_on_after(self.options.patience_ms / 1000):
             while True:
@@ -229,7 +234,7 @@ class Cluster:
                         return found
                     self._links.want(link)
                     with trio.move_on_after(NEXT_BROKER_AFTER_S):
-                        await self._links.changed.park()
+                        await self._links.wait_changed()
                 found = self._least_loaded(avoid) or self._least_loaded(None, is_choosy=False)
                 if found is not None:
                     return found
@@ -281,10 +286,13 @@ class Cluster:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep connections and metadata, until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self._links.run)
-            task_status.started()
-            await self._keep_metadata()
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._links.run)
+                task_status.started()
+                await self._keep_metadata()
+        finally:
+            self._changed.unpark_all()  # nothing more will be learnt: `refreshed` raises
 
     async def _keep_metadata(self) -> None:
         fruitless_since = ended_at = float("-inf")

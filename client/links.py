@@ -25,6 +25,7 @@ from typing import Final
 import trio
 
 from minibroker.client.channel import ChannelOptions, ConnectionLost, RpcChannel, connect_channel
+from minibroker.client.errors import ClientClosed
 from minibroker.client.options import ClientOptions, Seams
 from minibroker.protocol.types import Endpoint
 
@@ -46,15 +47,17 @@ class _Attempt:
     """One try to connect, for all who wait for it."""
 
     def __init__(self) -> None:
-        self._outcome: RpcChannel | OSError | None = None
+        self._outcome: RpcChannel | OSError | ClientClosed | None = None
         self._is_over = trio.Event()
 
-    def settle(self, outcome: RpcChannel | OSError) -> None:
+    def settle(self, outcome: RpcChannel | OSError | ClientClosed) -> None:
         self._outcome = outcome
         self._is_over.set()
 
     async def wait(self) -> RpcChannel:
         await self._is_over.wait()
+        if isinstance(self._outcome, ClientClosed):
+            raise ClientClosed(str(self._outcome))  # each waiter raises an exception of its own
         if isinstance(self._outcome, OSError):
             raise ConnectionLost(str(self._outcome)) from self._outcome
         assert self._outcome is not None
@@ -79,7 +82,7 @@ class Link:
 
 
 class Links:
-    """All of them. `changed` is unparked whenever one was opened, or could not be."""
+    """All of them. A closed one opens no connection: every wait for one raises `ClientClosed`."""
 
     def __init__(
         self, options: ClientOptions, seams: Seams, on_silence: Callable[[], None]
@@ -97,14 +100,36 @@ class Links:
         self._join_options = replace(self._channel_options, request_timeout_s=patience_s)
         self._links: dict[tuple[Endpoint, str], Link] = {}
         self._nursery: trio.Nursery | None = None
-        self.changed = trio.lowlevel.ParkingLot()
+        self._changed = trio.lowlevel.ParkingLot()
+        self.is_closed = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the connections, until cancelled: then all of them are closed."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._close()
+
+    def _close(self) -> None:
+        """Refuse new connections from here on. Tasks of other nurseries may still ask for one:
+        tasks of the application, and the task that keeps the metadata, if it was woken before it
+        was cancelled."""
+        self.is_closed = True
+        for link in self._links.values():
+            if link.attempt is not None:
+                link.attempt.settle(_closed())
+        self._changed.unpark_all()
+
+    async def wait_changed(self) -> None:
+        """Wait until a connection was opened, or could not be. Raises `ClientClosed`."""
+        if not self.is_closed:
+            await self._changed.park()
+        if self.is_closed:
+            await trio.lowlevel.checkpoint()  # a task of this client is cancelled, and ends here
+            raise _closed()
 
     def open_links(self, lane: str) -> Iterator[Link]:
         """Those that would take a request now."""
@@ -115,7 +140,8 @@ class Links:
         return self._links.setdefault((endpoint, lane), Link(endpoint, lane))
 
     async def connect(self, endpoint: Endpoint, lane: str) -> RpcChannel:
-        """An open connection. Raises `ConnectionLost` if the next try to make it fails."""
+        """An open connection. Raises `ConnectionLost` if the next try to make it fails, and
+        `ClientClosed`."""
         link = self.link(endpoint, lane)
         if link.channel is not None and link.channel.is_open:
             return link.channel
@@ -149,7 +175,10 @@ class Links:
         assert self._nursery is not None, "run() has not started"
         if link.attempt is None:
             link.attempt = _Attempt()
-            self._nursery.start_soon(self._serve, link, link.attempt)
+            if self.is_closed:
+                link.attempt.settle(_closed())
+            else:
+                self._nursery.start_soon(self._serve, link, link.attempt)
         return link.attempt
 
     async def _serve(self, link: Link, attempt: _Attempt) -> None:
@@ -161,7 +190,7 @@ class Links:
             self._note_failure(link, error)
             link.attempt = None
             attempt.settle(error)
-            self.changed.unpark_all()
+            self._changed.unpark_all()
             return
         if link.failures:
             log.info("connected to %s after %d failures", link.endpoint, link.failures)
@@ -171,7 +200,7 @@ class Links:
         link.retry_at = trio.current_time() + self._backoff_s(1)
         link.attempt = None
         attempt.settle(channel)
-        self.changed.unpark_all()
+        self._changed.unpark_all()
         async with trio.open_nursery() as nursery:
             if link.lane != JOINS:
                 nursery.start_soon(self._watch, channel)
@@ -199,3 +228,7 @@ class Links:
         longest = self._options.reconnect_backoff_max_ms
         backoff_ms = min(self._options.reconnect_backoff_ms * 2 ** min(failures - 1, 30), longest)
         return float(backoff_ms) / 1000 * self._seams.rng.uniform(1 - JITTER, 1 + JITTER)
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("this client was closed")

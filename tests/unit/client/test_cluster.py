@@ -1,6 +1,7 @@
 """The cluster as a client sees it: whom it asks, whom it believes, and when it gives up."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import trio
 
 from minibroker.client.channel import ConnectionLost
 from minibroker.client.cluster import Cluster, in_background, open_cluster
-from minibroker.client.errors import ClientTimeout
+from minibroker.client.errors import ClientClosed, ClientTimeout
 from minibroker.client.metadata import Leader
 from minibroker.client.options import AdminOptions, ClientOptions, ProducerOptions, read_options
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -21,7 +22,7 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from minibroker.protocol.messages.offsets import ListOffsetsRequest
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.types import Endpoint, TopicPartition
 
 T0 = TopicPartition("t", 0)
 
@@ -334,3 +335,75 @@ async def test_a_task_whose_start_is_cancelled_ends(autojump_clock) -> None:
         async with in_background(run):
             raise AssertionError("it was cancelled before")
     assert scope.cancelled_caught
+
+
+async def test_closing_while_metadata_are_asked_for_starts_no_connection(
+    seams: Any, autojump_clock: Any
+) -> None:
+    """The task that keeps the metadata may run on once after the connections have ended."""
+    for _ in range(30):  # which of the two runs first is up to trio, each time
+        async with open_cluster(options(), seams) as cluster:
+            await trio.testing.wait_all_tasks_blocked()
+            cluster.request_refresh()
+
+
+class RefusingNetwork:
+    """Refuses every connection, once the test lets it."""
+
+    def __init__(self) -> None:
+        self.answers = trio.Event()
+
+    async def connect(self, endpoint: Endpoint) -> Any:
+        """Never connect."""
+        await self.answers.wait()
+        raise ConnectionRefusedError(f"{endpoint} refuses")
+
+
+async def test_closing_while_a_connection_fails_raises_nothing(
+    seams: Any, autojump_clock: Any
+) -> None:
+    """The failure wakes the task that keeps the metadata at the moment at which it is cancelled."""
+    for _ in range(60):  # which task runs first is up to trio, each time
+        network = RefusingNetwork()
+        async with open_cluster(options(), replace(seams, network=network)) as cluster:
+            cluster.request_refresh()
+            await trio.testing.wait_all_tasks_blocked()
+            network.answers.set()
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        pytest.param(lambda cluster: cluster.channel(2), id="one broker"),
+        pytest.param(
+            lambda cluster: cluster.ask(ApiKey.LIST_OFFSETS, ListOffsetsRequest()), id="any broker"
+        ),
+        pytest.param(lambda cluster: cluster.refreshed(), id="metadata"),
+    ],
+)
+async def test_closing_ends_the_waits_of_other_tasks(
+    start_broker: Any, network: Any, seams: Any, autojump_clock: Any, wait: Any
+) -> None:
+    """A task that still waits for a connection, or for metadata, gets `ClientClosed` at once."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(metadata((2, 0)))
+    raised: list[ClientClosed] = []
+
+    async def wait_for_it(cluster: Cluster) -> None:
+        with pytest.raises(ClientClosed) as caught:
+            await wait(cluster)
+        raised.append(caught.value)
+
+    async with trio.open_nursery() as nursery:
+        async with open_cluster(options(), seams) as cluster:
+            await cluster.topic("t")
+            network.hold("client", "a")
+            network.hold("client", "b")
+            nursery.start_soon(wait_for_it, cluster)
+            await trio.testing.wait_all_tasks_blocked()
+            start = trio.current_time()
+        await trio.testing.wait_all_tasks_blocked()
+        assert raised
+        assert trio.current_time() - start < 0.1
+        nursery.cancel_scope.cancel()
