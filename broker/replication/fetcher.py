@@ -125,13 +125,14 @@ class Fetchers:
 
     async def run(self) -> None:
         """Copy until cancelled."""
-        try:
-            async with trio.open_nursery() as self._nursery:
-                for fetcher in self._fetchers.values():
-                    self._start(fetcher)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for fetcher in self._fetchers.values():
+                self._start(fetcher)
+            try:
                 await trio.sleep_forever()
-        finally:
-            self._nursery = None
+            finally:  # before the nursery closes: a role may be given until the broker has stopped
+                self._nursery = None
 
     def statistics(self) -> list[FetcherStatistics]:
         """Every fetcher now."""

@@ -171,3 +171,15 @@ async def test_partitions_are_spread_over_fetchers(autojump_clock):
             1: 0,
             2: 1,
         }
+
+
+async def test_an_assignment_while_the_fetchers_end_starts_nothing(autojump_clock):
+    """A controller in the same broker may give roles until the broker has stopped."""
+    for _ in range(30):  # which task runs first is up to trio, each time
+        async with cluster(A) as (_, broker), trio.open_nursery() as nursery:
+            broker.hold(A)
+            nursery.start_soon(broker.fetchers.run)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            broker.follow(A)
