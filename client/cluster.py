@@ -95,9 +95,14 @@ class Cluster:
         known = self._known
         return ClusterStatistics(len(known.endpoints), len(known.topics), self._refreshes_done)
 
-    def update_leader(self, topic_partition: TopicPartition, leader: Leader) -> bool:
-        """Take a hint from an answer, if it is newer than what is known; False if it is not."""
-        is_news = self._known.take_hint(topic_partition, leader)
+    def update_leader(
+        self, topic_partition: TopicPartition, leader: Leader, topic_id: bytes = b""
+    ) -> bool:
+        """Take a hint from an answer, if it is newer than what is known; False if it is not.
+
+        `topic_id` is the one that the request named; empty: not checked.
+        """
+        is_news = self._known.take_hint(topic_partition, leader, topic_id)
         if is_news:
             self._changed.unpark_all()
         return is_news

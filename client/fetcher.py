@@ -62,7 +62,6 @@ class Fetcher:
         self._positions = positions
         self._limits = limits
         self._sources: dict[int, _Source] = {}
-        self._topic_ids: dict[str, bytes] = {}
         self._warned: set[TopicPartition] = set()  # about these
         self._is_started = False
         self._changed = trio.lowlevel.ParkingLot()
@@ -100,15 +99,10 @@ class Fetcher:
 
     def _note_topics(self) -> None:
         """Find those that are not the same any more."""
-        before, self._topic_ids = self._topic_ids, {}
         for topic in {name.topic: None for name in self._positions.assignment}:
-            known = before.get(topic)
-            topic_id = self._cluster.topic_id(topic) or known
-            if known is not None and topic_id != known:
-                self._positions.restart(topic)
-                self.tell()
-            if topic_id is not None:
-                self._topic_ids[topic] = topic_id
+            if topic_id := self._cluster.topic_id(topic):
+                self._positions.note_topic(topic, topic_id)
+        self.tell()
 
     def _start_sources(self, nursery: trio.Nursery) -> None:
         """A task for each leader; where there is none, or it is down, have it asked for."""
@@ -144,8 +138,11 @@ class Fetcher:
                 await self._wait(now)
                 continue
             epochs = {name: self._epoch_of(name) for name in wanted}
+            asked_of = {name: self._positions.topic_id(name.topic) for name in wanted}
             found = await ask_offsets(self._cluster, wanted)
             for name, answer in found.items():
+                if asked_of[name] not in (b"", self._positions.topic_id(name.topic)):
+                    continue  # it was deleted and created again meanwhile: ask again
                 if answer.error:
                     self._positions.fail(name, error_code(answer.error))
                     self.arrived.unpark_all()
@@ -203,7 +200,7 @@ class Fetcher:
             if asked is None:
                 continue
             hint = Leader(answer.leader_id, answer.leader_epoch)
-            is_told = self._cluster.update_leader(name, hint)
+            is_told = self._cluster.update_leader(name, hint, asked.topic_id)
             if self._positions.note(asked, answer, now) and not is_told:
                 self._cluster.request_refresh()
         self.tell()
@@ -221,8 +218,11 @@ class Fetcher:
         """
         epoch_at = self._epoch_at(source.node_id)
         wanted, bytes_max = self._positions.plan(epoch_at, trio.current_time())
-        ids = self._topic_ids
-        return [replace(each, topic_id=ids.get(each.topic, b"")) for each in wanted], bytes_max
+        id_of = self._cluster.topic_id  # of topics whose ids the positions are about to be told
+        return [
+            each if each.topic_id else replace(each, topic_id=id_of(each.topic) or b"")
+            for each in wanted
+        ], bytes_max
 
     def _epoch_at(self, node_id: int) -> EpochOf:
         def epoch_at(name: TopicPartition) -> int | None:

@@ -39,8 +39,17 @@ class Metadata:
         leader = self._leaders.get(topic_partition)
         return None if leader is None or leader.node_id == NO_NODE else leader
 
-    def take_hint(self, topic_partition: TopicPartition, leader: Leader) -> bool:
-        """Who leads, by the answer to a request. False if that is nothing new."""
+    def take_hint(
+        self, topic_partition: TopicPartition, leader: Leader, topic_id: bytes = b""
+    ) -> bool:
+        """Who leads, by the answer to a request that named this topic (empty: not checked).
+
+        False if that is nothing new, or if the topic was deleted since: its epochs may be higher
+        than those of the topic that has its name now.
+        """
+        topic = self.topics.get(topic_partition.topic)
+        if topic_id and (topic is None or topic.topic_id != topic_id):
+            return False
         known = self._leaders.get(topic_partition, _NO_LEADER)
         if leader.node_id == NO_NODE or leader.leader_epoch <= known.leader_epoch:
             return False

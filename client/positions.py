@@ -71,6 +71,9 @@ class Positions:
         self._options = options
         # In the order in which they are asked for: who got data goes last (FET-11).
         self._positions: dict[TopicPartition, Position] = {}
+        # Which topic of each name the positions are in. Another one of that name may have records
+        # at the same offsets, of the same epochs.
+        self._topic_ids: dict[str, bytes] = {}
         # Whose turn it is to return records: an entry for each chunk, and perhaps some too many.
         self._turns: deque[Position] = deque()
         # Of which records were taken since this was emptied (client/hand.py).
@@ -100,6 +103,8 @@ class Positions:
             if name not in before and not self._options.group_id:
                 self._reset(self._positions[name], "it has no position yet")
         self._turns = deque(turn for turn in self._turns if turn.name in self._positions)
+        topics = {name.topic for name in self._positions}
+        self._topic_ids = {name: each for name, each in self._topic_ids.items() if name in topics}
         self.is_changed = True
 
     def seek(self, name: TopicPartition, offset: int) -> None:
@@ -244,14 +249,36 @@ class Positions:
             if position.may_ask(epoch, now):
                 offset, last_epoch = position.fetch_offset, position.trail.last_epoch
                 assert offset is not None
-                wanted.append(PartitionFetch(*name, offset, size, epoch, last_epoch))
+                topic_id = self.topic_id(name.topic)
+                wanted.append(
+                    PartitionFetch(*name, offset, size, epoch, last_epoch, topic_id=topic_id)
+                )
         return wanted, bytes_max
 
-    def restart(self, topic: str) -> None:
-        """The topic was deleted and made anew: go on with its first record."""
+    def topic_id(self, topic: str) -> bytes:
+        """The id of the topic that the positions are in; empty while it is not known."""
+        return self._topic_ids.get(topic, b"")
+
+    def note_topic(self, topic: str, topic_id: bytes) -> None:
+        """A topic that is read has this id. If it had another one before, it was deleted and
+        created again: go on with its first record."""
+        before = self.topic_id(topic)
+        self._topic_ids[topic] = topic_id
+        if before not in (b"", topic_id):
+            self._restart(topic)
+
+    def _restart(self, topic: str) -> None:
         for name, position in self._positions.items():
-            if name.topic == topic and position.position:
+            if name.topic != topic:
+                continue
+            if position.position is not None:
                 self._cut_back(position, 0, "the topic was deleted and created again")
+            elif position.is_unplaced:
+                # Another object: what was committed of the deleted topic is not for this one.
+                self._positions[name] = Position(name)
+                self._positions[name].is_paused = position.is_paused
+            position.high_watermark = NO_OFFSET
+        self.is_changed = True
 
     def next_retry(self, now: float) -> float:
         """When something that failed may be asked for again; infinity if nothing waits."""
@@ -263,6 +290,8 @@ class Positions:
         position = self._positions.get(TopicPartition(asked.topic, asked.partition))
         if position is None or position.fetch_offset != asked.fetch_offset:
             return False
+        if asked.topic_id not in (b"", self.topic_id(asked.topic)):
+            return False  # a deleted topic of this name
         error = error_code(answer.error)
         if error == ErrorCode.NONE:
             position.failures = 0

@@ -67,7 +67,7 @@ class _Node:
         self.node_id = node_id
         self.is_down = False  # the connection was lost, or could not be made
         self.channel: RpcChannel | None = None
-        self.requests: deque[tuple[list[Batch], PendingReply]] = deque()
+        self.requests: deque[tuple[list[Batch], ProduceRequest, PendingReply]] = deque()
         self.has_work = trio.Event()
 
 
@@ -198,13 +198,14 @@ class Sender:
             drained.append(batches)
         if not drained:
             return
+        requests = [self._request(batches) for batches in drained]
         try:
-            replies = node.channel.start_all(ApiKey.PRODUCE, map(self._request, drained))
+            replies = node.channel.start_all(ApiKey.PRODUCE, requests)
         except (OSError, BrokerError) as error:
             for batches in drained:
                 self._lose(batches, error)
         else:
-            node.requests += zip(drained, replies, strict=True)
+            node.requests += zip(drained, requests, replies, strict=True)
 
     def _request(self, batches: list[Batch]) -> ProduceRequest:
         id_of = self._cluster.topic_id
@@ -236,9 +237,9 @@ class Sender:
             await channel.closed.wait()
             node.channel = None
             node.is_down = True
-            for batches, reply in node.requests:
+            for batches, request, reply in node.requests:
                 try:
-                    self._settle(batches, reply.message())
+                    self._settle(batches, request, reply.message())
                 except OSError as error:
                     self._lose(batches, error)
             node.requests.clear()
@@ -248,13 +249,13 @@ class Sender:
     def _settle_answers(self, node: _Node) -> None:
         """Settle what was answered, and start new requests for it."""
         requests = node.requests
-        while requests and requests[0][1].is_settled:
-            batches, reply = requests.popleft()
-            self._settle(batches, reply.message())
+        while requests and requests[0][2].is_settled:
+            batches, request, reply = requests.popleft()
+            self._settle(batches, request, reply.message())
         self._tell()
         self._pump(node)
 
-    def _settle(self, batches: list[Batch], response: object) -> None:
+    def _settle(self, batches: list[Batch], request: ProduceRequest, response: object) -> None:
         now = trio.current_time()
         if self._options.acks == ACKS_NONE:  # nobody answers: it is on its way
             for batch in batches:
@@ -271,13 +272,13 @@ class Sender:
                     error_message="the broker's answer says nothing about them",
                 )
             if answer.error:
-                self._note_leader(batch, answer)
+                self._note_leader(batch, answer, request.partitions[index].topic_id)
             self._accumulator.answer(batch, answer, now)
 
-    def _note_leader(self, batch: Batch, answer: PartitionProduced) -> None:
+    def _note_leader(self, batch: Batch, answer: PartitionProduced, topic_id: bytes) -> None:
         """An error may say who leads now; if that is nothing new, ask."""
         hint = Leader(answer.leader_id, answer.leader_epoch)
-        is_told = self._cluster.update_leader(batch.lane.topic_partition, hint)
+        is_told = self._cluster.update_leader(batch.lane.topic_partition, hint, topic_id)
         if answer.error in REFRESH_METADATA and not is_told:
             self._cluster.request_refresh()
         self.wake()  # there is a retry to wait for

@@ -104,4 +104,7 @@ CLOCK_AND_RANDOM_FREE = ("broker", "client", "protocol", "testing")
 
 # What is larger than `test_tidy` asks about and still one thing, with the reason: a file's path, or
 # PATH:NAME for a class or function in it.
-SIZES_ALLOWED: dict[str, str] = {}
+SIZES_ALLOWED: dict[str, str] = {
+    "client/positions.py:Positions": "one table of partitions, seen by the application, the group"
+    " and the brokers; most methods are a few lines",
+}

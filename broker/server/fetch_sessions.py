@@ -129,7 +129,7 @@ class FetchSession:
         for request in partitions:
             wanted = Wanted(request)
             before = self.wanted.pop(wanted.name, None)
-            if before is not None:
+            if before is not None and before.request.topic_id == request.topic_id:
                 wanted.high_watermark = before.high_watermark
                 wanted.log_start = before.log_start
             self.wanted[wanted.name] = wanted

@@ -148,6 +148,28 @@ async def test_a_topic_made_anew_starts_its_epochs_anew(
         assert cluster.leader_of(T0) == Leader(2, 0)
 
 
+async def test_a_hint_about_a_deleted_topic_is_not_believed(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """RM-11: an answer that was under way while the topic was made anew may name a leader epoch of
+    the old topic, above all of the new one's, which would never be replaced."""
+    old, new = (
+        replace(metadata((1, epoch)).topics[0], topic_id=bytes(15) + digit)
+        for epoch, digit in ((7, b"1"), (0, b"2"))
+    )
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = script(
+        *(replace(metadata(), topics=(topic,)) for topic in (old, new))
+    )
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        assert cluster.update_leader(T0, Leader(2, 8), old.topic_id)
+        await cluster.refreshed()
+        assert not cluster.update_leader(T0, Leader(2, 9), old.topic_id)
+        assert cluster.leader_of(T0) == Leader(1, 0)
+        assert cluster.update_leader(T0, Leader(2, 1), new.topic_id)
+
+
 async def test_metadata_is_renewed_by_age(
     start_broker: Any, seams: Any, autojump_clock: Any
 ) -> None:

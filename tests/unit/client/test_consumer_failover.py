@@ -9,7 +9,8 @@ import trio
 from minibroker.client.consumer import Consumer
 from minibroker.client.errors import LogTruncated
 from minibroker.client.producer import Producer
-from minibroker.protocol.messages.fetch import FetchRequest
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.types import TopicPartition
 from tests.unit.client.replicated import HOSTS, Partition, Replicated
@@ -256,3 +257,49 @@ async def test_a_topic_made_anew_while_nobody_looks_is_noticed(
         consumer.resume(A)
         await reading.read(consumer, 5)
     assert reading.values[3:] == [b"new %d" % number for number in range(5)]
+
+
+async def test_records_of_a_deleted_topic_that_wait_are_not_returned(
+    reading: Reading, autojump_clock: Any
+) -> None:
+    """RM-11: fetched ahead, none of them returned: the first record is that of the new topic."""
+    cluster = reading.cluster
+    await reading.fill(b"0", b"1", b"2")
+    async with reading.consumer(metadata_max_age_ms=1000) as consumer:
+        await consumer.assign_topics("t")
+        await consumer.poll(0)
+        await trio.sleep(0.2)
+        assert consumer.statistics().queued_bytes
+        cluster.topic_id = bytes(15) + b"1"
+        cluster.partitions = [Partition(1)]
+        await reading.fill(*(b"new %d" % number for number in range(5)))
+        await trio.sleep(2)
+        await reading.read(consumer, 5)
+    assert reading.values == [b"new %d" % number for number in range(5)]
+
+
+async def test_a_late_answer_about_a_deleted_topic_is_not_taken_over(
+    reading: Reading, autojump_clock: Any
+) -> None:
+    """RM-11: records of the old topic, at the offset at which the new one is read, arrive after the
+    client has learnt of the new one."""
+    cluster = reading.cluster
+    is_due = trio.Event()
+
+    async def answer_late(request: FetchRequest) -> FetchResponse:
+        answer = await cluster.fetch(1, request)
+        await is_due.wait()
+        return answer
+
+    cluster.brokers[1].answers[ApiKey.FETCH] = answer_late
+    await reading.fill(b"0", b"1", b"2")
+    async with reading.consumer(metadata_max_age_ms=500) as consumer:
+        await consumer.assign_topics("t")
+        await consumer.poll(0.1)
+        cluster.topic_id = bytes(15) + b"1"
+        cluster.partitions = [Partition(1)]
+        await reading.fill(*(b"new %d" % number for number in range(5)))
+        await consumer.poll(1)
+        is_due.set()
+        await reading.read(consumer, 5)
+    assert reading.values == [b"new %d" % number for number in range(5)]

@@ -1,6 +1,7 @@
 """Positions: what is asked for next, what is returned, and what stops a partition."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -321,3 +322,67 @@ def test_a_partition_begins_where_its_own_assignment_found_it() -> None:
     [now] = positions.unplaced()
     positions.place(now, OffsetAndMetadata(9))
     assert (positions.position(A), positions.unplaced()) == (9, [])
+
+
+OLD, NEW = b"o" * 16, b"n" * 16
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_an_answer_about_a_deleted_topic_is_dropped(at: int) -> None:
+    """RM-11: the topic was made anew meanwhile, and what is asked for next is at the same offset
+    as before: records of the old topic are not taken for the new one's."""
+    positions = make(A, at=at)
+    positions.note_topic("t", OLD)
+    asked = plan(positions)[A]
+    assert asked.topic_id == OLD
+    positions.note_topic("t", NEW)
+    assert plan(positions)[A] == replace(asked, topic_id=NEW, fetch_offset=0)
+    positions.note(asked, PartitionFetched(*A, records=batch(at, 5), high_watermark=at + 5), 0.0)
+    assert (positions.take(10), positions.high_watermark(A)) == ([], -1)
+    assert plan(positions)[A].fetch_offset == 0
+
+
+def test_records_of_a_deleted_topic_that_wait_are_dropped() -> None:
+    """RM-11: fetched, and none returned yet: the next ones are the first of the new topic."""
+    positions = make(A)
+    positions.note_topic("t", OLD)
+    fetched(positions, A, batch(0, 5))
+    positions.note_topic("t", NEW)
+    assert positions.take(10) == []
+    assert plan(positions)[A].fetch_offset == 0
+
+
+def test_an_error_of_a_deleted_topic_stops_nothing() -> None:
+    """RM-11: neither one from before the topic was made anew, nor one that comes after."""
+    positions = make(A)
+    positions.note_topic("t", OLD)
+    asked = plan(positions)[A]
+    damaged = PartitionFetched(*A, error=ErrorCode.CORRUPT_MESSAGE)
+    positions.note(asked, damaged, 0.0)
+    positions.note_topic("t", NEW)
+    positions.note(asked, damaged, 0.0)
+    assert positions.take(1) == []
+    assert plan(positions)[A].fetch_offset == 0
+
+
+def test_what_was_committed_of_a_deleted_topic_is_not_gone_on_from() -> None:
+    """RM-11: asked before the topic was made anew, answered after; it is asked again."""
+    positions = make(A, at=None, group_id="g")
+    positions.note_topic("t", OLD)
+    [before] = positions.unplaced()
+    positions.pause(A)
+    positions.note_topic("t", NEW)
+    positions.place(before, OffsetAndMetadata(500))
+    [now] = positions.unplaced()
+    assert (positions.position(A), now.is_paused) == (None, True)
+
+
+def test_a_topic_that_is_let_go_is_forgotten() -> None:
+    """One that is read again begins where the application says, whichever it is by then."""
+    positions = make(A)
+    positions.note_topic("t", OLD)
+    positions.assign([])
+    positions.assign([A])
+    positions.seek(A, 3)
+    positions.note_topic("t", NEW)
+    assert positions.position(A) == 3

@@ -1,6 +1,7 @@
 """Fetch sessions: what is remembered, what travels, who is evicted."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,16 @@ def test_only_news_travels() -> None:
     assert answers(second, same, moved) == (moved,)
     third = slots.context(later(first.session_id, 2), 0.0)
     assert answers(third, told(0, 3, records=b"x"), told(1, 4)) == (told(0, 3, records=b"x"),)
+
+
+def test_another_topic_of_the_same_name_is_told_anew() -> None:
+    """What was told of a deleted topic says nothing about the one that has its name now."""
+    slots = sessions()
+    old, new = (replace(want(0), topic_id=bytes(15) + digit) for digit in (b"1", b"2"))
+    first = slots.context(opening(old), 0.0)
+    assert len(answers(first, told(0, 3))) == 1
+    second = slots.context(later(first.session_id, 1, new), 0.0)
+    assert answers(second, told(0, 3)) == (told(0, 3),)
 
 
 def test_errors_and_divergences_always_travel() -> None:
