@@ -129,9 +129,31 @@ class Coordinator:
         For who only reads: what is written is safe without, since no in-sync set confirms it but
         the newest leader's.
         """
-        is_present = self._replicas.is_role_present(shard.partition.topic_partition)
+        self._check_session(shard.partition.topic_partition, now)
+
+    def _check_session(self, name: TopicPartition, now: float) -> None:
+        is_present = self._replicas.is_role_present(name)
         if not (is_present and self._around.is_lease_current(now)):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its session may have ended")
+
+    def check_heartbeat(self, group_id: str, now: float) -> Term | None:
+        """The term that a member is alive in; None while its coordinator is about to begin it.
+
+        Raises `Refused` as `serving` does. While it loads, a member is kept only by a coordinator
+        that nobody can have replaced, and only where what it loads can be read: a member that
+        nobody else can put out loses nothing however long the load takes.
+        """
+        try:
+            return self.serving(group_id, now).term
+        except Refused as refused:
+            name = self._name_of(group_id)
+            if refused.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or name is None:
+                raise
+            self._check_session(name, now)
+            shard = self._shards.get(name)
+            if shard is not None and shard.is_broken:
+                raise
+            return None
 
     def all_serving(self, now: float) -> tuple[list[Serving], bool]:
         """All that is served here, and whether there is more that is still being read."""

@@ -43,7 +43,7 @@ UNREADABLE_CHARS_MAX: Final = 200  # of a log line about a record
 class Shard:
     """See the head of this module. `term` is None while this broker does not serve it.
 
-    All below `replayed_end` is in `table`.
+    All below `replayed_end` is in `table`. `is_broken`: what follows cannot be read.
     """
 
     def __init__(self, partition: Partition) -> None:
@@ -53,7 +53,7 @@ class Shard:
         self.term: Term | None = None
         self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
         self._looked_up_to = self.replayed_end  # whether or not it could be read
-        self._is_broken = False
+        self.is_broken = False
 
     @property
     def leader(self) -> Leader | None:
@@ -120,8 +120,8 @@ class Shard:
         try:
             chunk = read_chunk(log, self.replayed_end, end)
         except InvalidBatch as invalid:
-            if not self._is_broken:
-                self._is_broken = True
+            if not self.is_broken:
+                self.is_broken = True
                 logger.error(
                     "%s cannot be replayed from offset %d on, its groups have no coordinator: %s",
                     *(self.partition.topic_partition, self.replayed_end, invalid),
@@ -137,7 +137,7 @@ class Shard:
             return False
         self.replayed_end, self._replayed_epoch = chunk.next_offset, chunk.leader_epoch
         self._looked_up_to = self.replayed_end
-        self._is_broken = False
+        self.is_broken = False
         return self.replayed_end < end
 
     def _continues(self, log: Log) -> bool:

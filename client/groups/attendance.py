@@ -294,7 +294,7 @@ class Attendance:
                 return False
             assert isinstance(answer, HeartbeatResponse)
             told = error_code(answer.error)
-            advice = member.note_heartbeat(asked, told, sent_at)
+            advice = member.note_heartbeat(asked, told, sent_at, is_loading=answer.is_loading)
             self._note_gone_on(asked, told, sent_at)
         if advice is Advice.FIND:
             self._coordinator.forget()

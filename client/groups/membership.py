@@ -21,6 +21,9 @@ UNKNOWN_MEMBER_ID.
 put out, and cannot know; so nothing more of its partitions is handed out until somebody answers.
 If it is still a member then, as after an outage of all brokers, it has lost nothing.
 
+While a coordinator loads, it answers heartbeats without an error as long as it is sure to be the
+only one: so a load, however long, puts no member in doubt. It ends no doubt either.
+
 A session counts from when a request was sent that was answered well, for the coordinator cannot
 have restarted it before. Times are seconds of one clock, given by the caller.
 """
@@ -269,11 +272,19 @@ class Membership:
         """To be sent in every state but OUT: while JOIN waits, it finds out whether at anybody."""
         return HeartbeatRequest(self.group_id, self.generation, self.member_id, self._instance_id)
 
-    def note_heartbeat(self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float) -> Advice:
-        """FIND: the coordinator is another now. STOP: the partitions are lost."""
+    def note_heartbeat(
+        self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float, *, is_loading: bool = False
+    ) -> Advice:
+        """FIND: the coordinator is another now. STOP: the partitions are lost.
+
+        A coordinator that `is_loading` puts no member out meanwhile, but it cannot know whether the
+        one before it did: it ends no doubt.
+        """
         if error in NOT_THE_COORDINATOR:
             return Advice.FIND
         if not self._is_current(asked.generation, asked.member_id):
+            return Advice.GO_ON
+        if is_loading and self.is_in_doubt(sent_at):
             return Advice.GO_ON
         if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self._note_contact(sent_at)

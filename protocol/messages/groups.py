@@ -117,9 +117,14 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """REBALANCE_IN_PROGRESS asks the member to join again."""
+    """REBALANCE_IN_PROGRESS asks the member to join again.
+
+    `is_loading`: the coordinator does not know yet whether this is a member; no other one can have
+    put it out since it became the coordinator.
+    """
 
     error: int = 0
+    is_loading: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,11 +126,16 @@ def _answer(ticket: Ticket[Answer]) -> Answer | Parked[Answer]:
 def heartbeat(
     services: Services, request: groups.HeartbeatRequest, now: float
 ) -> groups.HeartbeatResponse:
-    """A member is alive. Of a group it can only put off moments, so nothing is to be settled."""
+    """A member is alive. Of a group it can only put off moments, so nothing is to be settled.
+
+    While the coordinator loads, the member has nothing to do but to go on (as in Kafka).
+    """
     try:
-        term = services.groups.serving(request.group_id, now).term
+        term = services.groups.check_heartbeat(request.group_id, now)
     except Refused as refused:
         return groups.HeartbeatResponse(refused.code)
+    if term is None:
+        return groups.HeartbeatResponse(is_loading=True)
     group = term.get(request.group_id, now)
     if group is None:
         return groups.HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID)

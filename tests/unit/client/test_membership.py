@@ -190,6 +190,18 @@ def test_an_answer_to_an_older_generation_changes_nothing() -> None:
     assert not member.is_lost
 
 
+def test_a_coordinator_that_loads_keeps_a_member_and_ends_no_doubt() -> None:
+    """However long it loads, it puts nobody out; what the one before it did, it cannot know."""
+    member = member_of(State.STABLE, session_timeout_ms=6000)
+    for now in (5, 10, 15):
+        member.note_heartbeat(member.heartbeat(), ErrorCode.NONE, now, is_loading=True)
+    assert not member.is_in_doubt(21)
+    member.note_heartbeat(member.heartbeat(), ErrorCode.NONE, sent_at=21.1, is_loading=True)
+    assert member.is_in_doubt(21.2)
+    member.note_heartbeat(member.heartbeat(), ErrorCode.NONE, sent_at=21.1)
+    assert not member.is_in_doubt(21.2)
+
+
 def test_a_session_counts_from_when_the_request_was_sent() -> None:
     """GRP-11: an answer that took long proves nothing about now; any good one ends the doubt."""
     member = member_of(State.STABLE, session_timeout_ms=6000)

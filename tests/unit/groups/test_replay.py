@@ -9,6 +9,7 @@ import trio.testing
 from minibroker.broker.groups import replay
 from minibroker.broker.groups.records import OffsetKey, encode_key
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.messages.groups import HeartbeatRequest
 from minibroker.protocol.records.record import encode_batch
 from tests.unit.groups.keeping import TWO, Keeper, error_of, keeping, state_of_offsets, turn
 from tests.unit.node import ROOT
@@ -46,6 +47,8 @@ async def test_damaged_bytes_are_not_passed_over(
         keeper.apply(state_of_offsets(epochs=(2, 2)))
         await trio.sleep(5)
         assert error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        beat = HeartbeatRequest("g", 1, "m")  # a load without an end keeps nobody
+        assert keeper.ask(beat).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert len([line for line in caplog.messages if "cannot be replayed" in line]) == 1
 
 

@@ -21,6 +21,7 @@ from minibroker.protocol.messages.groups import (
     FindCoordinatorRequest,
     GroupProtocol,
     HeartbeatRequest,
+    HeartbeatResponse,
     JoinGroupRequest,
     LeaveGroupRequest,
     LeavingMember,
@@ -32,9 +33,11 @@ from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from tests.unit.groups.keeping import (
     READS_T,
+    SESSION_MS,
     TWO,
     Keeper,
     commit_of,
+    error_of,
     keeping,
     state_of_offsets,
     turn,
@@ -247,3 +250,63 @@ async def test_waiting_has_no_deadline_of_its_own(
     request = JoinGroupRequest("g", 10_000, 9, instance_id="i", protocols=READS_T)
     async with keeping(keeper):
         assert keeper.ask(request).deadline() == math.inf
+
+
+# -- heartbeats while a coordinator loads
+
+
+async def reelect(keeper: Keeper) -> HeartbeatRequest:
+    """Elect broker 1 again, before broker 2 has told it what is committed. Returns a heartbeat of
+    the group's only member."""
+    keeper.catch_up()
+    await turn()
+    member = ""
+
+    async def lead() -> None:
+        nonlocal member
+        member = (await keeper.lead_group()).member_id
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lead)
+        while not member:
+            await trio.sleep(1)
+            keeper.catch_up()
+    keeper.ask(commit_of(PartitionCommit("t", 0, 7), group_id="other"))  # broker 2 may have it
+    keeper.apply(state_of_offsets(epochs=(1, 1), leader=2, isr=TWO, replicas=TWO))
+    keeper.apply(state_of_offsets(epochs=(2, 2), isr=TWO, replicas=TWO))
+    await turn()
+    return HeartbeatRequest("g", 1, member)
+
+
+async def test_a_member_is_kept_while_its_coordinator_loads(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """GRP-11: however long it takes, its heartbeats are answered without an error; then it is a
+    member still, and has a whole session. Other requests wait until all is read."""
+    keeper = Keeper(TWO)
+    async with keeping(keeper):
+        beat = await reelect(keeper)
+        for _ in range(3):
+            assert keeper.ask(beat) == HeartbeatResponse(is_loading=True)
+            assert error_of(keeper) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            await trio.sleep(SESSION_MS / 1000)
+        keeper.catch_up()
+        await turn()
+        await trio.sleep(SESSION_MS / 1000 - 1)
+        assert keeper.ask(beat) == HeartbeatResponse()
+
+
+async def test_a_coordinator_that_loads_and_may_be_replaced_keeps_no_member(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Past its session, and in the next one until it is told its role: the member is to look for
+    another coordinator."""
+    keeper = Keeper(TWO)
+    async with keeping(keeper):
+        beat = await reelect(keeper)
+        keeper.controller.is_session_over = True
+        assert keeper.ask(beat).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        keeper.controller.is_session_over = False
+        assert keeper.ask(beat).error == ErrorCode.NONE
+        keeper.broker_epoch = 2
+        assert keeper.ask(beat).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
