@@ -101,7 +101,10 @@ class Controller:
         self._revision = 0  # of the registrations
         self._is_review_due = True
         self._channels: dict[int, Channel] = {}
-        self._stopped: dict[bytes, set[int]] = {}  # by topic id: brokers that hold nothing more
+        # Of deleted topics, by their ids: the brokers that hold nothing of it any more, as long as
+        # others do; and those topics of which none does, whose tombstones can go.
+        self._stopped: dict[bytes, set[int]] = {}
+        self._forgotten: dict[bytes, None] = {}
         self._jobs: deque[Job[Any]] = deque()
         self._work = trio.Event()  # there is something to do
         self._progress = trio.Event()  # the state or what brokers were told has changed
@@ -151,7 +154,8 @@ class Controller:
                     self._is_review_due = False
                     plan = elections.review(self._state, self._registered, self._config)
                     await self._carry_out(plan, nursery)
-                elif forgotten := self._forgotten():
+                elif self._forgotten:
+                    forgotten, self._forgotten = self._forgotten, {}
                     await self._carry_out(topics.plan_forgetting(self._state, forgotten), nursery)
                 elif self._jobs:
                     await self._do_jobs(nursery)
@@ -294,7 +298,7 @@ class Controller:
 
     def _note_told(self, node_id: int, told: Told) -> None:
         for topic_id in told.stopped:
-            self._stopped.setdefault(topic_id, set()).add(node_id)
+            self._note_stopped(node_id, topic_id)
         for name, error in told.refusals:
             log.warning("%s Broker %d refuses %s: error %d", self._name, node_id, name, error)
         if told.stopped:
@@ -305,14 +309,16 @@ class Controller:
         self._progress.set()
         self._progress = trio.Event()
 
-    def _forgotten(self) -> list[bytes]:
-        """Deleted topics that no broker holds any more."""
-        return [
-            topic_id
-            for topic_id, stopped in self._stopped.items()
-            if topic_id in self._state.tombstones
-            and stopped.issuperset(self._state.tombstones[topic_id].holders)
-        ]
+    def _note_stopped(self, node_id: int, topic_id: bytes) -> None:
+        """A broker holds nothing of a deleted topic any more."""
+        tombstone = self._state.tombstones.get(topic_id)
+        if tombstone is None or topic_id in self._forgotten:
+            return  # a broker that has registered anew says it again
+        stopped = self._stopped.setdefault(topic_id, set())
+        stopped.add(node_id)
+        if stopped.issuperset(tombstone.holders):
+            del self._stopped[topic_id]
+            self._forgotten[topic_id] = None
 
     # -- what brokers were told
 

@@ -236,6 +236,7 @@ class Hosted:
         if stopped.delete:
             self._parts.flusher.forget(partition)
             del self.partitions[name]
+            self._rotten.pop(name, None)
             self.gone.add(partition.traffic)
             manager.delete(name, self._parts.wall_ms())
         self._parts.purgatory.notify(name)

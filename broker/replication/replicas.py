@@ -256,6 +256,7 @@ class Replicas:
     def _forget(self, topics: Iterable[str], now: float) -> None:
         for topic in topics:
             logger.info("topic %s is deleted", topic)
+            self._told_of_weak_acks.pop(topic, None)
             self.on_removed(topic, now)
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
@@ -264,6 +265,10 @@ class Replicas:
         if error:
             return StopReplicaResponse(error)
         obeyed = tuple(self._hosted.give_up(stopped) for stopped in request.partitions)
+        for each in obeyed:
+            name = TopicPartition(each.topic, each.partition)
+            if name not in self._partitions:
+                self._told_in.pop(name, None)
         self._parts.purgatory.notify(ROLES)
         return StopReplicaResponse(ErrorCode.NONE, obeyed)
 

@@ -79,6 +79,20 @@ def test_a_leader_alone_in_the_isr_goes_on(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.text.count("t-0 has bad bytes at offset 2") == 1
 
 
+def test_what_was_said_of_a_deleted_topic_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    """The same damage in a topic of the same name is said once more."""
+    node = leading(1)
+    for _ in range(2):
+        flip_in(node, 0)
+        with caplog.at_level(logging.ERROR):
+            for _ in range(2):
+                assert answer(node, want(0), replica_id=3).records
+        node.stop(state_of(), delete=True, leader_epoch=0)
+        node.lead(state_of(isr=(1,), replicas=(1, 2, 3)))
+        append(node, batch_of())
+    assert caplog.text.count("t-0 has bad bytes at offset 0") == 2
+
+
 def test_a_leader_that_may_be_alone_by_now_goes_on() -> None:
     """The controller may have granted that the others leave: given up, nobody could lead."""
     node = leading(1, 2)
