@@ -13,9 +13,9 @@ the broker does not hit somebody else's session.
 Changed partitions move to the end of the order in which answers are filled: who got data moved on,
 so it is changed, and comes last next time (FET-11: a backlogged partition starves nobody).
 
-There are `slots` of them. When all are taken, the one that was idle longest is evicted if it was
-idle for `EVICTABLE_AFTER_S`; otherwise the asker gets no session and sends full requests, which
-always works.
+There are `slots` of them. One that was idle for `IDLE_S_MAX` is dropped at the next request of
+anybody: its asker is gone, mostly, and what it remembers keeps deleted partitions in memory. When
+all are taken the asker gets no session and sends full requests, which always works.
 """
 
 import random
@@ -36,7 +36,7 @@ from minibroker.protocol.messages.fetch import (
 )
 from minibroker.protocol.types import TopicPartition
 
-EVICTABLE_AFTER_S = 120.0
+IDLE_S_MAX = 120.0
 SESSION_ID_MAX = 2**31 - 1
 SESSION_EPOCH_MAX = 2**31 - 1
 
@@ -167,7 +167,7 @@ class FetchContext:
 
 
 class FetchSessions:
-    """The slots. A dict in the order of last use, so the one to evict stands first."""
+    """The slots. A dict in the order of last use, so those to drop stand first."""
 
     def __init__(self, rng: random.Random, slots: int) -> None:
         self._rng = rng
@@ -176,6 +176,7 @@ class FetchSessions:
 
     def context(self, request: FetchRequest, now: float) -> FetchContext:
         """Place a request in its session. Raises `Refused` for an unknown id or a wrong epoch."""
+        self._drop_idle(now)
         if request.session_epoch == SESSION_EPOCH_NONE:
             self._sessions.pop(request.session_id, None)
             return FetchContext([*map(Wanted, request.partitions)], None, is_incremental=False)
@@ -194,12 +195,16 @@ class FetchSessions:
         """How many slots are taken."""
         return len(self._sessions)
 
+    def _drop_idle(self, now: float) -> None:
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now - oldest.last_used < IDLE_S_MAX:
+                return
+            del self._sessions[oldest.session_id]
+
     def _open(self, now: float) -> FetchSession | None:
         if len(self._sessions) >= self._slots:
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now - oldest.last_used < EVICTABLE_AFTER_S:
-                return None
-            del self._sessions[oldest.session_id]
+            return None
         session_id = self._rng.randint(1, SESSION_ID_MAX)
         while session_id in self._sessions:
             session_id = self._rng.randint(1, SESSION_ID_MAX)

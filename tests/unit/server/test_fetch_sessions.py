@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.server.fetch_sessions import (
-    EVICTABLE_AFTER_S,
+    IDLE_S_MAX,
     SESSION_EPOCH_MAX,
     FetchContext,
     FetchSessions,
@@ -144,13 +144,25 @@ def test_epochs_wrap_to_one() -> None:
     slots.context(later(first.session_id, 1), 0.0)
 
 
-def test_full_slots_evict_only_who_is_idle() -> None:
+def test_sessions_that_nobody_uses_go() -> None:
+    """Of many askers that went without a word none is remembered for ever."""
+    slots = sessions(10)
+    for number in range(5):
+        slots.context(opening(want(0)), float(number))
+    used = slots.context(opening(want(0)), 5.0).session_id
+    slots.context(later(used, 1), 100.0)
+    assert slots.statistics() == 6
+    slots.context(later(used, 2), IDLE_S_MAX + 4.0)
+    assert slots.statistics() == 1
+
+
+def test_full_slots_make_room_only_where_somebody_is_idle() -> None:
     """With all slots taken a newcomer gets none until the one idle longest was idle long enough."""
     slots = sessions(2)
     idle = slots.context(opening(want(0)), 0.0).session_id
     busy = slots.context(opening(want(0)), 1.0).session_id
     assert slots.context(opening(want(0)), 2.0).session_id == 0
-    now = EVICTABLE_AFTER_S + 1
+    now = IDLE_S_MAX
     slots.context(later(busy, 1), now)
     newcomer = slots.context(opening(want(0)), now).session_id
     assert newcomer not in (0, idle, busy)
