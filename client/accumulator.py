@@ -81,6 +81,21 @@ class Accumulator:
         """Every lane of a topic that was ever asked for."""
         return [lane for lane in self._lanes.values() if lane.topic_partition.topic == topic]
 
+    def drop_lanes(self, topic: str) -> bool:
+        """Forget the lanes of a topic that was deleted; False, and nothing done, if one is in use.
+
+        Their sequences are forgotten with them. A lane that is made for the same partition later
+        begins with 0 again, so it must do so in a new epoch: a broker that has the topic after all
+        would take its first batch for a repetition.
+        """
+        lanes = self.lanes_of(topic)
+        if any(lane.open is not NO_BATCH or lane.queue or lane.in_flight for lane in lanes):
+            return False
+        for lane in lanes:
+            del self._lanes[lane.topic_partition]
+        self.numbering.forget(lanes)
+        return True
+
     # Appending
 
     def open_batch(

@@ -41,6 +41,8 @@ ANSWER_PATIENCE_S_MAX: Final = 8.0
 REFRESH_PAUSE_S: Final = 0.02
 REFRESH_PAUSE_S_MAX: Final = 0.2
 REFRESH_PAUSE_SHARE: Final = 1 / 16
+# A topic that nobody has looked up for so long is not asked for any more (metadata.max.idle.ms).
+TOPIC_IDLE_S_MAX: Final = 300.0
 # After this long without a refresh the next one has nothing to do with the last.
 REFRESH_QUIET_S: Final = 1.0
 
@@ -54,7 +56,8 @@ class ClusterStatistics(NamedTuple):
 
 
 class Cluster:
-    """Made by `open_cluster`."""
+    """Made by `open_cluster`. `on_gone` is told of a topic that was deleted, as far as is known
+    here, and that nobody has looked up for long."""
 
     def __init__(self, options: ClientOptions, seams: Seams) -> None:
         self.options = options
@@ -62,7 +65,11 @@ class Cluster:
         self.may_create_topics = options.may_create_topics  # by asking for them
         self._links = Links(options, seams, self.request_refresh)
         self._known = Metadata()
-        self._wanted: dict[str, None] = {}  # the topics that are asked for, in order
+        # The topics that are asked for, in order, with when they were wanted or looked up last; and
+        # those that were looked up since the last refresh.
+        self._wanted: dict[str, float] = {}
+        self._used: dict[str, None] = {}
+        self.on_gone: Callable[[str], None] = lambda topic: None
         self._error: Exception | None = None  # why the last try to ask failed
         self._refresh_wanted = trio.Event()
         self._refreshes_begun = 0
@@ -73,10 +80,12 @@ class Cluster:
 
     def leader_of(self, topic_partition: TopicPartition) -> Leader | None:
         """The leader and its epoch; None while there is none, or it is not known."""
+        self._used[topic_partition.topic] = None
         return self._known.leader_of(topic_partition)
 
     def partition_count(self, topic: str) -> int | None:
         """How many partitions a topic has; None while that is not known."""
+        self._used[topic] = None
         known = self._known.topics.get(topic)
         return len(known.partitions) if known else None
 
@@ -113,7 +122,7 @@ class Cluster:
 
     def want(self, topic: str) -> None:
         """Have a topic's metadata asked for, soon; nobody waits for them."""
-        self._wanted[topic] = None
+        self._wanted[topic] = trio.current_time()
         self.request_refresh()
 
     async def wait_changed(self) -> None:
@@ -131,7 +140,7 @@ class Cluster:
         error = ErrorCode.NONE
         with trio.move_on_after(self.options.patience_ms / 1000):
             while (known := self._known.topics.get(name)) is None:
-                self._wanted[name] = None
+                self._wanted[name] = trio.current_time()
                 await self.refreshed()
                 error = self._known.errors.get(name, ErrorCode.NONE)
                 if name not in self._known.topics and self._is_final(error):
@@ -309,6 +318,7 @@ class Cluster:
             if trio.current_time() - ended_at > REFRESH_QUIET_S:
                 fruitless_since = float("inf")
             self._refreshes_begun += 1
+            self._forget_idle(trio.current_time())
             wanted = tuple(self._wanted)
             request = MetadataRequest(wanted, self.may_create_topics)
             channel, answer = await self._ask(ApiKey.METADATA, request, avoid)
@@ -316,6 +326,7 @@ class Cluster:
             is_news = self._known.take_over(answer) or wanted != tuple(self._wanted)
             self._refreshes_done = self._refreshes_begun
             self._links.close_silent(self._known.endpoints.values())
+            self._links.keep(self._candidates())
             self._changed.unpark_all()
             if is_news:
                 fruitless_since, avoid = float("inf"), None
@@ -324,6 +335,15 @@ class Cluster:
                 fruitless_since, avoid = min(fruitless_since, now), channel
                 await trio.sleep(self._pause_s(now - fruitless_since))
             ended_at = trio.current_time()
+
+    def _forget_idle(self, now: float) -> None:
+        """Ask no more for topics that nobody has looked up for long; most of them are deleted."""
+        self._wanted.update(dict.fromkeys(self._used, now))
+        self._used.clear()
+        for topic in [name for name, at in self._wanted.items() if now - at > TOPIC_IDLE_S_MAX]:
+            del self._wanted[topic]
+            if self._known.forget(topic):
+                self.on_gone(topic)
 
     def _pause_s(self, fruitless_s: float) -> float:
         """How long to wait after an answer that brought nothing new, as those before it."""

@@ -99,7 +99,9 @@ class Fetcher:
 
     def _note_topics(self) -> None:
         """Find those that are not the same any more."""
-        for topic in {name.topic: None for name in self._positions.assignment}:
+        assignment = self._positions.assignment
+        self._warned &= set(assignment)
+        for topic in {name.topic: None for name in assignment}:
             if topic_id := self._cluster.topic_id(topic):
                 self._positions.note_topic(topic, topic_id)
         self.tell()

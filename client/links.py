@@ -167,6 +167,12 @@ class Links:
                     if link.endpoint == endpoint and link.channel is not None:
                         link.channel.close()
 
+    def keep(self, endpoints: Collection[Endpoint]) -> None:
+        """Forget the links to other brokers that are neither open nor being opened."""
+        for key, link in list(self._links.items()):
+            if link.endpoint not in endpoints and link.attempt is None and not link.is_open:
+                del self._links[key]
+
     def _is_silent(self, channel: RpcChannel, now: float) -> bool:
         return now - channel.waiting_since >= self._silent_after_s
 

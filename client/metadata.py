@@ -74,6 +74,12 @@ class Metadata:
                 self.topics.pop(topic.name, None)
         return before != (self.endpoints, self.controller_id, self._ids(), self._leaders)
 
+    def forget(self, topic: str) -> bool:
+        """Know nothing of a topic. Returns whether it was deleted, or was never there."""
+        self._drop_leaders(topic)
+        self.topics.pop(topic, None)
+        return self.errors.pop(topic, ErrorCode.NONE) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     def _take_topic(self, topic: TopicMetadata) -> None:
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:

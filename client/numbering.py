@@ -133,6 +133,12 @@ class Numbering:
             else:
                 self._renumber(lane)
 
+    def forget(self, lanes: list[Lane]) -> None:
+        """Nobody will remember the sequences of these lanes: whoever begins anew does so in another
+        epoch."""
+        if any(lane.identity == self.identity for lane in lanes):
+            self._bump_epoch()
+
     def _renumber(self, lane: Lane) -> None:
         lane.must_renumber = lane.is_unresolved = False
         # A lane that is behind an earlier bump has its new epoch already.

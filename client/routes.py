@@ -196,6 +196,13 @@ class Routes:
         for lane in self.accumulator.lanes_of(topic):
             self.accumulator.fail_lane(lane, error)
 
+    def forget(self, topic: str) -> None:
+        """The topic was deleted: drop what is kept of it, unless records wait for it. If it comes
+        back it is learnt like a new one."""
+        is_known = topic in self.by_topic and topic not in self.orphans
+        if is_known and self.accumulator.drop_lanes(topic):
+            del self.by_topic[topic]
+
 
 def _may_go_anywhere(batch: Batch) -> bool:
     """Whether all its records are without a key and without a partition that was named."""

@@ -88,6 +88,7 @@ class Sender:
         self._cluster = cluster
         self._rng = rng
         self._on_progress = on_progress
+        cluster.on_gone = routes.forget
         self._nodes: dict[int, _Node] = {}
         self._woken = trio.Event()
         self._is_identifying = False

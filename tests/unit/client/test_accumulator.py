@@ -359,3 +359,31 @@ def test_a_settled_batch_goes_without_the_collector():
     del batch
     left = [each for each in gc.get_objects() if isinstance(each, Batch) and each.lane is lane]
     assert not left
+
+
+def test_lanes_of_a_deleted_topic_are_forgotten() -> None:
+    """CPR-03: not while they are in use. A broker that has the topic after all knows sequence 0 of
+    this epoch already, so a lane that is made again begins in the next one."""
+    machine = Machine()
+    machine.send(P0)
+    machine.send(TopicPartition("other", 0))
+    assert not machine.accumulator.drop_lanes("t")
+    first, other = machine.drain()
+    assert not machine.accumulator.drop_lanes("t")
+    machine.answer(first)
+    assert machine.accumulator.drop_lanes("t")
+    assert machine.accumulator.lanes_of("t") == []
+    machine.send(P0)
+    machine.send(TopicPartition("other", 0))
+    assert numbers(machine.drain()) == [(1, 0)]  # the other lane waits for its answer
+    machine.answer(other)
+    assert numbers([first, other, *machine.drain()]) == [(0, 0), (0, 0), (1, 0)]
+
+
+def test_forgetting_unused_lanes_costs_no_epoch() -> None:
+    """Nothing was ever sent by them."""
+    machine = Machine()
+    machine.accumulator.lane(P0)
+    assert machine.accumulator.drop_lanes("t")
+    machine.send(P1)
+    assert numbers(machine.drain()) == [(0, 0)]

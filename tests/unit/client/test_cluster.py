@@ -23,6 +23,7 @@ from minibroker.protocol.messages.metadata import (
 )
 from minibroker.protocol.messages.offsets import ListOffsetsRequest
 from minibroker.protocol.types import Endpoint, TopicPartition
+from tests.census import census
 
 T0 = TopicPartition("t", 0)
 
@@ -182,6 +183,56 @@ async def test_metadata_is_renewed_by_age(
         assert cluster.leader_of(T0) == Leader(1, 1)
         await trio.sleep(2)
         assert cluster.leader_of(T0) == Leader(2, 2)
+
+
+async def test_a_topic_that_nobody_uses_is_not_asked_for(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """After five minutes; one that is looked up now and then stays, and one that is looked up again
+    is asked for again. Of one that was deleted, whoever keeps something is told."""
+    broker = await start_broker("a")
+    gone: list[str] = []
+
+    def answer(request: MetadataRequest) -> MetadataResponse:
+        told = [
+            replace(metadata((1, 0)).topics[0], name=name, topic_id=bytes(16))
+            if name != "deleted"
+            else TopicMetadata(name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            for name in request.topics
+        ]
+        return replace(metadata(brokers="a"), topics=tuple(told))
+
+    broker.answers[ApiKey.METADATA] = answer
+    async with open_cluster(options(metadata_max_age_ms=60_000), seams) as cluster:
+        cluster.on_gone = gone.append
+        for name in ("idle", "used", "deleted"):
+            cluster.want(name)
+        for _ in range(12):
+            await trio.sleep(60)
+            assert cluster.leader_of(TopicPartition("used", 0)) == Leader(1, 0)
+        assert broker.requests[-1].topics == ("used",)
+        assert gone == ["deleted"]
+        assert cluster.statistics().topic_count == 1
+        assert cluster.leader_of(TopicPartition("idle", 0)) is None
+        await cluster.refreshed()
+        assert cluster.leader_of(TopicPartition("idle", 0)) == Leader(1, 0)
+
+
+async def test_brokers_that_moved_are_forgotten(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """A client of brokers that come back with other addresses keeps nothing of the old ones."""
+    broker = await start_broker("a")
+    hosts = iter(range(100))
+    broker.answers[ApiKey.METADATA] = lambda _: MetadataResponse(
+        brokers=(BrokerMetadata(1, "a", 9092), BrokerMetadata(2, f"host-{next(hosts)}", 9092))
+    )
+    async with open_cluster(options(), seams) as cluster:
+        for _ in range(20):
+            await cluster.refreshed()
+            with pytest.raises(ConnectionLost):
+                await cluster.channel(2)
+        assert census()["minibroker.client.links.Link"] < 5
 
 
 async def test_why_a_topic_is_not_created_by_itself(
