@@ -1,0 +1,105 @@
+"""Tables forget: what is kept in memory of topics goes with the topics, at brokers and clients."""
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from minibroker.client import Admin, Consumer, NewTopic, Producer
+from minibroker.testing.cluster import SimulatedCluster, World, open_cluster, simulate
+from tests.census import census, grown
+
+SETTINGS = {
+    "auto.create.topics.enable": "false",  # or clients would make them again
+    "log.segment.delete.delay.ms": "1000",
+    "min.insync.replicas": "1",
+    "offsets.topic.num.partitions": "1",
+}
+ROUNDS = 40
+TOPICS_PER_ROUND = 25
+IDLE_S = 400.0  # longer than any client asks for a topic that it does not use
+# Caches that have a limit of their own.
+LIMITED = {"minibroker.broker.groups.records.OffsetKey"}
+
+
+class Traffic:
+    """Clients that live as long as the cluster, and use topics that do not."""
+
+    def __init__(
+        self, admin: Admin, producer: Producer, consumers: Sequence[Consumer], world: World
+    ) -> None:
+        self.admin = admin
+        self.producer = producer
+        self.consumers = consumers
+        self.world = world
+
+    async def use(self, names: list[str]) -> None:
+        """Make topics, write, read and commit, and delete them."""
+        await self.admin.create_topics(*[NewTopic(name, 1, 2) for name in names])
+        for name in names:
+            await self.producer.send(name, b"value", key=name.encode())
+        await self.producer.flush()
+        for consumer in self.consumers:
+            consumer.assign([(name, 0) for name in names])
+            seen = 0
+            with trio.fail_after(60):
+                while seen < len(names):
+                    seen += len(await consumer.poll(1))
+        await self.consumers[0].commit()
+        for consumer in self.consumers:
+            consumer.assign([])
+        await self.admin.delete_topics(*names)
+        await trio.sleep(3)
+
+    async def rest(self) -> None:
+        """Use nothing of them for long. Each broker is asked for something then."""
+        await trio.sleep(IDLE_S)
+        for consumer in self.consumers:
+            consumer.assign([("stays", 0), ("stays", 1)])
+            await consumer.poll(1)
+            consumer.assign([])
+
+
+def test_a_thousand_deleted_topics_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither in any table, nor in statistics, nor as objects: with acks=1 and a group's commits,
+    and with a broker and clients that saw all of them come and go."""
+    caplog.set_level(logging.CRITICAL, logger="minibroker")  # pytest keeps what is logged
+
+    async def main() -> None:
+        world = World(14)
+        options = {"metadata_max_age_ms": 30_000}
+        reading = {"auto_offset_reset": "earliest", **options}
+        async with open_cluster(world, SETTINGS, 2) as cluster:
+            at = cluster.address
+            async with (
+                Admin(at, seams=world.seams("admin")) as admin,
+                Producer(at, seams=world.seams("p"), linger_ms=0, acks=1, **options) as producer,
+                Consumer(at, seams=world.seams("g"), group_id="g", **reading) as group,
+                Consumer(at, seams=world.seams("c"), **reading) as alone,
+            ):
+                traffic = Traffic(admin, producer, (group, alone), world)
+                await admin.create_topics(NewTopic("stays", 2, 2))
+                await traffic.use([f"before-{number}" for number in range(TOPICS_PER_ROUND)])
+                await traffic.rest()
+                before, told_before = census(), told(cluster, traffic)
+                for turn in range(ROUNDS):
+                    await traffic.use([f"t{turn}-{n}" for n in range(TOPICS_PER_ROUND)])
+                await traffic.rest()
+                more = grown(before, census(), ROUNDS * TOPICS_PER_ROUND // 2)
+                assert not more.keys() - LIMITED, more
+                assert told(cluster, traffic) == told_before
+
+    simulate(main, 14)
+
+
+def told(cluster: SimulatedCluster, traffic: Traffic) -> list[object]:
+    """What brokers and clients say that they hold."""
+    held: list[object] = []
+    for broker in cluster.brokers:
+        assert broker.replicas is not None
+        statistics = broker.replicas.statistics()
+        names = sorted(each.name for each in statistics.replicas)
+        held += [names, statistics.unmade]
+    held += [consumer.statistics() for consumer in traffic.consumers]
+    return [*held, traffic.producer.statistics().bytes_held]
