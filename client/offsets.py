@@ -37,7 +37,8 @@ async def ask_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, 
         if (leader := cluster.leader_of(name)) is None:
             cluster.want(name.topic)
         else:
-            asked = PartitionListOffsets(*name, timestamp, leader.leader_epoch)
+            topic_id = cluster.topic_id(name.topic) or b""
+            asked = PartitionListOffsets(*name, timestamp, leader.leader_epoch, topic_id)
             by_node[leader.node_id].append(asked)
     answers: list[PartitionOffset] = []
     with trio.move_on_after(ROUND_S):

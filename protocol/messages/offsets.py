@@ -7,12 +7,16 @@ from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMES
 
 @dataclass(frozen=True, slots=True)
 class PartitionListOffsets:
-    """`timestamp`: -1 the latest, -2 the earliest, else the first record at or after that time."""
+    """`timestamp`: -1 the latest, -2 the earliest, else the first record at or after that time.
+
+    `topic_id` says which topic of this name is meant (empty: not checked).
+    """
 
     topic: str
     partition: int
     timestamp: int = NO_TIMESTAMP
     leader_epoch: int = NO_EPOCH
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

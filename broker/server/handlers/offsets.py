@@ -42,7 +42,7 @@ def _list_offset(
 ) -> PartitionOffset:
     name = TopicPartition(asked.topic, asked.partition)
     try:
-        partition = services.partition(name)
+        partition = services.partition(name, asked.topic_id)
         leader = partition.leader(asked.leader_epoch)
         end = partition.readable_end(replica_id, asked.leader_epoch)
         log = partition.log

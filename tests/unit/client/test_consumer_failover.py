@@ -12,6 +12,7 @@ from minibroker.client.producer import Producer
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
 from minibroker.protocol.messages.metadata import MetadataRequest
+from minibroker.protocol.messages.offsets import ListOffsetsRequest
 from minibroker.protocol.types import TopicPartition
 from tests.unit.client.replicated import HOSTS, Partition, Replicated
 
@@ -270,6 +271,8 @@ async def test_records_of_a_deleted_topic_that_wait_are_not_returned(
         await consumer.poll(0)
         await trio.sleep(0.2)
         assert consumer.statistics().queued_bytes
+        [asked] = cluster.brokers[1].asked(ListOffsetsRequest)[-1].partitions
+        assert asked.topic_id == cluster.topic_id
         cluster.topic_id = bytes(15) + b"1"
         cluster.partitions = [Partition(1)]
         await reading.fill(*(b"new %d" % number for number in range(5)))

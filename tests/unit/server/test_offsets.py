@@ -12,6 +12,8 @@ from minibroker.protocol.messages.offsets import (
 )
 from tests.unit.node import Node, batch_of, state_of
 
+INCONSISTENT = ErrorCode.INCONSISTENT_TOPIC_ID
+
 
 def list_offset(
     node: Node, timestamp: int, *, leader_epoch: int = -1, replica_id: int = -1
@@ -39,6 +41,19 @@ def test_latest_and_earliest() -> None:
     assert list_offset(node, LATEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 2, 3)
     assert list_offset(node, LATEST_TIMESTAMP, replica_id=2).offset == 5
     assert list_offset(node, EARLIEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 0, 3)
+
+
+def test_another_topic_of_the_same_name_is_not_meant() -> None:
+    """RM-11: who has learnt of a topic that was made anew is told nothing about the deleted one."""
+    node = Node()
+    node.lead()
+    append(node, 5)
+    for topic_id, error in ((b"", 0), (node.partition().topic_id, 0), (b"n" * 16, INCONSISTENT)):
+        asked = PartitionListOffsets("t", 0, LATEST_TIMESTAMP, topic_id=topic_id)
+        [found] = offsets.list_offsets(
+            node.services, ListOffsetsRequest(partitions=(asked,)), 0.0
+        ).partitions
+        assert (found.error, found.offset) == (error, -1 if error else 5)
 
 
 def test_by_time() -> None:
