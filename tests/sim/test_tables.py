@@ -20,7 +20,12 @@ ROUNDS = 40
 TOPICS_PER_ROUND = 25
 IDLE_S = 400.0  # longer than any client asks for a topic that it does not use
 # Caches that have a limit of their own.
-LIMITED = {"minibroker.broker.groups.records.OffsetKey"}
+LIMITED = {
+    "minibroker.broker.groups.records.GroupKey",
+    "minibroker.broker.groups.records.OffsetKey",
+    "minibroker.broker.log.index.OffsetPosition",
+    "minibroker.broker.log.segment.Segment._recent",
+}
 
 
 class Traffic:
@@ -91,6 +96,52 @@ def test_a_thousand_deleted_topics_leave_nothing_behind(caplog: pytest.LogCaptur
                 assert told(cluster, traffic) == told_before
 
     simulate(main, 14)
+
+
+def test_producers_groups_and_members_leave_nothing_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each with a connection, an id and a group of its own, and one more member of a group that
+    stays; once their ids and offsets have expired."""
+    caplog.set_level(logging.CRITICAL, logger="minibroker")
+    count = 60
+    short = {
+        "group.initial.rebalance.delay.ms": "10",
+        "offsets.retention.check.interval.ms": "5000",
+        "offsets.retention.minutes": "1",
+        "producer.id.expiration.check.interval.ms": "5000",
+        "producer.id.expiration.ms": "10000",
+    }
+
+    async def visit(world: World, address: str, number: int) -> None:
+        seams = world.seams(f"client-{number % 5}")
+        async with Producer(address, seams=seams) as producer:
+            await producer.send_and_wait("t", b"value", key=b"%d" % number)
+        for group_id in (f"group-{number}", "same"):
+            async with Consumer(
+                address, seams=seams, group_id=group_id, auto_offset_reset="earliest"
+            ) as consumer:
+                await consumer.subscribe("t")
+                with trio.fail_after(60):
+                    while not await consumer.poll(1) and group_id != "same":
+                        pass
+
+    async def main() -> None:
+        world = World(15)
+        async with open_cluster(world, SETTINGS | short, 2) as cluster:
+            async with Admin(cluster.address, seams=world.seams("admin")) as admin:
+                await admin.create_topics(NewTopic("t", 1, 2))
+            for number in range(5):
+                await visit(world, cluster.address, number)
+            await trio.sleep(IDLE_S)
+            before = census()
+            for number in range(count):
+                await visit(world, cluster.address, number + 5)
+            await trio.sleep(IDLE_S)
+            more = grown(before, census(), count // 2)
+            assert not more.keys() - LIMITED, more
+
+    simulate(main, 15)
 
 
 def told(cluster: SimulatedCluster, traffic: Traffic) -> list[object]:
