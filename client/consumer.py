@@ -169,11 +169,12 @@ class Consumer(GroupCalls):
     ) -> None:
         """The block is left. Interrupted, by a cancellation too, it leaves the group at once.
 
+        What another task polled may not be done, and is not committed: see `close`.
         After `sys.exit` it does so in order, but what the application had in hand is not committed:
         the program may have given up on it.
         """
         if error is None:
-            await self.close_from(CLOSE_S, is_reader=True)
+            await self.close()
         elif isinstance(error, Exception | SystemExit):
             try:
                 await self.close_from(CLOSE_S, is_reader=False)

@@ -58,8 +58,8 @@ class Intake:
         # What `send_nowait` looks at; empty while nothing may be taken.
         self._by_topic: dict[str, Route] = {}
         self._is_open = False
-        # Whether buffer.memory is kept to here; if not, whoever sends does so (client/blocking/).
-        self.grants_room = True
+        # Whether buffer.memory is enforced here; the blocking producer does so in its own queue.
+        self.enforces_buffer_memory = True
         self._has_news = False  # a batch was opened, and the last one sealed, since `send` looked
         # By the last record that found no room; a record mostly opens a batch of full size.
         self._bytes_wanted = self._accumulator.limits.batch_bytes
@@ -179,7 +179,7 @@ class Intake:
                 trio.current_time(),
                 now_ms=self._wall_ms(),
                 watcher=watcher,
-                may_overdraw=not self.grants_room,
+                may_overdraw=not self.enforces_buffer_memory,
             )
         except BufferFull:
             limits = self._accumulator.limits

@@ -151,14 +151,14 @@ class Producer(Intake):
     async def room(self) -> None:
         """Wait until there is memory for another batch, at most max.block.ms (`ClientTimeout`)."""
         with self.within_max_block():
-            await self.room_for(self._bytes_wanted)
+            await self.wait_for_memory(self._bytes_wanted)
 
     @property
     def free_bytes(self) -> int:
-        """How much of buffer.memory is not in use; below 0 where `grants_room` is off."""
+        """How much of buffer.memory is unused; may be below 0 if it is not enforced here."""
         return self._accumulator.free_bytes
 
-    async def room_for(self, size: int) -> None:
+    async def wait_for_memory(self, size: int) -> None:
         """Wait until so many bytes of buffer.memory are free. Raises `ClientClosed`."""
         await trio.lowlevel.checkpoint()
         while self._accumulator.free_bytes < size:
@@ -222,14 +222,14 @@ class Producer(Intake):
                 is_interrupted = False
             finally:
                 failures = self._outcomes.failures.take()
-                self._give_up(is_told=not is_interrupted)
+                self._give_up(is_reported=not is_interrupted)
         assert self._report is not None, "_give_up makes it"
         if failures[1]:
             raise _failed(*failures)
         return self._report
 
-    def _give_up(self, *, is_told: bool) -> None:
-        """What is not settled now never will be; with `is_told` the report says so to somebody."""
+    def _give_up(self, *, is_reported: bool) -> None:
+        """What is not settled now never will be; with `is_reported` the caller gets the report."""
         if self._report is not None:
             return
         outcomes = self._outcomes
@@ -243,7 +243,7 @@ class Producer(Intake):
         outcomes.note(self._accumulator.take_settled())
         outcomes.failures.take()  # the report tells of them
         self._report = CloseReport(outcomes.delivered, failed, outcomes.failed - failed)
-        if self._report.undelivered and not is_told:
+        if self._report.undelivered and not is_reported:
             _say_dropped(self._report.undelivered)
 
     def statistics(self) -> ProducerStatistics:
@@ -281,7 +281,7 @@ class Producer(Intake):
                     await self.close()
                 finally:  # also cancelled or interrupted: without waiting
                     self._stop_taking()
-                    self._give_up(is_told=False)
+                    self._give_up(is_reported=False)
 
     async def __aenter__(self) -> Self:
         await self._running.__aenter__()
@@ -306,12 +306,22 @@ class Producer(Intake):
 
 
 def _say_dropped(record_count: int) -> None:
-    """On the log, and on stderr if the log goes elsewhere: an interrupted program may be ending."""
-    text = f"{record_count} records were dropped: the producer was interrupted before they were"
-    text += " acknowledged (a broker may have got some)"
+    """On the log, and on stderr if the log goes elsewhere: the program may be ending."""
+    records = "1 record was" if record_count == 1 else f"{record_count} records were"
+    text = f"{records} dropped: the producer ended before they were acknowledged"
+    text += " (a broker may have got some)"
     log.error("%s", text)
-    if log.hasHandlers():
+    if not _logs_to_stderr():
         print(f"minibroker: {text}", file=sys.stderr)
+
+
+def _logs_to_stderr() -> bool:
+    logger: logging.Logger | None = log
+    while logger is not None:
+        if any(getattr(each, "stream", None) is sys.stderr for each in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return not log.hasHandlers()  # then logging's last resort writes there
 
 
 def _failed(deliveries: list[Delivery], records: int) -> DeliveryFailed:

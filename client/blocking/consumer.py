@@ -13,14 +13,18 @@ and `close`, which raise `ClientError` there.
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import count
+from operator import length_hint
 from pathlib import Path
-from threading import get_ident
+from threading import Thread, current_thread
+from time import monotonic
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import trio
+from outcome import Outcome
 
 from minibroker.client.blocking.portal import Portal
 from minibroker.client.chunks import ConsumerRecord
@@ -59,6 +63,7 @@ class Consumer:
         self._reader = _Reader(self._consumer)
         self._numbers = count()  # of polls
         self._callbacks = _CallbackThread()
+        self._closing: set[trio.lowlevel.Task] = set()  # in the loop, the calls of `close`
 
     def __enter__(self) -> Self:
         self._portal.open(self)
@@ -72,9 +77,17 @@ class Consumer:
     ) -> None:
         """Commit what the block was done with and leave the group, as `close` does.
 
-        After an exception or `sys.exit` the records of the last poll count as not done; after an
-        interrupt (KeyboardInterrupt, GeneratorExit) that takes a second at most.
+        After an exception or `sys.exit` the records of the last poll count as not done, and so they
+        do if another thread polled them. After an interrupt (KeyboardInterrupt, GeneratorExit) it
+        takes a second at most.
         """
+        try:
+            if error is None:
+                with suppress(ClientClosed):  # it has failed, which is raised below, or was forked
+                    self.close()
+        except BaseException as failure:
+            self._portal.close(failure)
+            raise
         self._portal.close(error)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
@@ -87,13 +100,16 @@ class Consumer:
         """
 
         async def close() -> None:
+            task = trio.lowlevel.current_task()
+            self._closing.add(task)
             try:
                 await self._consumer.close_from(timeout_s, is_reader=is_reader)
             finally:
-                self._portal.end_other_calls()
+                self._portal.end_calls(but=self._closing)
+                self._closing.discard(task)
 
         self._callbacks.check_outside()
-        is_reader = get_ident() == self._reader.thread
+        is_reader = current_thread() is self._reader.thread
         self._portal.call(close)
 
     @property
@@ -197,11 +213,21 @@ class Consumer:
         return self._ask(self._consumer.health)
 
     def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
-        """Wait for records; none if none came in time. 0 takes what is there."""
+        """Wait for records; none if none came in time. 0 takes what is there.
+
+        After an interrupt (KeyboardInterrupt) the next poll returns what this one had taken. That
+        holds for `consumer.poll(...)` in a statement of its own, and not where C code calls it, as
+        `functools.partial` does.
+        """
         self._callbacks.check_outside()
-        # One line, and no call between taking the records and returning them: nothing in between
-        # can be interrupted.
-        return [*self._draw(timeout_s, as_one=True)]
+        deadline = monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, deadline - monotonic())
+            records = self._draw(left_s, as_one=True)
+            if length_hint(records) or not left_s:  # a rebalance may have taken them back
+                # One line, and no call between taking the records and returning them: nothing in
+                # between can be interrupted.
+                return [*records]
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         while True:
@@ -213,7 +239,7 @@ class Consumer:
         return self._ask(self._consumer.statistics)
 
     def _draw(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord]:
-        poll = _Poll(get_ident(), next(self._numbers), timeout_s, as_one)
+        poll = _Poll(current_thread(), next(self._numbers), timeout_s, as_one)
         return self._portal.call(self._reader.draw, poll)
 
     def _ask(self, function: Callable[[], T]) -> T:
@@ -228,7 +254,7 @@ class Consumer:
 class _Poll(NamedTuple):
     """One call of `poll`, or one round of iteration. `number` grows in each thread."""
 
-    thread: int
+    thread: Thread  # its ident may be given to another one, once it has ended
     number: int
     timeout_s: float
     as_one: bool
@@ -249,21 +275,21 @@ class _Reader:
         self._ended.set()
 
     @property
-    def thread(self) -> int | None:
+    def thread(self) -> Thread | None:
         """Which thread polled last."""
         return None if self._last is None else self._last.thread
 
     async def draw(self, poll: _Poll) -> Iterator[ConsumerRecord]:
         """Poll, once what this thread polled for and was interrupted in has ended."""
         last = self._last
-        if last is not None and last.thread == poll.thread:
+        if last is not None and last.thread is poll.thread:
             if last.number > poll.number:
-                raise ClientClosed(INTERRUPTED)
+                raise ClientError(INTERRUPTED)
             self._last = poll  # before it waits: then no third one passes
             self._polling.cancel()
             await self._ended.wait()
             if self._last is not poll:
-                raise ClientClosed(INTERRUPTED)
+                raise ClientError(INTERRUPTED)
         if not self._ended.is_set():
             raise ClientError("a consumer is polled by one thread at a time")
         self._last = poll
@@ -273,43 +299,72 @@ class _Reader:
                 return await self._consumer.draw(poll.timeout_s, as_one=poll.as_one)
         finally:
             ended.set()
-        raise ClientClosed(INTERRUPTED)
+        raise ClientError(INTERRUPTED)
 
 
 class _CallbackThread:
-    """Where callbacks run: in one worker thread at a time."""
+    """Where callbacks run: in one worker thread at a time. In the loop, but for `is_inside`.
+
+    A poll that is interrupted leaves its callback running. The next poll asks for the same callback
+    again, and gets the outcome of the one that runs; another callback waits for its end.
+    """
 
     def __init__(self) -> None:
-        self._thread: int | None = None  # of the callback that runs
-        # Of an interrupted poll, a callback may still run; the next one waits for its end.
-        self._limiter = trio.CapacityLimiter(1)
+        self._run: _CallbackRun | None = None  # whose outcome nobody has got yet
 
     def wrap(self, callback: Callback | None) -> TrioCallback | None:
         """The callback for the loop, which goes on meanwhile."""
         if callback is None:
             return None
 
-        def call(partitions: list[TopicPartition]) -> None:
-            self._thread = get_ident()
-            try:
-                callback(partitions)
-            finally:
-                self._thread = None
-
         async def call_in_thread(partitions: list[TopicPartition]) -> None:
-            # A close does not wait longer for it than for a callback of the loop.
-            await trio.to_thread.run_sync(
-                call, partitions, abandon_on_cancel=True, limiter=self._limiter
-            )
+            run = self._run
+            if run is not None:
+                await run.ended.wait()
+            if run is None or (run.callback, run.partitions) != (callback, partitions):
+                run = self._run = _CallbackRun(callback, partitions)
+                run.start()
+            await run.ended.wait()  # a close waits no longer than for a callback of the loop
+            self._run = None
+            if run.error is not None:
+                raise run.error
 
         return call_in_thread
 
     @property
     def is_inside(self) -> bool:
         """Whether the caller is a callback."""
-        return self._thread == get_ident()
+        run = self._run
+        return run is not None and run.thread is current_thread()
 
     def check_outside(self) -> None:
         """Raise `ClientError` in a callback, where it would wait for what waits for it."""
         if self.is_inside:
             raise ClientError(INSIDE)
+
+
+class _CallbackRun:
+    """One call of a callback, in a thread of trio's."""
+
+    def __init__(self, callback: Callback, partitions: list[TopicPartition]) -> None:
+        self.callback = callback
+        self.partitions = partitions
+        self.thread: Thread | None = None
+        self.error: BaseException | None = None
+        self.ended = trio.Event()
+
+    def start(self) -> None:
+        """In the loop. From here on it runs, whoever waits for it."""
+        token = trio.lowlevel.current_trio_token()
+
+        def call() -> None:
+            self.thread = current_thread()
+            self.callback(self.partitions)
+
+        def deliver(outcome: Outcome[None]) -> None:
+            self.thread = None
+            self.error = getattr(outcome, "error", None)
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(self.ended.set)
+
+        trio.lowlevel.start_thread_soon(call, deliver)

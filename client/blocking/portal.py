@@ -2,23 +2,25 @@
 
 The blocking clients are the trio ones behind such a portal, so there is one implementation of
 everything. The thread enters the client's context manager, stays in it until `close` or `abort`,
-and leaves it: a nursery must be left by the task that entered it. A call is a task in the loop and
-a future in the caller's thread.
+and leaves it: a nursery must be left by the task that entered it. A call is a task in the loop;
+the caller's thread waits for its answer.
 
     NEW --open--> OPEN --close--> LEAVING --> ENDED        close: leave in order, and wait for it
                    |                 |          ^
                    `--abort----------`----------'          abort: cancel, wait for nothing
-    any --fork--> FOREIGN                                  in the child: every call raises, the end
+    any --fork--> FORKED                                   in the child: every call raises, the end
                                                            does nothing
 
-A thread can be interrupted (KeyboardInterrupt) between any two lines of this package, so nothing
-depends on a line being reached:
+Python can interrupt a thread (KeyboardInterrupt, any signal handler) between any two lines, so
+cleanup never relies on a particular line having run:
 
 * A call that is interrupted is cancelled; it may still take effect. Where a result must not get
   lost, the loop keeps it until the caller has it (client/blocking/consumer.py).
-* An interrupted `open` or `close` aborts. What interrupts them before their first line leaves the
-  portal open; it is aborted when its owner is collected, or when the process ends.
-* No thread but the loop's holds a lock: an interrupted one would not release it.
+* An interrupted `open` or `close` aborts. If the interrupt comes before their first line, the
+  portal stays open; it is aborted when its owner is collected, or when the process ends.
+* The caller's thread and the loop's share no lock that either could keep: an interrupted thread
+  does not release it, and a signal handler that calls the client again waits for it for ever.
+  `concurrent.futures.Future` has one, so calls have an `_Answer` instead.
 
 anyio's BlockingPortal is not used: it makes two round trips for a call, abandons an interrupted
 call without cancelling it, and knows nothing of forks (docs/decisions/design.md has the figures).
@@ -27,11 +29,11 @@ call without cancelling it, and knows nothing of forks (docs/decisions/design.md
 import atexit
 import os
 import weakref
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
+from _thread import allocate_lock
+from collections.abc import Awaitable, Callable, Container
 from contextlib import AbstractAsyncContextManager, suppress
-from threading import Thread, get_ident
-from typing import Any, Final, TypeVar
+from threading import Thread, current_thread
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
@@ -40,7 +42,7 @@ from minibroker.client.errors import ClientClosed, ClientError
 T = TypeVar("T")
 
 # How long the end of an interrupted client may take. It waits for no broker, but a consumer gets a
-# second to leave its group, and a callback may keep the loop.
+# second to leave its group, and a callback may block the loop.
 ABORT_S: Final = 2.0
 
 NOT_ENTERED: Final = "this client was not entered with a `with` statement"
@@ -51,8 +53,8 @@ _open_portals: "set[Portal]" = set()
 
 
 class Portal:
-    """The loop of one client. `manager` is entered by `open`; `on_end` is called in the thread that
-    notices first that no call can succeed any more: it must not block."""
+    """The loop of one client. `open` enters `manager`. `on_end` is called when the loop has ended,
+    in its thread, and in the child of a fork: it must not block."""
 
     def __init__(
         self,
@@ -66,27 +68,31 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._calls: trio.Nursery
         self._running: dict[trio.lowlevel.Task, trio.CancelScope] = {}  # the calls
-        self._released = trio.Event()
         self._scope = trio.CancelScope()  # around the manager
+        self._close_requested = trio.Event()
+        self._block_error: BaseException | None = None  # what stands for it in the loop
+        self._failure: BaseException | None = None  # of the manager
+        self._entered: _Answer[None] = _Answer()
+        self._is_opened = False
         self._is_aborted = False
-        self._is_foreign = False
+        self._is_forked = False
         self._takes_calls = False
-        self._body_error: BaseException | None = None
-        self._entered: Future[None] = Future()
-        self._left: Future[None] = Future()
 
     # -- the caller's threads
 
     def open(self, owner: object) -> None:
         """Start the loop and enter the manager. Raises what entering raises.
 
-        The portal is aborted when `owner` is collected; so nothing in the loop may refer to it.
+        The portal is aborted when `owner` is collected, which is never if the manager refers to it.
         """
+        if self._is_opened:
+            raise ClientError("a client is entered once: make another one")
         try:
-            weakref.finalize(owner, self.abort).atexit = False  # `_abort_all` does that
+            self._is_opened = True
+            weakref.finalize(owner, _abort, weakref.ref(self)).atexit = False
             _open_portals.add(self)
             self._thread.start()
-            self._entered.result()
+            self._entered.wait()
         except BaseException:
             self.abort()
             raise
@@ -95,31 +101,37 @@ class Portal:
         """Leave the manager as a `with` block that ended with `error` does, and end the loop.
 
         Waits for what the manager does in its end, unless `error` is an interrupt, and raises what
-        that raises. An interrupt meanwhile ends the waiting.
+        that raises; notes that it adds are added to `error`. An interrupt ends the waiting.
         """
-        if self._is_foreign:
+        if self._is_forked:
             return
         try:
             if is_interrupt(error):
                 self.abort()
                 self.join(ABORT_S)
                 return
-            self._body_error = error
+            # A stand-in: raised in the loop, the error itself would get a longer traceback.
+            if error is not None:
+                self._block_error = SystemExit() if isinstance(error, SystemExit) else BlockFailed()
             with suppress(ClientClosed):  # it may have failed, and ended, before
-                self._soon(self._released.set)
+                self.run_soon(self._close_requested.set)
             self._thread.join()
         except BaseException:  # an interrupt
             self.abort()
             self.join(ABORT_S)
             raise
-        self._left.result()
+        for note in getattr(self._block_error, "__notes__", ()):
+            if error is not None:
+                error.add_note(note)
+        if self._failure is not None:
+            raise self._failure
 
     def abort(self) -> None:
         """End at once: cancel the manager and all calls. Waits for nothing; may be repeated."""
-        if not self._is_foreign:
+        if not self._is_forked:
             self._is_aborted = True  # `_main` looks at it once there is a token
             with suppress(ClientClosed):
-                self._soon(self._scope.cancel)
+                self.run_soon(self._scope.cancel)
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Run an async function in the loop and wait for what it returns or raises.
@@ -127,11 +139,9 @@ class Portal:
         Raises `ClientClosed` before `open`, after `close` or if it ends meanwhile, and
         `ClientError` in the loop's own thread, which would wait for itself.
         """
-        if get_ident() == self._thread.ident:
-            raise ClientError(
-                "on_delivery is called by the client's loop, and must not wait for it"
-            )
-        future: Future[T] = Future()
+        if current_thread() is self._thread:
+            raise ClientError("on_delivery runs in the client's loop: it cannot wait for that loop")
+        answer: _Answer[T] = _Answer()
         scope = trio.CancelScope()
 
         async def run() -> None:
@@ -139,27 +149,27 @@ class Portal:
             self._running[task] = scope
             try:
                 with scope:
-                    future.set_result(await function(*arguments))
+                    answer.set_result(await function(*arguments))
             except Exception as error:
-                future.set_exception(error)
+                answer.set_error(error)
             finally:
                 del self._running[task]
-                if not future.done():
-                    future.set_exception(ClientClosed("the client was closed during the call"))
+                if not answer.is_set:
+                    answer.set_error(ClientClosed("the client was closed during the call"))
 
         def start() -> None:
             if self._takes_calls:
                 self._calls.start_soon(run)
             else:
-                future.set_exception(ClientClosed(CLOSED))
+                answer.set_error(ClientClosed(CLOSED))
 
-        self._soon(start)
         try:
-            return future.result()
+            self.run_soon(start)
+            return answer.wait()
         except BaseException:
-            if not future.done():  # the wait was interrupted, not the call
+            if not answer.is_set:  # the caller was interrupted, or it could not start
                 with suppress(ClientClosed):
-                    self._soon(scope.cancel)
+                    self.run_soon(scope.cancel)
             raise
 
     def run_soon(self, function: Callable[[], object]) -> None:
@@ -167,10 +177,7 @@ class Portal:
 
         Raises `ClientClosed`.
         """
-        self._soon(function)
-
-    def _soon(self, function: Callable[[], object]) -> None:
-        if self._is_foreign:
+        if self._is_forked:
             text = "this client belongs to the process that forked this one: make another one here"
             raise ClientClosed(text)
         if self._token is None:
@@ -180,9 +187,9 @@ class Portal:
         except trio.RunFinishedError:
             raise ClientClosed(CLOSED) from None
 
-    def become_foreign(self) -> None:
+    def on_fork(self) -> None:
         """This is a child process after a fork: the loop stayed in the parent."""
-        self._is_foreign = True
+        self._is_forked = True
         self._on_end()
 
     def join(self, timeout_s: float) -> None:
@@ -192,26 +199,23 @@ class Portal:
 
     # -- the loop's thread
 
-    def end_other_calls(self) -> None:
-        """Have all calls but the one that asks for it raise `ClientClosed`."""
+    def end_calls(self, but: Container[trio.lowlevel.Task]) -> None:
+        """Have all calls but these raise `ClientClosed`."""
         for task, scope in self._running.items():
-            if task is not trio.lowlevel.current_task():
+            if task not in but:
                 scope.cancel()
 
     def _run(self) -> None:
-        failure: BaseException | None = None
         try:
             trio.run(self._main)
         except BaseException as error:  # the caller's thread has to know, whatever it is
-            failure = error
+            self._failure = _unwrapped(error)
         _open_portals.discard(self)
         self._on_end()
-        for future in (self._entered, self._left):
-            if not future.done():
-                if failure is None:
-                    future.set_exception(ClientClosed("interrupted while it was opened"))
-                else:
-                    future.set_exception(failure)
+        if not self._entered.is_set:
+            self._entered.set_error(
+                self._failure or ClientClosed("interrupted while it was opened")
+            )
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -221,28 +225,83 @@ class Portal:
                 self._scope.cancel()
             try:
                 with self._scope:
-                    await self._stay()
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                    await self._run_manager()
+            except trio.Cancelled:
+                raise
+            except BaseException as error:  # raised below, where no nursery wraps it
                 failure = error
-            self._takes_calls = False
-            self._calls.cancel_scope.cancel()
-        if failure is not None and failure is not self._body_error:
+            finally:
+                self._takes_calls = False
+                self._calls.cancel_scope.cancel()
+        if failure is not None and failure is not self._block_error:
             raise failure
-        if self._entered.done():
-            self._left.set_result(None)
 
-    async def _stay(self) -> None:
+    async def _run_manager(self) -> None:
         async with self._manager:
             self._takes_calls = True
             self._entered.set_result(None)
-            await self._released.wait()
-            if self._body_error is not None:
-                raise self._body_error
+            await self._close_requested.wait()
+            if self._block_error is not None:
+                raise self._block_error
+
+
+class BlockFailed(Exception):
+    """Stands in the loop for the exception that ended the `with` block."""
+
+
+class _Answer(Generic[T]):
+    """What a call returned or raised: set once, by the loop, and waited for by one thread.
+
+    The lock is a gate that the loop opens. Waiting is one call of C, which an interrupt ends.
+    """
+
+    def __init__(self) -> None:
+        self._gate = allocate_lock()
+        self._gate.acquire()
+        self._result: T
+        self._error: BaseException | None = None
+        self.is_set = False
+
+    def set_result(self, result: T) -> None:
+        """In the loop."""
+        self._result = result
+        self.is_set = True
+        self._gate.release()
+
+    def set_error(self, error: BaseException) -> None:
+        """In the loop."""
+        self._error = error
+        self.is_set = True
+        self._gate.release()
+
+    def wait(self) -> T:
+        """Wait for it; in the caller's thread."""
+        self._gate.acquire()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # the traceback would refer to the error, and this to both
+        return self._result
 
 
 def is_interrupt(error: BaseException | None) -> bool:
-    """Whether it ends a program without waiting: `sys.exit` does not, Ctrl-C does."""
+    """Whether the client must end without waiting (KeyboardInterrupt, GeneratorExit)."""
     return error is not None and not isinstance(error, Exception | SystemExit)
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """`sys.exit` in a callback ends the program, not a group of groups; the rest as it is."""
+    found = error
+    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    return found if isinstance(found, SystemExit | KeyboardInterrupt) else error
+
+
+def _abort(portal: "weakref.ref[Portal]") -> None:
+    """The owner was collected."""
+    if (found := portal()) is not None:
+        found.abort()
 
 
 def _abort_all() -> None:
@@ -254,13 +313,12 @@ def _abort_all() -> None:
         portal.join(ABORT_S)
 
 
-def _leave_all() -> None:
-    """In the child of a fork."""
+def _after_fork_in_child() -> None:
     for portal in list(_open_portals):
-        portal.become_foreign()
+        portal.on_fork()
     _open_portals.clear()
 
 
 atexit.register(_abort_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_all)
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -3,9 +3,8 @@
 `send` puts the record on a queue that a task in the loop empties (client/blocking/send_queue.py),
 and waits only where buffer.memory is used up, or the loop is behind by thousands of records.
 
-What a record is refused for is raised where it is sent, as far as that can be known there (not
-bytes, too large). What turns out later (a partition that does not exist) is raised by the next
-`send`, `flush` or `close`.
+`send` raises the errors that it can detect at once (wrong type, too large). The next `send`,
+`flush` or `close` raises what the loop detects (a partition that does not exist).
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -51,7 +50,7 @@ class Producer:
         self._queue = SendQueue(self._producer)
         self._records = self._queue.records
         manager = _opened(self._producer, self._queue)
-        self._portal = Portal("minibroker-producer", manager, self._queue.shut)
+        self._portal = Portal("minibroker-producer", manager, self._queue.close_to_senders)
 
     def send(
         self,
@@ -75,11 +74,11 @@ class Producer:
         ):
             queued = (topic, value, key, (), partition, timestamp_ms)
             if len(self._records) >= queue.slots:
-                self._send_in_line(queued, SMALL_BYTES)
+                self._send_in_loop(queued, SMALL_BYTES)
                 return
             try:
                 self._records.append(queued)
-                if not queue.is_awake:
+                if queue.is_closed or not queue.is_awake:
                     self._wake(queued)
             except BaseException:
                 self._wake_later()
@@ -122,7 +121,7 @@ class Producer:
         `ClientClosed` if the producer is closed meanwhile and gives records up.
         """
         self._portal.call(self._queue.flush)
-        self._raise_refused()
+        self._raise_rejected()
 
     def close(self, timeout_s: float | None = None) -> CloseReport:
         """As the trio producer's: always returns within its time, and says what was given up.
@@ -130,7 +129,7 @@ class Producer:
         Threads that wait in `send` or `send_and_wait` get `ClientClosed`.
         """
         report = self._portal.call(self._queue.close, timeout_s)
-        self._raise_refused()
+        self._raise_rejected()
         return report
 
     def statistics(self) -> ProducerStatistics:
@@ -154,7 +153,7 @@ class Producer:
         """
         self._portal.close(error)
         if error is None:
-            self._raise_refused()
+            self._raise_rejected()
 
     # -- inside
 
@@ -178,26 +177,26 @@ class Producer:
         queue = self._queue
         slots = -(-size // SLOT_BYTES)
         if len(self._records) + slots > queue.slots:
-            self._send_in_line(queued, size)
+            self._send_in_loop(queued, size)
             return
         try:
             self._records.extend((queued, *([None] * (slots - 1))))
-            if not queue.is_awake:
+            if queue.is_closed or not queue.is_awake:
                 self._wake(queued)
         except BaseException:
             self._wake_later()
             raise
 
-    def _send_in_line(self, queued: Queued, size: int) -> None:
-        """There is no slot: the loop lets it in, or says why not."""
-        self._raise_refused()
+    def _send_in_loop(self, queued: Queued, size: int) -> None:
+        """No slot is free: wait in the loop for memory."""
+        self._raise_rejected()
         self._portal.call(self._queue.send, queued, size)
 
     def _wake(self, queued: Queued) -> None:
         """The loop sleeps, or has ended: then nobody takes the record any more."""
         queue = self._queue
         if queue.is_closed:
-            with suppress(ValueError):  # it was counted among those that were given up
+            with suppress(ValueError):  # the loop may have taken it over all the same
                 self._records.remove(queued)
             raise ClientClosed(CLOSED)
         queue.is_awake = True
@@ -209,10 +208,10 @@ class Producer:
         with suppress(ClientClosed):
             self._portal.run_soon(self._queue.wake)
 
-    def _raise_refused(self) -> None:
-        refused = self._queue.take_refused()
-        if refused is not None:
-            raise refused
+    def _raise_rejected(self) -> None:
+        rejected = self._queue.take_rejected()
+        if rejected is not None:
+            raise rejected
 
 
 @asynccontextmanager
@@ -222,4 +221,4 @@ async def _opened(producer: TrioProducer, queue: SendQueue) -> AsyncIterator[Non
         try:
             yield
         finally:
-            queue.finish()
+            queue.drain_and_close()

@@ -1,19 +1,19 @@
-"""Records on their way from the threads that send to the loop, and who may add to them.
+"""Records on their way from the threads that send to the loop; buffer.memory is enforced here.
 
 A sender puts its record on a deque; a task in the loop takes what is there, hundreds at a time.
 Waking that task costs a few microseconds and is done once for all that gathers until it runs, so
 the threads take turns with the interpreter, each for many records, instead of fighting over it.
 
-Room is granted where a record enters the queue, and nowhere else: the loop takes over what is in
-it without waiting, so a record's delivery.timeout.ms begins at once, `flush` needs to wait for no
-queue, and what is queued and what the accumulator holds are within buffer.memory together.
-`slots` is how long the queue may be: a slot is room for a small record. A large one takes several,
-all but the first filled with None, so that the length of the deque is all the accounting there is:
-nothing to be locked, and nothing that an interrupt could leave wrong.
+A record gets its memory when it enters the queue. The loop takes over what is in the queue without
+waiting, so a record's delivery.timeout.ms begins at once, `flush` needs to wait for no queue, and
+what is queued and what the accumulator holds are within buffer.memory together. `slots` is how long
+the queue may be; a slot stands for a small record. A large record takes several: the first holds
+it, the others None. The deque's length is the only count, so no lock is needed and an interrupt
+cannot corrupt it.
 
-Who finds no slot asks the loop (`admit`): there the waiting stand in line, and while anybody does,
-`slots` is 0, so that nobody passes. It is 0 too while the producer is closed, or has refused a
-record and not yet said so.
+A sender that finds no slot calls `send` in the loop and waits in a FIFO queue. While any sender
+waits, `slots` is 0, so no other sender overtakes it. `slots` is also 0 while the producer is
+closed, and while a rejected record has not been reported.
 """
 
 from collections import deque
@@ -45,28 +45,28 @@ class SendQueue:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        producer.grants_room = False
+        producer.enforces_buffer_memory = False
         self.records: deque[Queued | None] = deque()
         self.slots = 0
         self.is_awake = False  # the loop will look at the queue without being woken
         self.is_closed = True
-        self.refused: Exception | None = None  # not told yet
+        self.rejected: Exception | None = None  # not told yet
         self._woken = trio.Event()
-        self._line = trio.StrictFIFOLock()  # of those who wait for room
+        self._senders = trio.StrictFIFOLock()  # that wait for memory, in their order
         self._waiting = 0
 
     # -- the threads that send
 
-    def shut(self) -> None:
+    def close_to_senders(self) -> None:
         """Nothing is taken any more; from any thread."""
         self.is_closed = True
         self.slots = 0
         self.is_awake = False
 
-    def take_refused(self) -> Exception | None:
-        """Why a record was refused since this was asked last: the first error."""
-        refused, self.refused = self.refused, None
-        return refused
+    def take_rejected(self) -> Exception | None:
+        """The first error of a record that was rejected since this was called last."""
+        rejected, self.rejected = self.rejected, None
+        return rejected
 
     # -- the loop
 
@@ -74,13 +74,13 @@ class SendQueue:
         """Take over what is sent, until cancelled."""
         self.is_closed = False
         self.is_awake = True
-        self._open_gate()
+        self._update_slots()
         task_status.started()
         while not self.is_closed:
-            self._take_turn(TURN_RECORDS)
+            self._drain_some(TURN_RECORDS)
             if not self.records:
                 self.is_awake = False
-                if not self.records:  # nothing came before the flag was down
+                if not self.records:  # no record arrived before the flag was cleared
                     await self._woken.wait()
                 self._woken = trio.Event()
                 self.is_awake = not self.is_closed
@@ -91,7 +91,7 @@ class SendQueue:
         self._woken.set()
 
     async def send(self, queued: Queued, size: int) -> None:
-        """Take this record behind all that were sent before; wait for room in line.
+        """Take this record behind all that were sent before, once there is memory.
 
         Raises `ClientTimeout` after max.block.ms, `ClientClosed`, and what `send_nowait` raises.
         """
@@ -105,22 +105,22 @@ class SendQueue:
 
     async def flush(self) -> None:
         """As the producer's, of all that was sent before."""
-        await self._catch_up()
+        await self._drain()
         await self._producer.flush()
 
     async def close(self, timeout_s: float | None) -> CloseReport:
         """Close the producer, with all that was sent. See `Producer.close` there."""
-        self.finish()
+        self.drain_and_close()
         report = await self._producer.close(timeout_s)
         left = sum(queued is not None for queued in self.records)  # sent while it closed
         self.records.clear()
         return report._replace(undelivered=report.undelivered + left)
 
-    def finish(self) -> None:
+    def drain_and_close(self) -> None:
         """Take nothing more, and take over what was sent, without waiting."""
-        self.shut()
+        self.close_to_senders()
         while self.records:
-            self._take_turn(SLOTS_MAX)
+            self._drain_some(SLOTS_MAX)
 
     # -- inside
 
@@ -131,22 +131,22 @@ class SendQueue:
         self.slots = 0
         try:
             with self._producer.within_max_block():
-                async with self._line:
-                    await self._catch_up()
-                    await self._producer.room_for(size)
+                async with self._senders:
+                    await self._drain()
+                    await self._producer.wait_for_memory(size)
                     return self._take(queued, is_watched=is_watched)
         finally:
             self._waiting -= 1
-            self._open_gate()
+            self._update_slots()
 
-    async def _catch_up(self) -> None:
+    async def _drain(self) -> None:
         """Take over all that is in the queue now."""
         left = len(self.records)
         while left > 0 and self.records:
-            left -= self._take_turn(min(left, TURN_RECORDS))
+            left -= self._drain_some(min(left, TURN_RECORDS))
             await trio.lowlevel.checkpoint()
 
-    def _take_turn(self, count: int) -> int:
+    def _drain_some(self, count: int) -> int:
         """Take over up to so many entries; returns how many."""
         records = self.records
         send = self._producer.send_nowait
@@ -158,8 +158,8 @@ class SendQueue:
             try:
                 send(*queued)
             except (TypeError, ValueError, ClientError) as error:
-                self._refuse(error)
-        self._open_gate()
+                self._reject(error)
+        self._update_slots()
         return count
 
     def _take(self, queued: Queued, *, is_watched: bool) -> PendingDelivery | None:
@@ -173,15 +173,15 @@ class SendQueue:
             topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
 
-    def _refuse(self, error: Exception) -> None:
-        """A record was taken from its sender and cannot be sent: somebody has to be told."""
+    def _reject(self, error: Exception) -> None:
+        """A record cannot be sent: remember the first error; the next call raises it."""
         if isinstance(error, ClientClosed):
             return  # its batch could only be given up
-        if self.refused is None:
-            self.refused = error
+        if self.rejected is None:
+            self.rejected = error
         self.slots = 0
 
-    def _open_gate(self) -> None:
-        is_shut = self.is_closed or self._waiting or self.refused is not None
+    def _update_slots(self) -> None:
+        is_shut = self.is_closed or self._waiting or self.rejected is not None
         free = 0 if is_shut else self._producer.free_bytes
         self.slots = max(0, min(SLOTS_MAX, -(-free // SLOT_BYTES)))

@@ -73,6 +73,7 @@ class Group:
         self._turn = trio.StrictFIFOLock()  # of who changes what is assigned
         self._advancing = trio.CancelScope()
         self._is_polled = False
+        self._unannounced: set[TopicPartition] = set()  # assigned, and `on_assigned` not done
         self._is_closing = False
         self._is_gone = False  # closed as far as to have let everything go
         self._unplaced = trio.lowlevel.ParkingLot()
@@ -154,7 +155,7 @@ class Group:
 
         No checkpoint where nothing is due. Raises what a callback raised, or what a broker refused.
         """
-        if self._attendance.needs_application:
+        if self._needs_application:
             with trio.CancelScope() as self._advancing:
                 async with self._turn:
                     await self._advance()
@@ -164,9 +165,13 @@ class Group:
         self._attendance.is_withholding = is_in_doubt
         return not is_in_doubt
 
+    @property
+    def _needs_application(self) -> bool:
+        return self._attendance.needs_application or bool(self._unannounced)
+
     async def _advance(self) -> None:
         member = self.membership
-        while self._attendance.needs_application:
+        while self._needs_application:
             failure: Exception | None = None
             if member.is_lost:
                 failure = await self._lose()
@@ -175,8 +180,10 @@ class Group:
                 self._unplaced.unpark_all()
             elif member.state is State.ASSIGNED:
                 failure = await self._take_over()
+            elif released := self._attendance.to_release():
+                failure = await self._let_go(released)
             else:
-                failure = await self._let_go(self._attendance.to_release())
+                failure = await self._announce()
             self._attendance.tell()
             if failure is not None:
                 raise failure
@@ -207,9 +214,15 @@ class Group:
         if self.membership.is_lost or self.membership.generation != generation:
             return failure
         self._assign(assigned)
+        self._unannounced = assigned - held
         self.membership.take_over(must_join=bool(revoked))
         self._attendance.tell()
-        return await self._call(self._callbacks.assigned, sorted(assigned - held)) or failure
+        return await self._announce() or failure
+
+    async def _announce(self) -> Exception | None:
+        failure = await self._call(self._callbacks.assigned, sorted(self._unannounced))
+        self._unannounced = set()
+        return failure
 
     async def _call(
         self, callback: Callback | None, partitions: list[TopicPartition]
@@ -231,6 +244,8 @@ class Group:
         return None
 
     def _assign(self, names: Iterable[TopicPartition]) -> None:
+        names = set(names)
+        self._unannounced &= names
         self._positions.assign(sorted(names))
         self._fetcher.hurry()
         self._unplaced.unpark_all()

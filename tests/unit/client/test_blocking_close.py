@@ -394,7 +394,7 @@ producer.send("dropped", b"x")
 """
     ended = run(program)
     assert ended.returncode == 0
-    assert ended.stderr.count("1 records were dropped") == 1
+    assert ended.stderr.count("1 record was dropped") == 1
 
 
 def in_child(function: Callable[[], str]) -> str:

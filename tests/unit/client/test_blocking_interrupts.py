@@ -32,7 +32,7 @@ class Dropped(logging.Handler):
     count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        if found := re.match(r"(\d+) records were dropped", record.getMessage()):
+        if found := re.match(r"(\d+) records? w\w+ dropped", record.getMessage()):
             self.count += int(found[1])
 
 

@@ -386,7 +386,7 @@ async def test_a_cancelled_block_says_what_it_dropped(
                 producer.send_nowait("t", b"1")
                 scope.cancel()
                 await trio.sleep(1)
-    assert capsys.readouterr().err.count("1 records were dropped") == 1
+    assert capsys.readouterr().err.count("1 record was dropped") == 1
 
 
 async def test_sys_exit_says_that_records_were_not_delivered(autojump_clock) -> None:
