@@ -6,7 +6,6 @@ the next request. Batches that hold nothing for an application (control batches,
 all their records) only move the position.
 """
 
-from collections.abc import Iterator
 from itertools import repeat
 from typing import NamedTuple
 
@@ -34,13 +33,42 @@ class ConsumerRecord(NamedTuple):
     headers: Headers
 
 
-def whole_batches(records: memoryview) -> Iterator[BatchHeader]:
-    """The headers of the batches that are complete, up to one whose length is wrong."""
+class Sound(NamedTuple):
+    """The first batches of an answer, up to one that cannot be what was stored; `size` is theirs in
+    bytes, `flaw` what is wrong with the next one ("" if nothing is)."""
+
+    headers: list[BatchHeader]
+    size: int
+    flaw: str
+
+
+def sound_batches(records: memoryview, offset: int, end: int) -> Sound:
+    """The complete batches of an answer: from `offset` on, below `end` (-1: unknown), and in order.
+
+    No checksum covers the offset of a batch. A gap may be right: records may have been compacted
+    away. But if the next batch goes back behind a gap, the gap was none, and both are left out. A
+    batch whose length is wrong is found, and reported, once it is the first of an answer.
+    """
+    headers: list[BatchHeader] = []
+    size, behind, flaw = 0, offset, ""
+    gap_at = -1  # where the last batch begins, if it lies behind a gap
     try:
-        for _, header in iterate_headers(records):
-            yield header
+        for position, header in iterate_headers(records):
+            if 0 <= end < header.next_offset:
+                flaw = f"the broker sent offset {header.last_offset}, and said the end is {end}"
+            elif header.next_offset <= behind or (headers and header.base_offset < behind):
+                flaw = f"the broker sent records of offset {header.base_offset} behind {behind}"
+            if flaw:
+                if gap_at >= 0:
+                    size = gap_at
+                    headers.pop()
+                break
+            gap_at = position if header.base_offset > behind else -1
+            headers.append(header)
+            size, behind = position + header.size, header.next_offset
     except InvalidBatch:
-        pass  # found again, and reported, once it is the first of an answer
+        pass
+    return Sound(headers, size, flaw)
 
 
 class Chunk:
@@ -116,10 +144,11 @@ class Chunk:
         return False
 
     def _unpack(self, batch: memoryview, header: BatchHeader) -> list[ConsumerRecord]:
-        if header.is_control:
-            return []
+        # First: the checksum covers the bit by which records are passed over.
         if self._check_crcs and header.magic == MAGIC and not has_valid_crc(batch, header):
             raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
+        if header.is_control:
+            return []
         # A tuple at a time in C: a third of the cost of calling the class for each record.
         rows = zip(*map(repeat, self._name), *decode_columns(batch, header), strict=False)
         return list(map(tuple.__new__, repeat(ConsumerRecord), rows))

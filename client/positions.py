@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from minibroker.client.chunks import Chunk, ConsumerRecord, whole_batches
+from minibroker.client.chunks import Chunk, ConsumerRecord, sound_batches
 from minibroker.client.errors import (
     ClientError,
     CorruptRecords,
@@ -56,6 +56,10 @@ CHUNKS_MAX: Final = 2
 # After so many failures in a row the leader is asked for anew, whatever they say.
 STUBBORN_FAILURES: Final = 5
 NOTHING: Final = memoryview(b"")
+DAMAGED: Final = (
+    "the stored bytes are damaged: seek behind them to go on without these records;"
+    " docs/operations.md (CorruptRecords) has how to get them back"
+)
 RESET_TO: Final = {"latest": LATEST_TIMESTAMP, "earliest": EARLIEST_TIMESTAMP}
 
 # The leader epoch of a partition; None where nobody leads it, or not the broker in question.
@@ -310,8 +314,10 @@ class Positions:
         if error in RETRIABLE and error != ErrorCode.CORRUPT_MESSAGE:
             position.defer(now, asked.leader_epoch)
             return error in REFRESH_METADATA or position.failures > STUBBORN_FAILURES
-        kind = CorruptRecords if error == ErrorCode.CORRUPT_MESSAGE else PositionError
-        position.failure = (kind, f"the broker answers {error.name}")
+        if error == ErrorCode.CORRUPT_MESSAGE:
+            position.failure = (CorruptRecords, f"the broker answers {error.name}: {DAMAGED}")
+        else:
+            position.failure = (PositionError, f"the broker answers {error.name}")
         return False
 
     # -- inside
@@ -327,17 +333,19 @@ class Positions:
 
     def _note_records(self, position: Position, data: memoryview, leader_epoch: int) -> None:
         assert position.fetch_offset is not None
-        behind, is_empty, last_epoch = position.fetch_offset, True, position.trail.last_epoch
-        for header in whole_batches(data):
+        behind, last_epoch = position.fetch_offset, position.trail.last_epoch
+        sound = sound_batches(data, behind, position.high_watermark)
+        if sound.flaw:
+            if not sound.headers:
+                position.failure = (CorruptRecords, f"{sound.flaw}: {DAMAGED}")
+                return
+            data = data[: sound.size]  # the rest is asked for again: the leader may find it, too
+        for header in sound.headers:
             # No log has an epoch above its leader's: such a one is damage, and not believed.
             if last_epoch < header.leader_epoch <= leader_epoch:
                 last_epoch = header.leader_epoch
                 position.trail.note(OffsetAndEpoch(behind, last_epoch))
-            behind, is_empty = header.next_offset, False
-        if behind <= position.fetch_offset and not is_empty:
-            text = f"the broker sent records below offset {behind}"
-            position.failure = (CorruptRecords, text)
-            return
+            behind = header.next_offset
         if 2 * len(data) < len(memoryview(data.obj)):
             data = memoryview(bytes(data))  # rather than keep all of the answer it came in
         position.chunks.append(self._chunk(position.name, data, position.fetch_offset))
@@ -372,9 +380,10 @@ class Positions:
         try:
             records = chunk.take(count)
         except InvalidBatch as error:
-            position.position = chunk.next_offset
+            # The fetch offset, too: an answer that is under way is for what lies behind.
+            position.position = position.fetch_offset = chunk.next_offset
             position.chunks.clear()
-            position.failure = (CorruptRecords, error.message)
+            position.failure = (CorruptRecords, f"{error.message}: {DAMAGED}")
             return []
         position.position = chunk.next_offset
         if not records:

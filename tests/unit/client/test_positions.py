@@ -73,6 +73,57 @@ def test_the_position_after_a_batch_is_its_last_offset_plus_one() -> None:
     assert plan(positions)[A].fetch_offset == 11
 
 
+def test_an_answer_that_was_under_way_does_not_hide_damage() -> None:
+    """CCO-07: what was asked for behind a batch before it turned out to be damaged is dropped, and
+    every poll raises until the application seeks."""
+    positions = make(A)
+    damaged = bytearray(batch(3, 1))
+    damaged[-1] ^= 1
+    fetched(positions, A, batch(0, 3), bytes(damaged))
+    asked = plan(positions)[A]
+    assert asked.fetch_offset == 4
+    assert offsets(positions, 3) == [0, 1, 2]
+    with pytest.raises(CorruptRecords):
+        positions.take(1)
+    positions.note(asked, PartitionFetched(*A, records=batch(4, 3)), 0.0)
+    with pytest.raises(CorruptRecords, match="t-0 at offset 3"):
+        positions.take(1)
+    assert positions.position(A) == 3
+
+
+def test_a_bit_that_passes_records_over_is_under_the_checksum() -> None:
+    """CCO-07: the bit of control batches is not believed before the checksum is."""
+    positions = make(A)
+    fetched(positions, A, batch(0, 3, control=True))
+    with pytest.raises(CorruptRecords, match="t-0 at offset 0: the checksum does not match"):
+        positions.take(1)
+
+
+@pytest.mark.parametrize(
+    ("batches", "end", "shown"),
+    [
+        ([batch(0, 3), batch(4, 3), batch(6, 3)], 9, [0, 1, 2]),  # 3 to 5 rotted
+        ([batch(0, 3), batch(1, 3), batch(6, 3)], 9, [0, 1, 2]),
+        ([batch(0, 3), batch(3, 3), batch(6, 4)], 9, [0, 1, 2, 3, 4, 5]),
+        ([batch(1 << 41, 3), batch(3, 3)], 6, []),
+        ([batch(0, 3), batch(7, 2)], 9, [0, 1, 2, 7, 8]),  # compacted
+    ],
+)
+def test_offsets_that_cannot_be_end_an_answer(batches, end, shown) -> None:
+    """No checksum covers the offset of a batch: one that goes back, or ends above what the broker
+    said is the end, is not shown, nor one behind a gap that is none. It is asked for again; where
+    nothing comes before it, the partition stands."""
+    positions = make(A)
+    fetched(positions, A, *batches, high_watermark=end)
+    if not shown:
+        with pytest.raises(CorruptRecords, match="seek behind them"):
+            positions.take(1)
+        return
+    assert offsets(positions) == shown
+    assert positions.take(1) == []
+    assert plan(positions)[A].fetch_offset == positions.position(A) == shown[-1] + 1
+
+
 def test_records_below_the_asked_offset_are_dropped() -> None:
     """CCO-01: a broker sends whole batches, an application gets what it asked for."""
     positions = make(A, at=7)
