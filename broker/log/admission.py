@@ -74,21 +74,23 @@ def check_batches(records: memoryview) -> CheckedBatches:
     """What a leader sent, if a log may hold it; a batch that did not come whole is left out.
 
     Raises InvalidBatch. The CRC does not cover offset and leader epoch, and both decide over
-    other records: they must be possible and not step back. Gaps between offsets are allowed.
+    other records: offsets must follow each other, for no log is compacted, and no epoch an older
+    one.
     """
-    headers = []
-    next_offset, epoch = 0, 0
+    headers: list[tuple[int, BatchHeader]] = []
+    epoch = 0
     for position, header in iterate_headers(records):
         if header.magic != MAGIC or header.last_offset_delta < 0:
             raise _corrupt(f"format {header.magic}, last offset delta {header.last_offset_delta}")
-        if header.base_offset < next_offset or header.next_offset > INT64_MAX:
-            raise _corrupt(f"offset {header.base_offset} where {next_offset} or later must follow")
+        next_offset = headers[-1][1].next_offset if headers else max(0, header.base_offset)
+        if header.base_offset != next_offset or header.next_offset > INT64_MAX:
+            raise _corrupt(f"offset {header.base_offset} where {next_offset} must follow")
         if header.leader_epoch < epoch:
             raise _corrupt(f"leader epoch {header.leader_epoch} after {epoch}")
         if not has_valid_crc(records[position : position + header.size], header):
             raise _corrupt(f"the checksum of the batch at offset {header.base_offset} is wrong")
         headers.append((position, header))
-        next_offset, epoch = header.next_offset, header.leader_epoch
+        epoch = header.leader_epoch
     if len(records) and not headers:
         raise _corrupt(f"no whole batch in {len(records)} bytes")
     return CheckedBatches(records, headers)
@@ -101,14 +103,17 @@ def _corrupt(message: str) -> InvalidBatch:
 def check_continuation(batches: CheckedBatches, log_end: int, newest_epoch: int) -> None:
     """Whether a follower may append these: UnexpectedOffset if not, or InvalidBatch.
 
-    An epoch older than the log's newest can only be a corrupt one, and would drop the newer.
+    A later offset than the next one can only be a corrupt one, and so can an epoch older than the
+    log's newest, which would drop the newer.
     """
     if batches.headers:
         first = batches.headers[0][1]
         if first.base_offset < log_end:
             raise UnexpectedOffset(
-                f"a batch of offset {first.base_offset} where {log_end} or later must follow"
+                f"a batch of offset {first.base_offset} where {log_end} must follow"
             )
+        if first.base_offset > log_end:
+            raise _corrupt(f"offset {first.base_offset} where {log_end} must follow")
         if first.leader_epoch < newest_epoch:
             raise _corrupt(f"leader epoch {first.leader_epoch} after {newest_epoch}")
 

@@ -50,6 +50,13 @@ class EpochCache:
         entries.append(EpochStart(epoch, offset))
         return True
 
+    def epoch_at(self, offset: int, unknown: int) -> int:
+        """In which epoch an offset was written; `unknown` below the first that is known."""
+        for entry in reversed(self._entries):
+            if entry.offset <= offset:
+                return entry.epoch
+        return unknown
+
     def end_offset_for(self, epoch: int, log_end: int) -> OffsetAndEpoch:
         """Where the largest known epoch up to `epoch` ends, and that epoch.
 

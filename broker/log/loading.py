@@ -99,7 +99,8 @@ class _Loader:
         self._load_producers(known_end)
         log_end = known_end
         if is_checked:
-            recovery = Recovery(self._place, opening, segments, self._observe)
+            epochs = self._epoch_file.load()
+            recovery = Recovery(self._place, opening, segments, self._observe, epochs)
             log_end = recovery.run(first_checked)
             damage = recovery.damage or damage
         if log_end < opening.log_start:

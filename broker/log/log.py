@@ -196,24 +196,18 @@ class Log:
 
     def _segment_for(self, header: BatchHeader, now_ms: int) -> Segment:
         segment = self._segments.active
-        while must_roll(segment, header, self._limits, now_ms):
-            # An empty segment is left when a follower's log has a gap too wide for 32 bits.
-            base_offset = header.base_offset if segment.size == 0 else self.log_end
-            segment = self._roll(base_offset, now_ms)
+        if must_roll(segment, header, self._limits, now_ms):
+            segment = self._roll(now_ms)
         return segment
 
-    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+    def _roll(self, now_ms: int) -> Segment:
         """Seal the active segment and begin a new one; may be tried again if the disk is full."""
+        base_offset = self.log_end
         sealed = self._segments.active
         self._durability.settle_cut(sealed.file, self.directory)
         sealed.write_indexes()
         self._snapshots.take(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)
-        if sealed.size == 0:
-            if sealed is self._segments.first:
-                self.log_end = base_offset
-                self._move_start(base_offset, base_offset)
-            self._trash.put(self._segments.take_from(len(self._segments) - 1)[0], now_ms, 0)
         self._segments.add(segment)
         return segment
 
@@ -230,7 +224,7 @@ class Log:
         """Whole batches from the one that holds `offset` on, below `end_offset`.
 
         At most `bytes_max` bytes; with `at_least_one` the first batch comes whatever its size.
-        Raises Refused (OFFSET_OUT_OF_RANGE).
+        Raises Refused (OFFSET_OUT_OF_RANGE), and BadBytes if that batch is damaged.
         """
         if not self.log_start <= offset <= self.log_end:
             raise Refused(
@@ -240,7 +234,8 @@ class Log:
         end_offset = min(end_offset, self.log_end)
         if offset >= end_offset:
             return []
-        return [*self._segments.read(offset, bytes_max, end_offset, at_least_one)]
+        args = (offset, bytes_max, end_offset, at_least_one)
+        return [*self._segments.read(*args, self.epochs)]
 
     def readable_bytes(self, offset: int, end_offset: int) -> int:
         """How many bytes a read would find, without a disk read; rather too many than too few."""
@@ -249,7 +244,10 @@ class Log:
         )
 
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> OffsetAtTime | None:
-        """The first record of that time or later below `end_offset`. Decodes batches."""
+        """The first record of that time or later below `end_offset`. Decodes batches.
+
+        Raises BadBytes where it may be among what is lost.
+        """
         found = self._segments.first_since(timestamp_ms, self.log_start)
         return found if found is not None and found.offset < end_offset else None
 
@@ -268,7 +266,8 @@ class Log:
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Take back all batches that hold `offset` or a later one.
 
-        A batch goes whole, so the log may end below `offset`, as it would after a restart.
+        A batch goes whole, so the log may end below `offset`, as it would after a restart. Raises
+        BadBytes if what is to stay is damaged near there, and nothing is cut.
         """
         assert offset >= 0
         if offset >= self.log_end:
@@ -278,11 +277,10 @@ class Log:
             self.restart_at(offset, now_ms)
             return
         index = self._segments.index_of(offset)
-        end_offset = [*self._segments][index].end_below(offset)
+        position, end_offset = [*self._segments][index].cut_at(offset)
         self._before_cut(end_offset, min(self.log_start, end_offset))
         self._segments.remove_from(index + 1, self._files)
-        active = self._segments.active
-        self._after_cut(active.cut(active.position_of(offset)), now_ms)
+        self._after_cut(self._segments.active.cut(position, end_offset), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop everything, and go on empty at `offset`."""
@@ -322,7 +320,7 @@ class Log:
         extent = Extent(self.log_start, high_watermark, self.log_end)
         count = expired_count(self._segments, self._limits, extent, now_ms)
         if count == len(self._segments):
-            self._roll(self.log_end, now_ms)
+            self._roll(now_ms)
         deleted = self._segments.take_first(count)
         if deleted:
             log_start = max(self.log_start, self._segments.first.base_offset)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple
 
+from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import Damage, Opening, Place
 from minibroker.broker.log.scan import (
@@ -46,16 +47,39 @@ class _Checked(NamedTuple):
     leader_epoch: int
 
 
-def check_segment(segment: Segment, observe: Callable[[BatchHeader], None]) -> _Checked:
-    """Read a segment once, checking every batch, indexing it, and showing it to `observe`."""
+def check_segment(
+    segment: Segment,
+    observe: Callable[[BatchHeader], None],
+    following_epoch: int | None = None,
+    epochs: EpochCache | None = None,
+) -> _Checked:
+    """Read a segment once, checking every batch, indexing it, and showing it to `observe`.
+
+    Where an older leader epoch follows, in the segment or as that of the next one, either the last
+    batch has one that rotted, or what follows it has. Then `epochs` tell, if they can be trusted.
+    """
     segment.forget_indexes()
-    end, next_offset, leader_epoch = 0, segment.base_offset, NO_EPOCH
-    for position, header in checked_batches(segment.file, segment.base_offset):
+    checked = _Checked(0, segment.base_offset, NO_EPOCH)
+    last: tuple[int, BatchHeader] | None = None
+
+    def take(position: int, header: BatchHeader) -> _Checked:
         segment.note(header, position)
         observe(header)
-        end = position + header.size
-        next_offset, leader_epoch = header.next_offset, header.leader_epoch
-    return _Checked(end, next_offset, leader_epoch)
+        return _Checked(position + header.size, header.next_offset, header.leader_epoch)
+
+    for batch in checked_batches(segment.file, segment.base_offset):
+        checked = checked if last is None else take(*last)
+        last = batch
+    if last is None:
+        return checked
+    position, header = last
+    is_end = position + header.size == segment.size
+    if is_end and (following_epoch is None or following_epoch >= header.leader_epoch):
+        return take(position, header)
+    written_in = header.leader_epoch
+    if epochs is not None:
+        written_in = epochs.epoch_at(header.base_offset, written_in)
+    return take(position, header) if header.leader_epoch == written_in else checked
 
 
 def known_damage(place: Place) -> Damage | None:
@@ -129,10 +153,14 @@ class Recovery:
         opening: Opening,
         segments: Segments,
         observe: Callable[[BatchHeader], None],
+        epochs: EpochCache | None,
     ) -> None:
+        """`epochs` are those of the file, which is not of a past that a power cut brought back only
+        if the machine ran on."""
         self._place = place
         self._opening = opening
         self._segments = segments
+        self._epochs = epochs if opening.same_boot or opening.is_clean else None
         self._observe = observe
         self.damage: Damage | None = None
 
@@ -144,7 +172,9 @@ class Recovery:
             if index > first and not self._continues(segments[index], checked):
                 self._cut(index - 1, checked)
                 break
-            checked = check_segment(segments[index], self._observe)
+            following = segments[index + 1].batch_at(0) if index + 1 < len(segments) else None
+            epoch = None if following is None else following.leader_epoch
+            checked = check_segment(segments[index], self._observe, epoch, self._epochs)
             if checked.end < segments[index].size:
                 self._cut(index, checked)
                 break
@@ -160,9 +190,7 @@ class Recovery:
         undone, so that there are two of an offset or an older epoch behind a newer one.
         """
         if segment.base_offset != before.next_offset:
-            # While the machine runs nothing gets lost, so a hole is a gap in a follower's log.
-            is_gap = segment.base_offset > before.next_offset
-            return is_gap and (self._opening.same_boot or self._opening.is_clean)
+            return False
         header = segment.batch_at(0)
         return header is None or header.leader_epoch >= before.leader_epoch
 

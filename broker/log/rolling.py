@@ -8,17 +8,17 @@ from minibroker.protocol.records.batch import BatchHeader
 
 
 def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
-    """Whether a batch must not go into this segment. An empty one is left only for its offsets.
+    """Whether a batch must not go into this segment; into an empty one it always may.
 
     Age is the span between the first batch's time and this one's; without timestamps, the time
     (wall clock, ms) since the segment was made or opened.
     """
-    last_offset = header.base_offset + header.last_offset_delta
-    if not segment.has_room_for(last_offset, limits.index_bytes_max):
-        return True
     size = segment.size
     if size == 0:
         return False
+    last_offset = header.base_offset + header.last_offset_delta
+    if not segment.has_room_for(last_offset, limits.index_bytes_max):
+        return True
     if header.max_timestamp >= 0 and segment.first_timestamp >= 0:
         age_ms = header.max_timestamp - segment.first_timestamp
     else:

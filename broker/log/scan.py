@@ -1,18 +1,25 @@
 """Walking over the batches of a log file: fast hops over headers, and the full check.
 
-`batch_headers` trusts the file (it was checked when it was written, or by recovery) and reads only
-what it must: windows of 16 KB while batches are small, single headers when they are large.
-`checked_batches` trusts nothing and is what recovery uses: large reads, one CRC per batch, no work
-per record; its speed is that of reading the file once. `find_batch` looks for a batch behind bytes
-that are none, which is how recovery tells damage from a torn tail.
+`batch_headers` takes headers as they are, and reads only what it must: windows of 16 KB while
+batches are small, single headers when they are large. `chained_batches` does the same and compares
+each header with the one before: offsets follow each other, for nothing was compacted away. Where
+the chain breaks it raises `BadBytes`; `sound_batches` goes on behind that. No checksum is computed
+as long as the chain holds. `checked_batches` trusts nothing and is what recovery uses: large reads,
+one CRC per batch, no work per record; its speed is that of reading the file once. `find_batch`
+looks for a batch behind bytes that are none, which is how recovery tells damage from a torn tail.
 """
 
 from collections.abc import Iterator
 
 from minibroker.broker.log.files import File
 from minibroker.broker.log.index import RELATIVE_OFFSET_MAX
-from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_EPOCH
-from minibroker.protocol.records.batch import BatchHeader, has_valid_crc, read_header
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_EPOCH, ErrorCode
+from minibroker.protocol.records.batch import (
+    BatchHeader,
+    InvalidBatch,
+    has_valid_crc,
+    read_header,
+)
 
 HOP_WINDOW_BYTES = 16 * 1024
 # Large reads, but small enough that the allocator reuses the memory instead of mapping it anew.
@@ -39,8 +46,100 @@ def batch_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Ba
         window_bytes = HOP_WINDOW_BYTES if size < HOP_WINDOW_BYTES // 4 else BATCH_HEADER_BYTES
 
 
+class BadBytes(InvalidBatch):
+    """What lies in a segment where a batch should be is none, or not the one that was written.
+
+    The records that are lost begin at `offset`, and their bytes at `position` of the segment. The
+    next batch that is known to be sound has `next_offset` and begins at `end`; None: there is none.
+    """
+
+    def __init__(
+        self,
+        offset: int,
+        position: int,
+        reason: str,
+        next_offset: int | None = None,
+        end: int = 0,
+    ) -> None:
+        behind = "" if next_offset is None else f" (sound again from offset {next_offset} on)"
+        what = f"the records from offset {offset} on are damaged{behind}: {reason}"
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, what)
+        self.offset = offset
+        self.position = position
+        self.reason = reason
+        self.next_offset = next_offset
+        self.end = end
+
+    def until(self, next_offset: int, end: int) -> "BadBytes":
+        """The same, now that it is known what lies behind."""
+        return BadBytes(self.offset, self.position, self.reason, next_offset, end)
+
+
+def chained_batches(
+    file: File, position: int, next_offset: int, end: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch in `file[position:end]`, the first of `next_offset`.
+
+    Raises BadBytes where a header does not continue what is before it, or the last batch does not
+    end at `end`. If the checksum of the one before is wrong, its length or its offsets are.
+    """
+    before: tuple[int, BatchHeader] | None = None
+    reason = "no whole batch is there"
+    for at, header in batch_headers(file, position, end):
+        if header.magic != MAGIC or header.last_offset_delta < 0:
+            reason = "no batch of this format is there"
+            break
+        if header.base_offset != next_offset:
+            reason = f"a batch of offset {header.base_offset} is there"
+            break
+        yield at, header
+        before, position = (at, header), at + header.size
+        next_offset = header.next_offset
+    if position == end:
+        return
+    if before is not None and not is_intact(file, *before):
+        raise BadBytes(before[1].base_offset, before[0], "the checksum is wrong")
+    raise BadBytes(next_offset, position, reason)
+
+
+def sound_batches(file: File, position: int, next_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """As `chained_batches`, up to the end of a segment, leaving out what is damaged."""
+    while True:
+        try:
+            yield from chained_batches(file, position, next_offset, file.size)
+            return
+        except BadBytes as bad:
+            found = find_batch(file, bad.position + 1, bad.offset + 1)
+        if found is None:
+            return
+        position = found
+        next_offset = read_header(file.read(found, BATCH_HEADER_BYTES)).base_offset
+
+
+def is_intact(file: File, position: int, header: BatchHeader) -> bool:
+    """Whether a batch is all there and its checksum is right."""
+    return (
+        header.size >= BATCH_HEADER_BYTES
+        and position + header.size <= file.size
+        and has_valid_crc(_window(file, position, header.size), header)
+    )
+
+
+def is_followed(file: File, position: int, header: BatchHeader) -> bool:
+    """Whether the end of the file, or the next offset, lies where a batch says that it ends."""
+    end = position + header.size
+    if end == file.size:
+        return True
+    data = file.read(end, BATCH_HEADER_BYTES) if header.size >= BATCH_HEADER_BYTES else b""
+    if len(data) < BATCH_HEADER_BYTES:
+        return False
+    following = read_header(data)
+    return following.magic == MAGIC and following.base_offset == header.next_offset
+
+
 def is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
-    """Whether a header can follow in a segment of that base; what the batch holds is unchecked."""
+    """Whether a header can be that of a batch of `next_offset` or later, in a segment of that base;
+    what the batch holds is unchecked."""
     return (
         header.magic == MAGIC
         and header.size >= BATCH_HEADER_BYTES
@@ -53,8 +152,8 @@ def is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
 def checked_batches(file: File, base_offset: int) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each valid batch of a segment; ends at the first bad byte.
 
-    Valid: whole, magic 2, right CRC, an offset not below the end of the one before and within 32
-    bits of the segment's base, and no older leader epoch than the one before.
+    Valid: whole, magic 2, right CRC, the offset that follows the one before and is within 32 bits
+    of the segment's base, and no older leader epoch than the one before.
     """
     position, end = 0, file.size
     next_offset, epoch = base_offset, NO_EPOCH
@@ -67,7 +166,8 @@ def checked_batches(file: File, base_offset: int) -> Iterator[tuple[int, BatchHe
                 return
         header = read_header(window, at)
         size = header.size
-        if not is_sound(header, next_offset, base_offset) or position + size > end:
+        is_next = header.base_offset == next_offset
+        if not (is_next and is_sound(header, next_offset, base_offset)) or position + size > end:
             return
         if at + size > len(window):
             window, start, at = _window(file, position, max(size, CHECK_WINDOW_BYTES)), position, 0

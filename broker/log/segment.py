@@ -8,12 +8,16 @@ waiting fetch is at the end of a log: there neither the disk nor the index is as
 
 An index may be wrong after a crash or a bad disk. So the first batch that an index entry points at
 must be the one it names; if not, the indexes are made anew from the batches, and the read goes on.
+
+Batches may be wrong, too: offset, length and leader epoch of a batch are under no checksum, and a
+look-up computes none. So each walk from one batch to the next compares offsets, and where they do
+not follow each other, or a batch is not the one that the index or the memory knows, `BadBytes` is
+raised, with what was lost and where reading can go on.
 """
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
 
 from minibroker.broker.log.files import Files
@@ -25,10 +29,16 @@ from minibroker.broker.log.index import (
     OffsetPosition,
     TimeIndex,
 )
-from minibroker.broker.log.scan import batch_headers, is_sound
+from minibroker.broker.log.scan import (
+    BadBytes,
+    batch_headers,
+    chained_batches,
+    find_batch,
+    sound_batches,
+)
 from minibroker.broker.log.slices import FileSlice
-from minibroker.protocol.constants import NO_TIMESTAMP
-from minibroker.protocol.records.batch import BatchHeader
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_TIMESTAMP
+from minibroker.protocol.records.batch import BatchHeader, read_header
 from minibroker.protocol.types import Buffer
 
 RECENT_BATCHES = 32
@@ -152,45 +162,119 @@ class Segment:
 
     # -- looking up
 
-    def _batches_from(self, entry: OffsetPosition) -> Iterator[tuple[int, BatchHeader]]:
-        """Batches from an index entry on; from the start if the index turns out to be wrong."""
-        batches = batch_headers(self.file, entry.position, self.size)
-        if entry.position == 0:
-            return batches
-        first = next(batches, None)
-        if first is not None and first[1].last_offset == entry.offset:
-            return chain((first,), batches)
-        self.rebuild_indexes()
-        return batch_headers(self.file, 0, self.size)
+    def batches_from(
+        self, look_up: Callable[[], OffsetPosition], end: int | None = None
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Batches from an index entry on, to a position. Raises BadBytes where they are damaged."""
+        return chained_batches(self.file, *self._anchor(look_up), self.size if end is None else end)
 
-    def _recent_position(self, offset: int) -> int | None:
-        found: int | None = None
-        for last_offset, position in reversed(self._recent):
-            if last_offset < offset:
-                return self.size if found is None else found
-            found = position
-        return found if found == 0 else None
+    def _anchor(self, look_up: Callable[[], OffsetPosition]) -> tuple[int, int]:
+        """Position and base offset of the batch that an index entry names; it is that one."""
+        entry = look_up()
+        if entry.position == 0:
+            return 0, self.base_offset
+        header = self.header_at(entry)
+        if header is not None:
+            return entry.position, header.base_offset
+        self.rebuild_indexes()
+        entry = look_up()
+        header = self.header_at(entry) if entry.position else None
+        return (0, self.base_offset) if header is None else (entry.position, header.base_offset)
+
+    def header_at(self, place: OffsetPosition) -> BatchHeader | None:
+        """The header of a batch whose last offset and position are known; None if it lies not
+        there. Its length may be any."""
+        data = self.file.read(place.position, BATCH_HEADER_BYTES)
+        if len(data) < BATCH_HEADER_BYTES:
+            return None
+        header = read_header(data)
+        is_it = header.magic == MAGIC and header.last_offset == place.offset
+        return header if is_it and header.last_offset_delta >= 0 else None
+
+    def _recent_place(self, offset: int) -> tuple[OffsetPosition, int] | None:
+        """The batch that holds an offset, and where it ends, if it is a recent one; an empty one
+        at the end if none holds it."""
+        end = self.size
+        found = OffsetPosition(offset, end)
+        for place in reversed(self._recent):
+            if place.offset < offset:
+                return found, end
+            end = end if place is self._recent[-1] else found.position
+            found = place
+        return (found, end) if found.position == 0 else None
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the batch that holds `offset`; None if it is behind all.
+
+        The first batch for an offset below the base. Raises BadBytes if the batch is damaged.
+        """
+        offset = max(offset, self.base_offset)
+        recent = self._recent_place(offset)
+        if recent is not None:
+            place, end = recent
+            if place.position == self.size:
+                return None
+            header = self.header_at(place)
+            is_sound = header is not None and place.position + header.size == end
+            if header is not None and is_sound and header.base_offset <= offset:
+                return place.position, header
+        try:
+            return _holding(self.batches_from(lambda: self.offset_index.lookup(offset)), offset)
+        except BadBytes as bad:
+            return self._find_behind(bad, offset)
+
+    def _find_behind(self, bad: BadBytes, offset: int) -> tuple[int, BatchHeader] | None:
+        """`find`, where the walk met bad bytes on its way."""
+        while True:
+            bad = self.bounded(bad)
+            if bad.next_offset is None or bad.next_offset > offset:
+                raise bad
+            try:
+                return _holding(
+                    chained_batches(self.file, bad.end, bad.next_offset, self.size), offset
+                )
+            except BadBytes as next_one:
+                bad = next_one
+
+    def bounded(self, bad: BadBytes) -> BadBytes:
+        """The same damage, with where the next sound batch begins."""
+        position = find_batch(self.file, bad.position + 1, bad.offset + 1)
+        if position is None:
+            return bad
+        header = read_header(self.file.read(position, BATCH_HEADER_BYTES))
+        return bad.until(header.base_offset, position)
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins that holds `offset` or a later one; `size` if none does."""
+        """Where the first batch begins that holds `offset` or a later one; `size` if none does.
+
+        Raises BadBytes if that is damaged.
+        """
         if offset <= self.base_offset:
             return 0
-        recent = self._recent_position(offset)
+        recent = self._recent_place(offset)
         if recent is not None:
-            return recent
-        for position, header in self._batches_from(self.offset_index.lookup(offset)):
-            if header.last_offset >= offset:
-                return position
-        return self.size
+            return recent[0].position
+        found = self.find(offset)
+        return self.size if found is None else found[0]
 
-    def end_below(self, offset: int) -> int:
-        """The offset that would come next if all batches went that hold `offset` or a later one."""
+    def recent_before(self, end: int) -> OffsetPosition | None:
+        """The last batch before a position, if it is a recent one."""
+        return next((place for place in reversed(self._recent) if place.position < end), None)
+
+    def cut_at(self, offset: int) -> tuple[int, int]:
+        """Where the first batch begins that holds `offset` or a later one, and the offset that
+        comes next once it and all behind it are gone. Raises BadBytes for damage before it."""
         end = self.base_offset
-        for _, header in self._batches_from(self.offset_index.lookup(offset - 1)):
-            if header.last_offset >= offset:
-                break
-            end = header.next_offset
-        return end
+        try:
+            for position, header in self.batches_from(lambda: self.offset_index.lookup(offset - 1)):
+                if header.last_offset >= offset:
+                    return position, header.base_offset
+                end = header.next_offset
+        except BadBytes as bad:
+            if bad.offset < offset:
+                raise
+            return bad.position, bad.offset
+        return self.size, end
 
     def position_near(self, offset: int, *, is_end: bool) -> int:
         """`position_of` without a disk read: exact near the end, else off by an index interval.
@@ -199,41 +283,30 @@ class Segment:
         """
         if offset <= self.base_offset:
             return 0
-        recent = self._recent_position(offset)
+        recent = self._recent_place(offset)
         if recent is not None:
-            return recent
+            return recent[0].position
         if is_end:
             entry = self.offset_index.lookup_at_least(offset)
             return self.size if entry is None else entry.position
         return self.offset_index.lookup(offset).position
-
-    def last_boundary(self, start: int, limit: int) -> int:
-        """The largest batch boundary that is <= `limit`, counted from the boundary `start` on."""
-        if limit >= self.size:
-            return self.size
-        entry = self.offset_index.lookup_position(limit)
-        if entry.position <= start:
-            batches = batch_headers(self.file, start, self.size)
-        else:
-            batches = self._batches_from(entry)
-        for position, header in batches:
-            if position + header.size > limit and position >= start:
-                return position
-        return self.size
 
     def batch_at(self, position: int) -> BatchHeader | None:
         """The header of the batch that begins there; None at the end."""
         found = next(batch_headers(self.file, position, self.size), None)
         return None if found is None else found[1]
 
-    def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from the one that holds `offset` on."""
-        return batch_headers(self.file, self.position_of(offset), self.size)
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """The header of each batch from the one that holds `offset` on, but for damaged ones."""
+        anchor = self._anchor(lambda: self.offset_index.lookup(offset))
+        for _, header in sound_batches(self.file, *anchor):
+            if header.last_offset >= offset:
+                yield header
 
     def batches_since(self, timestamp: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Batches that hold a record of `timestamp` (ms) or later, in order."""
-        start = self.position_of(self.time_index.lookup(timestamp))
-        for position, header in batch_headers(self.file, start, self.size):
+        """Batches that hold a record of `timestamp` (ms) or later, in order. Raises BadBytes."""
+        offset = self.time_index.lookup(timestamp)
+        for position, header in self.batches_from(lambda: self.offset_index.lookup(offset)):
             if header.max_timestamp >= timestamp:
                 yield position, header
 
@@ -260,21 +333,25 @@ class Segment:
         self.first_timestamp = NO_TIMESTAMP if first is None else first.max_timestamp
 
     def load_tail(self) -> tuple[int, BatchHeader | None]:
-        """Walk from the last index entry on: where the batches end, and the last one's header."""
-        batches = self._batches_from(self.offset_index.last())
+        """Walk from the last index entry on: where the sound batches end, the last one's header."""
+        batches = self.batches_from(self.offset_index.last)
         # Read after that: a wrong index was made anew.
         entry = self.offset_index.last()
         self.max_timestamp, self._max_timestamp_offset = self.time_index.last()
         self._recent.clear()
         end, last = entry.position, None
-        for position, header in batches:
-            if position == 0:
-                self.first_timestamp = header.max_timestamp
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp = header.max_timestamp
-                self._max_timestamp_offset = header.last_offset
-            self._recent.append(OffsetPosition(header.last_offset, position))
-            end, last = position + header.size, header
+        try:
+            for position, header in batches:
+                if position == 0:
+                    self.first_timestamp = header.max_timestamp
+                if header.max_timestamp > self.max_timestamp:
+                    self.max_timestamp = header.max_timestamp
+                    self._max_timestamp_offset = header.last_offset
+                self._recent.append(OffsetPosition(header.last_offset, position))
+                end, last = position + header.size, header
+        except BadBytes as bad:
+            # Whoever opens the log sees that it ends before its file, and checks it.
+            end = min(end, bad.position)
         if entry.position:
             self.first_timestamp = getattr(self.batch_at(0), "max_timestamp", NO_TIMESTAMP)
         self._bytes_since_entry = end - entry.position
@@ -291,22 +368,20 @@ class Segment:
         self._recent.clear()
 
     def rebuild_indexes(self) -> None:
-        """Make the indexes from the batches, but for those whose offsets rotted."""
+        """Make the indexes from the batches, but for those that are damaged."""
         self.forget_indexes()
-        next_offset = self.base_offset
-        for position, header in batch_headers(self.file, 0, self.size):
-            if is_sound(header, next_offset, self.base_offset):
-                self.note(header, position)
-                next_offset = header.next_offset
+        for position, header in sound_batches(self.file, 0, self.base_offset):
+            self.note(header, position)
 
-    def cut(self, position: int) -> int:
-        """Drop the bytes from a batch boundary on, and return the offset that comes next."""
-        header = self.batch_at(position)
+    def cut(self, position: int, end_offset: int) -> int:
+        """Drop the bytes from a batch boundary on, and return the offset that comes next.
+
+        `end_offset` is that of the batch that begins there, or would.
+        """
         self.generation += 1
         self.file.truncate(position)
-        if header is not None:
-            self.offset_index.truncate(header.base_offset)
-            self.time_index.truncate(header.base_offset)
+        self.offset_index.truncate(end_offset)
+        self.time_index.truncate(end_offset)
         _, last = self.load_tail()
         return self.base_offset if last is None else last.next_offset
 
@@ -325,3 +400,19 @@ class Segment:
         """Close the file; its slices become stale. May be called twice."""
         self.generation += 1
         self.file.close()
+
+
+def _holding(
+    batches: Iterator[tuple[int, BatchHeader]], offset: int
+) -> tuple[int, BatchHeader] | None:
+    """The first batch that holds an offset or a later one. Raises BadBytes if it is damaged: the
+    next one does not begin where this one ends, and its checksum is wrong."""
+    for position, header in batches:
+        if header.last_offset >= offset:
+            try:
+                next(batches, None)
+            except BadBytes as bad:
+                if bad.position <= position:
+                    raise
+            return position, header
+    return None

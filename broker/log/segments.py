@@ -4,14 +4,18 @@ Invariant: there is always at least one; bases grow; all but the last (the activ
 which means that nobody writes to them any more and their index files are complete.
 
 Reads answer with file slices, one per segment, cut at batch boundaries: a reader gets whole
-batches only, so nothing is sent that it would have to throw away.
+batches only, so nothing is sent that it would have to throw away. The offsets of each slice are
+what they should be where it begins and where it ends, and so are the leader epochs there.
 """
 
 import bisect
 from collections.abc import Iterator
 
+from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import OffsetAtTime
+from minibroker.broker.log.runs import Run, find_run
+from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.slices import FileSlice
 from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
@@ -87,27 +91,40 @@ class Segments:
     # -- reading
 
     def read(
-        self, offset: int, bytes_max: int, end_offset: int, at_least_one: bool
+        self,
+        offset: int,
+        bytes_max: int,
+        end_offset: int,
+        at_least_one: bool,
+        epochs: EpochCache,
     ) -> list[FileSlice]:
-        """Whole batches from the one that holds `offset` on, all below `end_offset`."""
+        """Whole batches from the one that holds `offset` on, all below `end_offset`.
+
+        They end before what is found to be damaged. Raises BadBytes if the first one is, so that
+        nobody takes damage for the end of what there is.
+        """
         slices: list[FileSlice] = []
         room = bytes_max
-        for index in range(self.index_of(offset), self.index_of(end_offset) + 1):
-            segment = self._list[index]
-            start = segment.position_of(offset)
-            is_whole = index + 1 < len(self._bases) and self._bases[index + 1] <= end_offset
-            end = segment.size if is_whole else segment.position_of(end_offset)
-            if end - start > room:
-                end = segment.last_boundary(start, start + room)
-                if end == start and at_least_one and not slices:
-                    header = segment.batch_at(start)
-                    assert header is not None
-                    end = start + header.size
-                    room = 0
-            if end > start:
-                slices.append(segment.slice(start, end))
-                room -= end - start
-            if room <= 0 or end < segment.size:
+        for index in range(self.index_of(offset), self.index_of(end_offset - 1) + 1):
+            segment, behind = self._list[index], self.end_of(index, end_offset + 1)
+            try:
+                run = find_run(segment, offset, end_offset if behind > end_offset else None, room)
+                run = None if run is None else _with_known_epochs(segment, run, epochs)
+            except BadBytes as bad:
+                if slices:
+                    break
+                if bad.next_offset is None and behind < end_offset:
+                    raise bad.until(behind, bad.end) from None
+                raise
+            if run is None:
+                break
+            size = run.end - run.start
+            if size > room and (slices or not at_least_one):
+                break
+            slices.append(segment.slice(run.start, run.end))
+            room -= size
+            offset = run.last.next_offset
+            if room <= 0 or run.end < segment.size or offset != behind:
                 break
         return slices
 
@@ -125,15 +142,19 @@ class Segments:
         return between + end - self._list[first].position_near(offset, is_end=False)
 
     def headers(self, offset: int, end_offset: int) -> Iterator[BatchHeader]:
-        """The header of every batch from the one that holds `offset` on, up to `end_offset`."""
+        """The header of every batch from the one that holds `offset` on, up to `end_offset`, but
+        for damaged ones."""
         for segment in self.from_offset(offset):
-            for _, header in segment.batches_from(offset):
+            for header in segment.headers_from(offset):
                 if header.base_offset >= end_offset:
                     return
                 yield header
 
     def first_since(self, timestamp: int, log_start: int) -> OffsetAtTime | None:
-        """The first record of a time (ms) or later, not below `log_start`. Decodes batches."""
+        """The first record of a time (ms) or later, not below `log_start`. Decodes batches.
+
+        Raises BadBytes for damage before it: the record may be among what is lost.
+        """
         for segment in self._list:
             if segment.max_timestamp < timestamp:
                 continue
@@ -149,3 +170,15 @@ class Segments:
                     if record.timestamp >= timestamp and record.offset >= log_start:
                         return OffsetAtTime(record.timestamp, record.offset, header.leader_epoch)
         return None
+
+
+def _with_known_epochs(segment: Segment, run: Run, epochs: EpochCache) -> Run:
+    """A run without its last batch if that has not the epoch it was written in. Raises BadBytes if
+    it is the first."""
+    for position, header in ((run.start, run.first), (run.last_position, run.last)):
+        if header.leader_epoch != epochs.epoch_at(header.base_offset, header.leader_epoch):
+            if position == run.start:
+                reason = f"leader epoch {header.leader_epoch}, which did not write them"
+                raise segment.bounded(BadBytes(header.base_offset, position, reason))
+            return run._replace(end=position)
+    return run

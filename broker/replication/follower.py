@@ -23,6 +23,7 @@ from typing import NamedTuple
 from minibroker.broker.config import TopicConfig
 from minibroker.broker.log.admission import CheckedBatches, UnexpectedOffset
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import PartitionState
@@ -177,7 +178,8 @@ class Follower:
             logger.info("%s: %s than %s", log.topic_partition, self.failure, self.leader_epoch)
             return Taken(Next.STOP, self.failure)
         name = ErrorCode(code).name if code in _KNOWN_CODES else f"error {code}"
-        return Taken(Next.BACK_OFF, f"broker {self.leader} answers {name}", is_routine=True)
+        is_routine = code != ErrorCode.CORRUPT_MESSAGE
+        return Taken(Next.BACK_OFF, f"broker {self.leader} answers {name}", is_routine=is_routine)
 
     def _take_divergence(
         self, log: Log, parted: OffsetAndEpoch, settings: TopicConfig, now_ms: int
@@ -199,6 +201,8 @@ class Follower:
             )
         try:
             log.truncate_to(offset, now_ms)
+        except BadBytes as bad:
+            return self.fail(log, f"it cannot be cut to {offset}: {bad}")
         except Refused as refused:
             return Taken(Next.BACK_OFF, str(refused))
         self.high_watermark = min(high_watermark, log.log_end)

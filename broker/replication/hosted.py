@@ -24,6 +24,7 @@ from typing import Protocol
 from minibroker.broker.config import TopicConfig
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import Damage
+from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.descriptions import (
     damage_text,
@@ -210,7 +211,10 @@ class Hosted:
             *(log.topic_partition, log.damage.offset, log.damage.reason, state.leader),
         )
         # The cut first: until it is done the log must go on saying that it is damaged.
-        log.truncate_to(log.damage.offset, self._parts.wall_ms())
+        try:
+            log.truncate_to(log.damage.offset, self._parts.wall_ms())
+        except BadBytes as bad:  # and that is not all
+            log.truncate_to(bad.offset, self._parts.wall_ms())
         log.accept_damage()
         return True
 
@@ -244,9 +248,17 @@ class Hosted:
 
     def check(self, partition: Partition, offset: int) -> None:
         """A follower asks again for the records at an offset: see whether they are sound here."""
+        damage = find_rot(partition.log, offset)
+        if damage is not None:
+            self.note_rot(partition, damage)
+
+    def note_rot(self, partition: Partition, damage: Damage) -> None:
+        """Bytes here are not what was written: have another replica lead, if there is one in sync.
+
+        This one may have the only copy of all the rest otherwise: it goes on, and says what is bad.
+        """
         role, log = partition.role, partition.log
-        damage = find_rot(log, offset)
-        if damage is None or not isinstance(role, Leader):
+        if not isinstance(role, Leader):
             return
         if self._rotten.get(log.topic_partition) != damage:
             self._rotten[log.topic_partition] = damage

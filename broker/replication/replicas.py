@@ -26,6 +26,9 @@ from typing import ClassVar, Final, NamedTuple
 import trio
 
 from minibroker.broker.config import NOTHING, Config, ConfigError, TopicConfig
+from minibroker.broker.log.outcomes import Damage
+from minibroker.broker.log.scan import BadBytes
+from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.cache import merged
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.metadata.orders import are_sound
@@ -342,6 +345,17 @@ class Replicas:
         change = partition.note_fetch(fetch, now)
         if change is not NO_CHANGE:
             self._hosted.see_to(partition, change, now)
+
+    def refusal_of(self, partition: Partition, bad: BadBytes) -> Refused:
+        """A read met records that are not what was written: what the asker is told.
+
+        If another replica can lead, this one gives the partition up, and the asker shall look for
+        that one; else it is told of the damage.
+        """
+        self._hosted.note_rot(partition, Damage(bad.offset, bad.message))
+        if partition.is_leader:
+            return Refused(ErrorCode.CORRUPT_MESSAGE, bad.message)
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, bad.message)
 
     def review_isrs(self, now: float) -> None:
         """Ask for the removal of followers that fell behind; called by timer."""

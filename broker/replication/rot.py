@@ -14,6 +14,7 @@ may have the only copy of all the rest. It goes on, and says which records nobod
 from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Damage
+from minibroker.broker.log.scan import BadBytes
 from minibroker.protocol.records.batch import InvalidBatch, iterate_headers
 
 CHECKED_BYTES_MAX = 1024 * 1024  # more than that only for one batch that is larger
@@ -21,31 +22,35 @@ CHECKED_BYTES_MAX = 1024 * 1024  # more than that only for one batch that is lar
 
 def find_rot(log: Log, offset: int) -> Damage | None:
     """Where the records from an offset on turn bad, if they do. Raises an `OSError` of the disk."""
-    parts = log.read(offset, CHECKED_BYTES_MAX, log.log_end)
-    records = memoryview(b"".join(bytes(part.read()) for part in parts))
-    try:
-        batches = check_batches(records)
-    except InvalidBatch as invalid:
-        return Damage(_sound_end(records, offset), str(invalid))
-    if batches.headers:
-        # What no checksum covers; of all other batches the next one tells.
-        last = batches.headers[-1][1]
-        if last.next_offset > log.log_end or last.leader_epoch > log.epochs.newest_epoch:
-            reason = f"offset {last.base_offset} or epoch {last.leader_epoch} is above the log's"
-            return Damage(_sound_end(records, offset), reason)
+    room = CHECKED_BYTES_MAX
+    while room > 0 and offset < log.log_end:
+        try:
+            parts = log.read(offset, room, log.log_end)
+        except BadBytes as bad:
+            return Damage(bad.offset, bad.message)
+        records = memoryview(b"".join(bytes(part.read()) for part in parts))
+        offset, flaw = _sound_end(log, records, offset)
+        if flaw:
+            return Damage(offset, flaw)
+        room -= max(1, len(records))
     return None
 
 
-def _sound_end(records: memoryview, offset: int) -> int:
-    """The offset behind the batches that are sound. Rather too low than too high: what is cut too
-    much is copied again. So a gap counts as bad, and everything if only the order is wrong."""
+def _sound_end(log: Log, records: memoryview, offset: int) -> tuple[int, str]:
+    """The offset behind the batches that are sound, and what is wrong with the next ("": nothing).
+
+    Here, unlike in a read, every batch is looked at, and all of it.
+    """
     end = offset
     try:
         for position, header in iterate_headers(records):
             check_batches(records[position : position + header.size])
-            if header.base_offset != end:
-                return end
+            if header.base_offset > end or (position and header.base_offset < end):
+                return end, f"offset {header.base_offset} where {end} must follow"
+            epoch = log.epochs.epoch_at(header.base_offset, header.leader_epoch)
+            if header.leader_epoch != epoch:
+                return end, f"leader epoch {header.leader_epoch}, and {epoch} wrote them"
             end = header.next_offset
-    except InvalidBatch:
-        return end
-    return offset
+    except InvalidBatch as invalid:
+        return end, str(invalid)
+    return end, "" if end > offset else f"no whole batch in {len(records)} bytes"

@@ -185,8 +185,7 @@ class Life:
         next_offset = self.log_end
         for _ in range(self.rng.randint(1, 3)):
             data = self.encode()
-            gap = self.rng.choice((0, 0, 0, 2))
-            stamp(data, next_offset + gap, self.epoch)
+            stamp(data, next_offset, self.epoch)
             (_, header), *_ = iterate_headers(data)
             next_offset = header.next_offset
             parts.append(data)

@@ -189,13 +189,15 @@ def rot(broker: SimulatedBroker, offset: int) -> None:
 
 
 @asynccontextmanager
-async def open_trial(*, is_watched: bool = True, **settings: str) -> AsyncIterator[Trial]:
+async def open_trial(
+    *, is_watched: bool = True, replicas: int = 3, **settings: str
+) -> AsyncIterator[Trial]:
     """A cluster with its topic, in sync; killed at the end."""
     world = World(SEED)
     named = {name.replace("_", "."): value for name, value in settings.items()}
     async with open_cluster(world, SETTINGS | named, 3) as cluster:
         async with Admin(cluster.address, seams=world.seams("admin")) as admin:
-            await admin.create_topics(NewTopic(TOPIC, 1, 3))
+            await admin.create_topics(NewTopic(TOPIC, 1, replicas))
         producer = Producer(
             cluster.address, seams=world.seams("producer"), linger_ms=0, request_timeout_ms=1000
         )

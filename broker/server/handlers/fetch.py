@@ -17,6 +17,10 @@ watermark is another than it was told, so that all replicas know what is committ
 while records flow the next ones bring it along, and a round trip for it alone would come with each
 of them. A fetch from an earlier life of a broker is refused.
 
+Records that are not what was written any more are an error, CORRUPT_MESSAGE, unless another replica
+can lead: a reader must not take them for the end of what there is. What is looked at is in
+`log/runs.py`.
+
 Limits: partitions are filled in the request's order. The first batch of the answer comes whole
 however long it is, so that a reader always gets on; everything else obeys both limits.
 """
@@ -24,6 +28,7 @@ however long it is, so that a reader always gets on; everything else obeys both 
 import math
 from collections.abc import Sequence
 
+from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
@@ -214,6 +219,9 @@ class _Fetch:
                 if records:
                     size = records_size(records)
                     self._note_given(partition, offset, size)
+        except BadBytes as bad:
+            refused = self._services.replicas.refusal_of(partition, bad)
+            return self._failure(wanted.name, refused.code), 0
         except Refused as refused:
             return self._failure(wanted.name, refused.code), 0
         known = (partition.high_watermark, partition.log.log_start)

@@ -6,6 +6,7 @@ consumer may already have read beyond that high watermark at the last leader, an
 goes back would make it read all again. It says OFFSET_NOT_AVAILABLE until it knows.
 """
 
+from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import Services
@@ -55,7 +56,10 @@ def _list_offset(
             return PartitionOffset(*name, 0, NO_TIMESTAMP, end, leader.leader_epoch)
         if asked.timestamp < 0:
             raise Refused(ErrorCode.INVALID_REQUEST, f"no such timestamp: {asked.timestamp}")
-        found = log.offset_for_timestamp(asked.timestamp, end)
+        try:
+            found = log.offset_for_timestamp(asked.timestamp, end)
+        except BadBytes as bad:
+            raise services.replicas.refusal_of(partition, bad) from None
         if found is None:
             _require_known_end(leader, end)
             return PartitionOffset(*name, 0)

@@ -11,7 +11,7 @@ from minibroker.broker.log.recovery import accept_damage
 from minibroker.testing.disk import SimulatedFiles, Stopped
 from tests.unit.log.test_directory import flush
 from tests.unit.log.test_manager import ID, OTHER_ID, ROOT, A, B, append, disk, start, with_logs
-from tests.unit.log.workbench import NOW, UNLIMITED, Bench, encode, stored
+from tests.unit.log.workbench import NOW, UNLIMITED, encode
 
 LOG_STARTS = ROOT / "log-start-offset-checkpoint"
 SMALL = replace(UNLIMITED, segment_bytes=2 * len(encode()), file_delete_delay_ms=0)
@@ -185,16 +185,6 @@ def restarted(offset: int, stop_at: int | None) -> int:
     assert damage is None
     assert stop_at is not None or (start_, end) == (offset, offset + 1)
     return done
-
-
-def test_an_empty_log_that_a_gap_moves_is_not_damaged():
-    """A follower's first batch may lie too far away for the first segment (LOG-08)."""
-    bench = Bench()
-    far = 1 << 33
-    bench.follow(stored(far))
-    assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (far, far + 1, [far])
-    assert bench.offsets() == [far]
-    assert bench.cuts == [far]
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

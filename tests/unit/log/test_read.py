@@ -6,7 +6,7 @@ from minibroker.broker.log.slices import FileSlice
 from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import StaleSlice
-from tests.unit.log.workbench import NOW, Bench, encode, stored
+from tests.unit.log.workbench import NOW, Bench, encode
 
 SIZE = len(encode())
 
@@ -34,16 +34,6 @@ def test_out_of_range():
         with pytest.raises(Refused) as caught:
             read(bench, offset, 1000)
         assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-
-
-def test_a_gap_gives_the_next_batch():
-    """An offset that no batch holds gives the next batch that exists (LOG-11)."""
-    bench = Bench()
-    bench.follow(stored(2), stored(8))
-    assert bench.offsets(0) == [2, 8]
-    assert bench.offsets(3) == [8]
-    bench.reopen_clean()
-    assert bench.offsets(3) == [8]
 
 
 def test_the_middle_of_a_batch_gives_the_whole_batch():

@@ -29,15 +29,15 @@ def flip_in(node: Node, number: int, position: int = -1) -> None:
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.parametrize("position", [-1, 3, 7, 11, 12, 16, 40])
 def test_the_first_bad_batch_is_found(number: int, position: int) -> None:
-    """Wherever a bit of a batch flips, the damage begins at that batch; where its epoch (12), which
-    no checksum covers, is the only thing that cannot be, at the first that was looked at."""
+    """Wherever a bit of a batch flips, the damage begins at that batch, also in its offset and its
+    epoch (12), which no checksum covers."""
     node = leading(1, 2, 3)
     log = node.partition().log
     assert find_rot(log, 0) is None
     flip_in(node, number, position)
     damage = find_rot(log, 0)
     assert damage is not None
-    assert damage.offset == (0 if position == 12 else number)
+    assert damage.offset == number
     assert find_rot(log, 5) is None
 
 
