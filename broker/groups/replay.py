@@ -2,7 +2,7 @@
 
 A chunk is small enough that its replay holds the loop up for a few milliseconds only; one batch
 comes whole whatever its size, and a batch is what one request made. Bytes are checked by their
-checksum, since here, unlike in a broker's other reads, no client will.
+checksum, and offsets by each other, since here, unlike in a broker's other reads, no client will.
 """
 
 from typing import Final, NamedTuple
@@ -33,6 +33,10 @@ def read_chunk(log: Log, offset: int, end_offset: int) -> Chunk:
     records: list[Record] = []
     next_offset, leader_epoch = offset, NO_EPOCH
     for position, header in iterate_headers(data):
+        is_next = header.base_offset <= next_offset < header.next_offset
+        if not is_next or (position and header.base_offset != next_offset):
+            what = f"a batch of offset {header.base_offset} where offset {next_offset} must follow"
+            raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, what)
         batch = data[position : position + header.size]
         if not has_valid_crc(batch, header):
             what = f"the checksum of the batch at offset {header.base_offset} is wrong"

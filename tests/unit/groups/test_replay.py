@@ -10,6 +10,7 @@ from minibroker.broker.groups import replay
 from minibroker.broker.groups.records import OffsetKey, encode_key
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.groups import HeartbeatRequest
+from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.records.record import encode_batch
 from tests.unit.groups.keeping import TWO, Keeper, error_of, keeping, state_of_offsets, turn
 from tests.unit.node import ROOT
@@ -50,6 +51,27 @@ async def test_damaged_bytes_are_not_passed_over(
         beat = HeartbeatRequest("g", 1, "m")  # a load without an end keeps nobody
         assert keeper.ask(beat).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert len([line for line in caplog.messages if "cannot be replayed" in line]) == 1
+
+
+@pytest.mark.parametrize("at", [7, 2, 11], ids=["offset by one", "offset far", "length"])
+def test_a_rotted_header_ends_a_chunk(at: int) -> None:
+    """No checksum covers offset and length of a batch. What was committed there is not left out:
+    nothing is replayed beyond a batch before the bad one, and then it is an error."""
+    keeper = Keeper()
+    log = keeper.offsets.log
+    for number in range(5):
+        batch = encode_batch([(0, encode_key(OffsetKey("g", "t", number)), None, ())])
+        keeper.offsets.append_as_leader(memoryview(batch), -1, 0.0, 1_000)
+    size = log.size // 5
+    keeper.files.flip(LOG, 2 * size + at, 1)
+    replayed, told = 0, ""
+    while replayed < 5 and not told:
+        try:
+            replayed = replay.read_chunk(log, replayed, 5).next_offset
+        except InvalidBatch as invalid:
+            told = str(invalid)
+    assert replayed <= 2
+    assert "offset" in told
 
 
 async def test_a_long_log_does_not_hold_the_loop_up(
