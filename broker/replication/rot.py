@@ -3,7 +3,8 @@
 Nobody reads a whole log to see whether its disk still has it: that is done at recovery, and by who
 is sent the bytes. A follower refuses a batch whose checksum is wrong, and asks for it again. So a
 leader that is asked twice for the same records checks what it has sent; mostly the bytes were
-harmed, or lost, on the way, and nothing comes of it.
+harmed, or lost, on the way, and nothing comes of it. Headers that cannot be it finds itself, where
+a read begins or ends (`broker/log/runs.py`), and does the same about them.
 
 If they are bad here, the sound copies are at the other members of the in-sync set, and the leader
 has to give the partition up: one of them leads, and this replica is cut where the loss begins and

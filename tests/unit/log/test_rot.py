@@ -61,6 +61,52 @@ def test_a_rotted_offset_or_length_in_a_sealed_segment_stops_no_reader(position,
     read_everywhere(bench, 1)
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_segment_that_is_missing_in_the_middle_is_no_gap(is_clean):
+    """After a kill recovery finds it. After a clean stop nobody looks, and who reads is told which
+    records are missing, and gets what lies on both sides."""
+    bench = filled(9)
+    bench.log.close()
+    for suffix in (".log", ".index", ".timeindex"):
+        bench.files.remove(bench.path(3, suffix))
+    if not is_clean:
+        bench.open(Opening(same_boot=True, recovery_point=0))
+        assert bench.log.damage.offset == 3
+        assert bench.offsets() == [0, 1, 2]
+        return
+    bench.open(Opening(is_clean=True, recovery_point=9))
+    assert (bench.offsets(0), bench.offsets(6)) == ([0, 1, 2], [6, 7, 8])
+    for offset in (3, 5):
+        with pytest.raises(BadBytes, match=rf"from offset {offset} on .* again from offset 6 on"):
+            bench.log.read(offset, 1 << 20, 9)
+
+
+def test_an_index_made_anew_knows_what_lies_behind_damage():
+    """A batch without a length costs the index itself, and none of the entries behind it."""
+    bench = filled(9)
+    bench.reopen_clean()
+    bench.files.flip(bench.path(3), SIZE + 8, 7)
+    segment = [*bench.log._segments][1]
+    segment.rebuild_indexes()
+    assert [entry >> 32 for entry in segment.offset_index._loaded()] == [2]
+    with pytest.raises(BadBytes, match=r"from offset 4 on .*again from offset 5"):
+        bench.offsets(4)
+    assert bench.offsets(5) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("bit", range(4))
+def test_a_cut_near_a_damaged_batch_cuts_nothing_else(bit):
+    """What stays must be sound: else it is refused, and the log is as it was (REC-03)."""
+    bench = filled(3)
+    bench.files.flip(bench.path(0), 7, bit)  # the offset of the first batch
+    bench.log._segments.active.rebuild_indexes()
+    with pytest.raises(BadBytes, match="from offset 0 on"):
+        bench.log.truncate_to(1, NOW)
+    assert bench.log.log_end == 3
+    bench.log.truncate_to(0, NOW)
+    assert (bench.log.log_end, bench.offsets()) == (0, [])
+
+
 def test_a_wrong_index_outlives_retention():
     """An index that was made anew in memory is kept there until its file is right."""
     bench = filled()
