@@ -5,6 +5,7 @@ journals of all processes and what the brokers left stay in the directory that i
 """
 
 import argparse
+import logging
 import random
 import shlex
 import shutil
@@ -30,6 +31,8 @@ def main() -> int:
     print(f"seed {given.seed}; the same plan again: {shlex.join(map(str, words))}")
     shutil.rmtree(given.place, ignore_errors=True)
     given.place.mkdir(parents=True)
+    # What this process hears of brokers that are down is no news.
+    logging.getLogger("minibroker").addHandler(logging.NullHandler())
     begin = time.monotonic()
     adversary = Adversary(given.place, given.seed, Pace(given.minutes * 60), print_now)
     verdict = trio.run(adversary.run)

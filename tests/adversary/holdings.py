@@ -92,7 +92,7 @@ class Members:
         elif offset < holding.end:
             text = f"{holding} was given {offset} again, {time:.3f}"
             self._findings.add("unexplained repetitions", text)
-        holding.end = offset + 1
+        holding.end = max(holding.end, offset + 1)
         self._handled[partition][offset] = min(time, self._handled[partition][offset])
 
     def acknowledge(self, time: float, partition: int, offset: int) -> None:

@@ -61,7 +61,7 @@ class Pace:
     records_per_s: float = 600.0
     life_s: float = 8.0
     worker_fault_s: tuple[float, float] = (3.0, 15.0)
-    broker_fault_s: tuple[float, float] = (3.0, 10.0)
+    broker_fault_s: tuple[float, float] = (2.0, 8.0)
 
 
 class Cluster(ClusterProcesses):

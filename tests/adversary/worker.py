@@ -33,6 +33,7 @@ HUNG: Final = 70  # the exit code of a program that had a call which did not ret
 LOOK_EVERY_S: Final = 0.25
 GAP_S: Final = 1.0  # the process was paused, and no call could return
 PLACE_S_MAX: Final = 2.0
+ENDED_S_MAX: Final = 60.0
 LEAK_S: Final = 10.0
 INTERRUPT_TRIES: Final = 20
 INTERRUPT_S: Final = (0.03, 0.2, 1.0)  # between interrupts, on average, of one life
@@ -116,11 +117,13 @@ class Watchdog(threading.Thread):
         self._left_s: dict[int, float] = {}
         self._names: dict[int, str] = {}
 
-    def begin(self, name: str, limit_s: float) -> None:
-        """Say that this thread makes a call now, which has so much time."""
+    def begin(self, name: str, limit_s: float, thread: threading.Thread | None = None) -> None:
+        """Say that a thread, by default this one, makes a call now, which has so much time."""
+        ident = (thread or threading.current_thread()).ident
+        assert ident
         with self._lock:
-            self._names[threading.get_ident()] = name
-            self._left_s[threading.get_ident()] = limit_s
+            self._names[ident] = name
+            self._left_s[ident] = limit_s
 
     def end(self) -> None:
         """Say that the call has returned or raised."""
@@ -291,6 +294,9 @@ class Closer(threading.Thread):
             log("closed", "other", told or f"{time.monotonic() - begin:.3f}")
         finally:
             self._worker.watchdog.end()
+            # Whatever that one waits for, it ends with the close.
+            main = threading.main_thread()
+            self._worker.watchdog.begin("any call after the close", ENDED_S_MAX, main)
 
     def cancel(self) -> None:
         """Do not close, if that has not begun."""
