@@ -197,10 +197,11 @@ class _Journal:
         self._who = process.name
         self._commit_by = ""
         self._held: dict[int, Holding] = {}
-        self._life: list[Holding] = []  # all of this life
+        # Of this life, those in which something may not be committed yet.
+        self._open: list[Holding] = []
         self._asked: dict[str, dict[int, int]] = {}
         self._closing: dict[str, tuple[float, float]] = {}
-        self._has_foreign_close = False
+        self._has_foreign_close = self._has_revoked = False
         self._has_ended = True
         self._last_interrupt = "none"
 
@@ -213,7 +214,7 @@ class _Journal:
             if self._process.killed is None:
                 text = f"{self._who} ended without the end of its life"
                 self._verdict.findings.add("deaths of processes", text)
-            self._excuse(self._life, "it was killed")
+            self._excuse(self._open, "it was killed")
 
     def _look(self, event: Event) -> None:
         words = event.words
@@ -223,12 +224,14 @@ class _Journal:
             case "begin":
                 self._begin(words)
             case "assigned":
+                self._settle()
                 for partition in map(int, words):
                     self._assign(event.time, partition)
             case "revoked":
                 for partition in map(int, words):
                     if partition in self._held:
                         self._held[partition].is_over = True
+                self._has_revoked = True
             case "lost":
                 lost = [self._held[each] for each in map(int, words) if each in self._held]
                 self._excuse(lost, "it lost its generation")
@@ -240,16 +243,16 @@ class _Journal:
                 self._acknowledge(event.time, words[0])
             case "unsubscribe" if self._commit_by == "auto":
                 # Committed is what the application has come back from, by a poll.
-                self._excuse(self._life, "it unsubscribed before it polled again")
+                self._excuse(self._open, "it unsubscribed before it polled again")
             case "refused":
-                self._excuse(self._life, "its commit was refused")
+                self._excuse(self._open, "its commit was refused")
             case "unknown":
                 why = "was interrupted" if words[1:] == ("interrupted",) else "timed out"
-                self._excuse(self._life, f"its commit {why}")
+                self._excuse(self._open, f"its commit {why}")
             case "warning":
                 for part, why in WARNINGS.items():
                     if part in event.text:
-                        self._excuse(self._life, why)
+                        self._excuse(self._open, why)
             case "interrupt":
                 self._last_interrupt = f"{words[0]} at {event.time:.3f}"
             case "closing":
@@ -259,21 +262,29 @@ class _Journal:
             case "end":
                 self._has_ended = True
                 if words[1] not in ("block", "close"):
-                    self._excuse(self._life, f"its block was left by: {words[1]}")
+                    self._excuse(self._open, f"its block was left by: {words[1]}")
 
     def _begin(self, words: Sequence[str]) -> None:
         self._who = f"{self._process.name}:{words[0]} ({words[1]}, {words[2]}, {words[3]})"
         self._commit_by = words[1]
-        self._held, self._life, self._asked, self._closing = {}, [], {}, {}
-        self._has_foreign_close = self._has_ended = False
+        self._held, self._open, self._asked, self._closing = {}, [], {}, {}
+        self._has_foreign_close = self._has_ended = self._has_revoked = False
+
+    def _settle(self) -> None:
+        """The poll in which partitions were revoked has gone on: they were committed before."""
+        if not self._has_foreign_close:
+            self._open = [holding for holding in self._open if not holding.is_over]
 
     def _assign(self, time: float, partition: int) -> Holding:
         holding = self._members.hold(self._who, partition, time)
         self._held[partition] = holding
-        self._life.append(holding)
+        self._open.append(holding)
         return holding
 
     def _handle(self, event: Event) -> None:
+        if self._has_revoked:
+            self._settle()
+            self._has_revoked = False
         partition, offset = int(event.words[0]), int(event.words[1])
         holding = self._held.get(partition)
         if holding is None:
@@ -306,7 +317,7 @@ class _Journal:
         self._closing[event.words[0]] = event.time, float(event.words[1])
         if event.words[0] == "other":
             self._has_foreign_close = True
-            self._excuse(self._life, "it was closed by another thread")
+            self._excuse(self._open, "it was closed by another thread")
 
     def _judge_close(self, event: Event) -> None:
         begin, timeout_s = self._closing[event.words[0]]

@@ -105,6 +105,15 @@ def test_a_repetition_needs_an_excuse() -> None:
     assert kinds(judged(3, process(first[:-2]), process(second))) == {"deaths of processes"}
 
 
+def test_what_comes_after_a_partition_was_given_back_excuses_nothing() -> None:
+    """A kill excuses what the member had then, not what it gave back before it went on."""
+    first = [BEGIN, "assigned 0 1", *handled(0, 1), "revoked 0", "record 1 0 p:2:0:"]
+    second = ["start m"] * 10 + [BEGIN, "assigned 0", *handled(1, 2), "end 1 block"]
+    log = {0: values(3), 1: [b"p:2:0:"]}
+    killed = process(first, killed=9.0, code=-9)
+    assert kinds(judge(Run(log, [], [killed, process(second)], []))) == {UNEXPLAINED}
+
+
 def test_nothing_excuses_to_repeat_what_is_committed() -> None:
     """An owner begins behind what was committed before it had the partition."""
     commit = ["commit 0 0=2", "committed 0", "lost 0", "end 1 block"]
