@@ -118,7 +118,7 @@ class Member(Worker):
             "group_id": self.group,
             "auto_offset_reset": "earliest",
             "enable_auto_commit": self.commit_by == "auto",
-            "auto_commit_interval_ms": rng.choice((100, 500, 2000)),
+            "auto_commit_interval_ms": rng.choice((100, 1_000, 5_000)),
             "session_timeout_ms": SESSION_MS,
             "heartbeat_interval_ms": 500,
             "max_poll_interval_ms": 20_000,
