@@ -1,4 +1,4 @@
-"""The adversarial run as a soak test of half an hour.
+"""The adversarial run as tests: a few seconds of it with every `make test`, half an hour as a soak.
 
 For people: `python -m tests.adversary --minutes 30 --seed N`.
 """
@@ -11,6 +11,15 @@ import pytest
 from tests.adversary.run import Adversary, Pace, report
 
 SOAK_S = 1800.0
+# Everything happens at least once: in so short a time it has to come soon.
+SHORT = Pace(
+    7.0,
+    producers=1,
+    dynamic_members=2,
+    life_s=1.5,
+    worker_fault_s=(1.0, 3.0),
+    broker_fault_s=(1.0, 2.0),
+)
 
 
 async def run(place: Path, seed: int, pace: Pace) -> str:
@@ -25,12 +34,17 @@ async def run(place: Path, seed: int, pace: Pace) -> str:
     return told
 
 
+async def test_clients_among_interrupts_closes_and_kills_lose_nothing(tmp_path: Path) -> None:
+    """A producer and a group work among interrupts, closes by other threads, kills and pauses,
+    while brokers die: nothing is lost or double, and what is handled again has an excuse."""
+    print(await run(tmp_path, 1, SHORT))
+
+
 @pytest.mark.soak
 async def test_half_an_hour_among_adversaries_loses_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Producers and a group among interrupts, closes by other threads, kills and pauses, while
-    brokers die: nothing is lost or double, and what is handled again has an excuse."""
+    """The same for half an hour with more of them; every count is printed."""
     told = await run(tmp_path, random.randrange(2**32), Pace(SOAK_S))
     with capfd.disabled():
         print(told)
