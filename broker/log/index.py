@@ -133,12 +133,6 @@ class OffsetIndex(IndexFile):
         at = bisect.bisect_left(entries, max(0, offset - self._base_offset) << POSITION_BITS)
         return self._entry(entries[at]) if at < len(entries) else None
 
-    def lookup_position(self, position: int) -> OffsetPosition:
-        """The last entry whose position is <= `position`, or (base offset, 0)."""
-        entries = self._loaded()
-        at = bisect.bisect_right(entries, position, key=lambda entry: entry & POSITION_MASK)
-        return self._entry(entries[at - 1]) if at else OffsetPosition(self._base_offset, 0)
-
     def last(self) -> OffsetPosition:
         """The last entry, or (base offset, 0)."""
         entries = self._loaded()

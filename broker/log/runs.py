@@ -1,100 +1,80 @@
-"""Runs of batches that a segment gives out, without being read: from where, and up to where.
+"""Runs of batches that a segment gives out: from where, and up to where.
 
-A run is given out only if its first and its last batch are the ones that were written: by the index
-or the memory, which were made at that time, and by a walk from there. So a reader begins where it
-asked and ends where the next answer begins, and takes damage neither for the end of what there is
-nor for a gap. What lies between costs nothing here, and is compared by who reads it: a follower
-looks at all of it, a consumer at offsets and checksums.
+Offset, length and leader epoch of a batch are under no checksum, so whoever reads a log could be
+sent past records, or to offsets that there are not. The segment knows which offset and epoch each
+batch must have: the first one by the index or the memory, which were made when it was written, all
+others by the one before. So the header of every batch of a run is compared before it is given out,
+and clients need not check that. The bytes of the records are not read here.
 """
 
-from collections import deque
 from typing import NamedTuple
 
-from minibroker.broker.log.scan import BadBytes, chained_batches, is_followed, is_intact
+from minibroker.broker.log.epochs import EpochCache
+from minibroker.broker.log.scan import BadBytes, chained_batches, is_intact
 from minibroker.broker.log.segment import Segment
 from minibroker.protocol.records.batch import BatchHeader
 
+# A run of small batches ends after so many, which takes about a millisecond.
+BATCHES_MAX = 1024
+
 
 class Run(NamedTuple):
-    """Whole batches, from `start` to `end` of a segment, and where the last one begins."""
+    """Whole batches, from `start` to `end` of a segment, and the offset that follows them."""
 
     start: int
     end: int
-    first: BatchHeader
-    last_position: int
-    last: BatchHeader
+    next_offset: int
 
 
-def find_run(segment: Segment, offset: int, end_offset: int | None, bytes_max: int) -> Run | None:
-    """The batches from the one that holds `offset` on, below `end_offset` if there is one; at most
-    `bytes_max` bytes, but the first whatever its size. None if that one is not below it.
+def find_run(
+    segment: Segment, offset: int, end_offset: int, bytes_max: int, epochs: EpochCache
+) -> Run | None:
+    """The batches from the one that holds `offset` on, below `end_offset`; at most `bytes_max`
+    bytes, but the first whatever its size. None if that one is not below it.
 
-    They end before the first that is found to be damaged. Raises BadBytes if it is the first.
+    They end before the first that is damaged. Raises BadBytes if that is the first of them.
     """
     found = segment.find(offset)
     if found is None:
         raise BadBytes(offset, segment.size, "it is not there")
     start, first = found
+    if first.last_offset >= end_offset:
+        if not is_intact(segment.file, start, first):
+            raise BadBytes(first.base_offset, start, "the checksum is wrong")
+        return None
     try:
-        end = _end(segment, found, end_offset, bytes_max)
-        last_position, last = _last(segment, found, end)
+        return _walk(segment, found, end_offset, start + bytes_max, epochs)
     except BadBytes as bad:
         if bad.position <= start:
             raise segment.bounded(bad) from None
-        end = bad.position
-        last_position, last = _last(segment, found, end)
-    return Run(start, end, first, last_position, last) if end > start else None
+        return Run(start, bad.position, bad.offset)
 
 
-def _end(
-    segment: Segment, found: tuple[int, BatchHeader], end_offset: int | None, bytes_max: int
-) -> int:
+def _walk(
+    segment: Segment,
+    found: tuple[int, BatchHeader],
+    end_offset: int,
+    limit: int,
+    epochs: EpochCache,
+) -> Run:
+    """Compare headers up to where the run ends. Raises BadBytes where that cannot go on."""
     start, first = found
-    end = segment.size
-    if end_offset is not None:
-        end = segment.position_of(end_offset)
-        if end <= start:
-            _require_intact(segment, found)
-            return start
-    limit = start + bytes_max
-    if end <= limit:
-        return end
-    index = segment.offset_index
-    if index.lookup_position(limit).position <= start:
-        batches = chained_batches(segment.file, start, first.base_offset, segment.size)
-    else:
-        batches = segment.batches_from(lambda: index.lookup_position(limit))
-    for position, header in batches:
-        if position + header.size > limit:
-            if position > start:
-                return position
+    end, last = start, None
+    batches = chained_batches(segment.file, start, first.base_offset, segment.size)
+    for count, (position, header) in enumerate(batches):
+        is_over = header.last_offset >= end_offset or position + header.size > limit
+        if last is not None and (is_over or count == BATCHES_MAX):
             break
-    # Nobody but the first batch itself says how long it is.
-    if not is_followed(segment.file, start, first):
-        _require_intact(segment, found)
-    return start + first.size
+        # Between two batches of one epoch no other was written.
+        if last is None or header.leader_epoch != last.leader_epoch:
+            _check_epoch(position, header, epochs)
+        end, last = position + header.size, header
+    assert last is not None, "the first batch was found"
+    _check_epoch(end - last.size, last, epochs)
+    return Run(start, end, last.next_offset)
 
 
-def _require_intact(segment: Segment, found: tuple[int, BatchHeader]) -> None:
-    position, header = found
-    if not is_intact(segment.file, position, header):
-        raise BadBytes(header.base_offset, position, "the checksum is wrong")
-
-
-def _last(segment: Segment, found: tuple[int, BatchHeader], end: int) -> tuple[int, BatchHeader]:
-    """Position and header of the last batch of a run. Raises BadBytes."""
-    start, first = found
-    if end in (start, start + first.size):
-        return found
-    place = segment.recent_before(end)
-    if place is not None and place.position > start:
-        header = segment.header_at(place)
-        if header is not None and place.position + header.size == end:
-            return place.position, header
-    index = segment.offset_index
-    if index.lookup_position(end - 1).position <= start:
-        batches = chained_batches(segment.file, start, first.base_offset, end)
-    else:
-        batches = segment.batches_from(lambda: index.lookup_position(end - 1), end)
-    (last,) = deque(batches, maxlen=1)
-    return last
+def _check_epoch(position: int, header: BatchHeader, epochs: EpochCache) -> None:
+    if header.leader_epoch != epochs.epoch_at(header.base_offset, header.leader_epoch):
+        reason = f"leader epoch {header.leader_epoch}, which did not write them"
+        raise BadBytes(header.base_offset, position, reason)

@@ -125,18 +125,6 @@ def is_intact(file: File, position: int, header: BatchHeader) -> bool:
     )
 
 
-def is_followed(file: File, position: int, header: BatchHeader) -> bool:
-    """Whether the end of the file, or the next offset, lies where a batch says that it ends."""
-    end = position + header.size
-    if end == file.size:
-        return True
-    data = file.read(end, BATCH_HEADER_BYTES) if header.size >= BATCH_HEADER_BYTES else b""
-    if len(data) < BATCH_HEADER_BYTES:
-        return False
-    following = read_header(data)
-    return following.magic == MAGIC and following.base_offset == header.next_offset
-
-
 def is_sound(header: BatchHeader, next_offset: int, base_offset: int) -> bool:
     """Whether a header can be that of a batch of `next_offset` or later, in a segment of that base;
     what the batch holds is unchecked."""

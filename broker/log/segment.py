@@ -257,10 +257,6 @@ class Segment:
         found = self.find(offset)
         return self.size if found is None else found[0]
 
-    def recent_before(self, end: int) -> OffsetPosition | None:
-        """The last batch before a position, if it is a recent one."""
-        return next((place for place in reversed(self._recent) if place.position < end), None)
-
     def cut_at(self, offset: int) -> tuple[int, int]:
         """Where the first batch begins that holds `offset` or a later one, and the offset that
         comes next once it and all behind it are gone. Raises BadBytes for damage before it."""

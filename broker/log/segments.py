@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import OffsetAtTime
-from minibroker.broker.log.runs import Run, find_run
+from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.slices import FileSlice
@@ -108,8 +108,7 @@ class Segments:
         for index in range(self.index_of(offset), self.index_of(end_offset - 1) + 1):
             segment, behind = self._list[index], self.end_of(index, end_offset + 1)
             try:
-                run = find_run(segment, offset, end_offset if behind > end_offset else None, room)
-                run = None if run is None else _with_known_epochs(segment, run, epochs)
+                run = find_run(segment, offset, end_offset, room, epochs)
             except BadBytes as bad:
                 if slices:
                     break
@@ -123,7 +122,7 @@ class Segments:
                 break
             slices.append(segment.slice(run.start, run.end))
             room -= size
-            offset = run.last.next_offset
+            offset = run.next_offset
             if room <= 0 or run.end < segment.size or offset != behind:
                 break
         return slices
@@ -170,15 +169,3 @@ class Segments:
                     if record.timestamp >= timestamp and record.offset >= log_start:
                         return OffsetAtTime(record.timestamp, record.offset, header.leader_epoch)
         return None
-
-
-def _with_known_epochs(segment: Segment, run: Run, epochs: EpochCache) -> Run:
-    """A run without its last batch if that has not the epoch it was written in. Raises BadBytes if
-    it is the first."""
-    for position, header in ((run.start, run.first), (run.last_position, run.last)):
-        if header.leader_epoch != epochs.epoch_at(header.base_offset, header.leader_epoch):
-            if position == run.start:
-                reason = f"leader epoch {header.leader_epoch}, which did not write them"
-                raise segment.bounded(BadBytes(header.base_offset, position, reason))
-            return run._replace(end=position)
-    return run

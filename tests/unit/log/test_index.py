@@ -30,11 +30,6 @@ def test_offset_lookup():
     ]
     assert index.lookup_at_least(104) == (107, 90)
     assert index.lookup_at_least(121) is None
-    assert [index.lookup_position(position) for position in (49, 90, 399)] == [
-        (100, 0),
-        (107, 90),
-        (107, 90),
-    ]
 
 
 def test_offsets_only_grow():

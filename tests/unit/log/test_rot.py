@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+from minibroker.broker.log import runs
 from minibroker.broker.log.outcomes import Opening
 from minibroker.broker.log.scan import BadBytes
 from minibroker.protocol.records.batch import read_header, write_header
@@ -36,6 +37,35 @@ def read_everywhere(bench: Bench, damaged: int) -> None:
         bench.log.readable_bytes(offset, bench.log.log_end)
         with contextlib.suppress(BadBytes):
             bench.log.offset_for_timestamp(NOW + offset, bench.log.log_end)
+
+
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("position", range(16))
+def test_no_answer_holds_a_header_that_rotted(position: int, bit: int):
+    """Whoever gets it need not check offsets, lengths and epochs: it ends before the bad batch, or
+    that is named."""
+    bench = Bench()
+    for step in range(9):
+        bench.append(epoch=step // 2, time_ms=NOW + step)
+    bench.files.flip(bench.path(0), 4 * SIZE + position, bit)
+    for offset in range(4):
+        parts = bench.log.read(offset, 1 << 20, bench.log.log_end)
+        data = b"".join(part.read() for part in parts)
+        assert len(data) == (4 - offset) * SIZE
+        at = range(0, len(data), SIZE)
+        assert [read_header(data, each).base_offset for each in at] == list(range(offset, 4))
+    with pytest.raises(BadBytes, match="from offset 4 on are damaged"):
+        bench.log.read(4, 1 << 20, bench.log.log_end)
+
+
+def test_an_answer_of_small_batches_ends_soon(monkeypatch):
+    """Comparing their headers must not hold the loop up."""
+    monkeypatch.setattr(runs, "BATCHES_MAX", 3)
+    bench = Bench()
+    for step in range(8):
+        bench.append(epoch=1, time_ms=NOW + step)
+    ends = [sum(map(len, bench.log.read(start, 1 << 20, 8))) // SIZE for start in (0, 3, 6)]
+    assert ends == [3, 3, 2]
 
 
 @pytest.mark.parametrize("recovery_point", [0, 5])
