@@ -5,11 +5,14 @@ everything. The thread enters the client's context manager, stays in it until `c
 and leaves it: a nursery must be left by the task that entered it. A call is a task in the loop;
 the caller's thread waits for its answer.
 
-    NEW --open--> OPEN --close--> LEAVING --> ENDED        close: leave in order, and wait for it
-                   |                 |          ^
-                   `--abort----------`----------'          abort: cancel, wait for nothing
-    any --fork--> FORKED                                   in the child: every call raises, the end
-                                                           does nothing
+    NEW --open--> OPENING --> OPEN --close--> LEAVING --> ENDED
+                     |         |                 |          ^
+                     `---------`-----abort-------`----------'
+    any --fork--> FORKED, in the child: every call raises, and the end does nothing
+
+`close` leaves the manager in order and waits for that; `abort` cancels it and waits for nothing.
+Calls are taken in OPEN and LEAVING, for callbacks may call while the manager is left. Each state is
+one assignment, by the thread named in `State`, so an interrupt comes before it or after it.
 
 Python can interrupt a thread (KeyboardInterrupt, any signal handler) between any two lines, so
 cleanup never relies on a particular line having run:
@@ -32,6 +35,7 @@ import weakref
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable, Container
 from contextlib import AbstractAsyncContextManager, suppress
+from enum import Enum
 from threading import Thread, current_thread
 from typing import Any, Final, Generic, TypeVar
 
@@ -45,11 +49,35 @@ T = TypeVar("T")
 # second to leave its group, and a callback may block the loop.
 ABORT_S: Final = 2.0
 
-NOT_ENTERED: Final = "this client was not entered with a `with` statement"
-CLOSED: Final = "this client is closed"
-
 # The portals whose loops run in this process.
 _open_portals: "set[Portal]" = set()
+
+
+class State(Enum):
+    """Of a portal, and who enters it: the thread that opens it, the loop's, or a fork's child."""
+
+    NEW = "new"
+    OPENING = "opening"  # the opener
+    OPEN = "open"  # the loop
+    LEAVING = "leaving"  # the loop
+    ENDED = "ended"  # the loop
+    FORKED = "forked"  # the child
+
+
+TRANSITIONS: Final = {
+    State.NEW: {State.OPENING},
+    State.OPENING: {State.OPEN, State.ENDED, State.FORKED},
+    State.OPEN: {State.LEAVING, State.FORKED},
+    State.LEAVING: {State.ENDED, State.FORKED},
+    State.ENDED: {State.FORKED},
+    State.FORKED: set(),
+}
+REFUSALS: Final = {
+    State.NEW: "this client was not entered with a `with` statement",
+    State.OPENING: "this client is not entered yet",
+    State.ENDED: "this client is closed",
+    State.FORKED: "this client belongs to the process that forked this one: make another one here",
+}
 
 
 class Portal:
@@ -73,10 +101,8 @@ class Portal:
         self._block_error: BaseException | None = None  # what stands for it in the loop
         self._failure: BaseException | None = None  # of the manager
         self._entered: _Answer[None] = _Answer()
-        self._is_opened = False
         self._is_aborted = False
-        self._is_forked = False
-        self._takes_calls = False
+        self.state = State.NEW
 
     # -- the caller's threads
 
@@ -85,16 +111,18 @@ class Portal:
 
         The portal is aborted when `owner` is collected, which is never if the manager refers to it.
         """
-        if self._is_opened:
+        if self.state is not State.NEW:
             raise ClientError("a client is entered once: make another one")
         try:
-            self._is_opened = True
+            self._become(State.OPENING)
             weakref.finalize(owner, _abort, weakref.ref(self)).atexit = False
             _open_portals.add(self)
             self._thread.start()
             self._entered.wait()
         except BaseException:
             self.abort()
+            if not self._thread.is_alive():
+                _open_portals.discard(self)
             raise
 
     def close(self, error: BaseException | None) -> None:
@@ -103,7 +131,7 @@ class Portal:
         Waits for what the manager does in its end, unless `error` is an interrupt, and raises what
         that raises; notes that it adds are added to `error`. An interrupt ends the waiting.
         """
-        if self._is_forked:
+        if self.state is State.FORKED:
             return
         try:
             if is_interrupt(error):
@@ -128,10 +156,9 @@ class Portal:
 
     def abort(self) -> None:
         """End at once: cancel the manager and all calls. Waits for nothing; may be repeated."""
-        if not self._is_forked:
-            self._is_aborted = True  # `_main` looks at it once there is a token
-            with suppress(ClientClosed):
-                self.run_soon(self._scope.cancel)
+        self._is_aborted = True  # `_main` looks at it once there is a token
+        with suppress(ClientClosed):
+            self.run_soon(self._scope.cancel)
 
     def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """Run an async function in the loop and wait for what it returns or raises.
@@ -158,10 +185,10 @@ class Portal:
                     answer.set_error(ClientClosed("the client was closed during the call"))
 
         def start() -> None:
-            if self._takes_calls:
+            if self.state in (State.OPEN, State.LEAVING):
                 self._calls.start_soon(run)
             else:
-                answer.set_error(ClientClosed(CLOSED))
+                answer.set_error(ClientClosed(REFUSALS[self.state]))
 
         try:
             self.run_soon(start)
@@ -177,25 +204,27 @@ class Portal:
 
         Raises `ClientClosed`.
         """
-        if self._is_forked:
-            text = "this client belongs to the process that forked this one: make another one here"
-            raise ClientClosed(text)
-        if self._token is None:
-            raise ClientClosed(NOT_ENTERED)
+        token = self._token
+        if token is None or self.state is State.FORKED:
+            raise ClientClosed(REFUSALS[self.state])
         try:
-            self._token.run_sync_soon(function)
+            token.run_sync_soon(function)
         except trio.RunFinishedError:
-            raise ClientClosed(CLOSED) from None
+            raise ClientClosed(REFUSALS[State.ENDED]) from None
 
     def on_fork(self) -> None:
         """This is a child process after a fork: the loop stayed in the parent."""
-        self._is_forked = True
+        self._become(State.FORKED)
         self._on_end()
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end of the thread, if it was started."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+
+    def _become(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
+        self.state = state
 
     # -- the loop's thread
 
@@ -231,16 +260,19 @@ class Portal:
             except BaseException as error:  # raised below, where no nursery wraps it
                 failure = error
             finally:
-                self._takes_calls = False
+                self._become(State.ENDED)
                 self._calls.cancel_scope.cancel()
         if failure is not None and failure is not self._block_error:
             raise failure
 
     async def _run_manager(self) -> None:
         async with self._manager:
-            self._takes_calls = True
+            self._become(State.OPEN)
             self._entered.set_result(None)
-            await self._close_requested.wait()
+            try:
+                await self._close_requested.wait()
+            finally:
+                self._become(State.LEAVING)
             if self._block_error is not None:
                 raise self._block_error
 

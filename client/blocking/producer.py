@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from minibroker.client.blocking.portal import CLOSED, Portal
+from minibroker.client.blocking.portal import REFUSALS, Portal, State
 from minibroker.client.blocking.send_queue import SLOT_BYTES, SMALL_BYTES, Queued, SendQueue
 from minibroker.client.cluster import in_background
 from minibroker.client.delivery import CloseReport, Delivery, RecordDelivered
@@ -198,7 +198,7 @@ class Producer:
         if queue.is_closed:
             with suppress(ValueError):  # the loop may have taken it over all the same
                 self._records.remove(queued)
-            raise ClientClosed(CLOSED)
+            raise ClientClosed(REFUSALS[State.ENDED])
         queue.is_awake = True
         self._portal.run_soon(queue.wake)
 

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from minibroker.client.blocking.portal import CLOSED
+from minibroker.client.blocking.portal import REFUSALS, State
 from minibroker.client.delivery import CloseReport, PendingDelivery, RecordDelivered
 from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.producer import Producer
@@ -164,7 +164,7 @@ class SendQueue:
 
     def _take(self, queued: Queued, *, is_watched: bool) -> PendingDelivery | None:
         if self.is_closed:
-            raise ClientClosed(CLOSED)
+            raise ClientClosed(REFUSALS[State.ENDED])
         if not is_watched:
             self._producer.send_nowait(*queued)
             return None
