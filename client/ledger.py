@@ -32,7 +32,7 @@ class LedgerFile:
         self._begin = "" if _ends_in_a_line(Path(path)) else "\n"
         # Unbuffered: the child of a fork would write a buffer once more.
         self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 (__exit__)
-        self._unwritten = b""  # what a full disk kept; it goes before all else
+        self._unwritten = b""  # not written yet (disk full); written first
         self._wall_ms = wall_ms
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Interrupts at chosen lines: what Ctrl-C does at a moment that nobody would hit twice.
+"""Raise KeyboardInterrupt, or do anything else, at a chosen line of a program.
 
     for interrupt in every_line(FILES):
         with interrupt:

@@ -71,7 +71,7 @@ class GroupCalls:
         await self.commit_from(offsets, is_callback=False)
 
     async def commit_from(self, offsets: Wanted | None, *, is_callback: bool) -> None:
-        """The same, for one who knows whether a callback asks."""
+        """The same; `is_callback`: whether a rebalance callback is the caller."""
         await self._open_group().commit(offsets, is_callback=is_callback)
 
     async def committed(

@@ -75,7 +75,7 @@ class Group:
         self._is_polled = False
         self._unannounced: set[TopicPartition] = set()  # assigned, and `on_assigned` not done
         self._is_closing = False
-        self._is_gone = False  # closed as far as to have let everything go
+        self._is_gone = False  # close has released all partitions
         self._unplaced = trio.lowlevel.ParkingLot()
         self.membership = Membership(options)
         coordinator = CoordinatorRoute(cluster, options.group_id)
@@ -258,10 +258,12 @@ class Group:
     # -- commits
 
     async def commit(self, offsets: Wanted | None, *, is_callback: bool) -> None:
-        """See `Consumer.commit`. `is_callback`: a callback asks, which knows what is still done."""
+        """See `Consumer.commit`. `is_callback`: whether a rebalance callback is the caller."""
         is_callback = is_callback or self._turn.statistics().owner is trio.lowlevel.current_task()
         if offsets is None and self._hand.is_dropped and not is_callback:
-            raise ClientClosed("this consumer is being closed: what it returned last is not done")
+            raise ClientClosed(
+                "this consumer is closing: the records of its last poll are not done"
+            )
         chosen = self._hand.standing() if offsets is None else _read(offsets)
 
         def choose() -> Offsets:
