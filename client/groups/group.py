@@ -202,6 +202,9 @@ class Group:
             await self._commit_quietly()
             # A commit of another task that came again behind one of the next owner would undo that.
             await self._commits.finish()
+        elif self._options.enable_auto_commit and self._hand.unsaved():
+            text = "group %s: auto commit: this member was put out before; records are read again"
+            log.warning(text, self.membership.group_id)
         self._assign(set(self._positions.assignment).difference(revoked))
         return failure
 

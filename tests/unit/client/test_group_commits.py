@@ -251,6 +251,27 @@ async def test_what_a_close_leaves_undone_is_not_said_to_be_committed(
     assert (await committed(place))[0] == 0
 
 
+async def test_a_member_that_is_put_out_while_it_lets_go_says_what_it_did_not_commit(
+    autojump_clock: Any, place: Workplace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its partitions were given to others during its `on_revoked`: it cannot commit any more."""
+    await place.fill(5)
+
+    async def revoked(_: object) -> None:
+        await trio.sleep(5)
+
+    options = {"max_poll_interval_ms": 1000, "auto_commit_interval_ms": 60_000}
+    async with place.consumer("a", **options) as consumer:
+        await consumer.subscribe("t", on_revoked=revoked)
+        while (consumer.position(A) if consumer.assignment else 0) != 5:
+            await consumer.poll(1)
+        await consumer.poll(0)
+        with caplog.at_level(logging.WARNING, "minibroker.client"):
+            await consumer.close()
+    assert "auto commit: this member was put out" in caplog.text
+    assert (await committed(place))[0] == 0
+
+
 async def test_explicit_commits(autojump_clock: Any, place: Workplace) -> None:
     """Without offsets, behind the last poll; with, what is said, for which nothing need be read."""
     await place.fill(5)
