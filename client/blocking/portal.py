@@ -20,7 +20,8 @@ cleanup never relies on a particular line having run:
 * A call that is interrupted is cancelled; it may still take effect. Where a result must not get
   lost, the loop keeps it until the caller has it (client/blocking/consumer.py).
 * An interrupted `open` or `close` aborts. If the interrupt comes before their first line, the
-  portal stays open; it is aborted when its owner is collected, or when the process ends.
+  portal stays open; it is aborted when its owner is collected, or when the process ends. Known
+  gap: `Thread.start` itself is not safe against an interrupt inside of it.
 * The caller's thread and the loop's share no lock that either could keep: an interrupted thread
   does not release it, and a signal handler that calls the client again waits for it for ever.
   `concurrent.futures.Future` has one, so calls have an `_Answer` instead.
