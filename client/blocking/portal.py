@@ -20,8 +20,10 @@ cleanup never relies on a particular line having run:
 * A call that is interrupted is cancelled; it may still take effect. Where a result must not get
   lost, the loop keeps it until the caller has it (client/blocking/consumer.py).
 * An interrupted `open` or `close` aborts. If the interrupt comes before their first line, the
-  portal stays open; it is aborted when its owner is collected, or when the process ends. Known
-  gap: `Thread.start` itself is not safe against an interrupt inside of it.
+  portal stays open; it is aborted when its owner is collected, or when the process ends.
+* `Thread.start` and `Thread.join` are not safe against an interrupt inside of them: the new thread
+  may hang, or count as ended while it runs. So a helper thread, which Python never interrupts,
+  starts the loop's thread, and `join` waits for an `_Answer`.
 * The caller's thread and the loop's share no lock that either could keep: an interrupted thread
   does not release it, and a signal handler that calls the client again waits for it for ever.
   `concurrent.futures.Future` has one, so calls have an `_Answer` instead.
@@ -33,7 +35,7 @@ call without cancelling it, and knows nothing of forks (docs/decisions/design.md
 import atexit
 import os
 import weakref
-from _thread import allocate_lock
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Awaitable, Callable, Container
 from contextlib import AbstractAsyncContextManager, suppress
 from enum import Enum
@@ -102,6 +104,7 @@ class Portal:
         self._block_error: BaseException | None = None  # what stands for it in the loop
         self._failure: BaseException | None = None  # of the manager
         self._entered: _Answer[None] = _Answer()
+        self._end_waiters: list[_Answer[None]] = []
         self._is_aborted = False
         self.state = State.NEW
 
@@ -117,13 +120,10 @@ class Portal:
         try:
             self._become(State.OPENING)
             weakref.finalize(owner, _abort, weakref.ref(self)).atexit = False
-            _open_portals.add(self)
-            self._thread.start()
+            start_new_thread(self._start, ())
             self._entered.wait()
         except BaseException:
             self.abort()
-            if not self._thread.is_alive():
-                _open_portals.discard(self)
             raise
 
     def close(self, error: BaseException | None) -> None:
@@ -144,7 +144,7 @@ class Portal:
                 self._block_error = SystemExit() if isinstance(error, SystemExit) else BlockFailed()
             with suppress(ClientClosed):  # it may have failed, and ended, before
                 self.run_soon(self._close_requested.set)
-            self._thread.join()
+            self.join()
         except BaseException:  # an interrupt
             self.abort()
             self.join(ABORT_S)
@@ -218,10 +218,12 @@ class Portal:
         self._become(State.FORKED)
         self._on_end()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait for the end of the thread, if it was started."""
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the end of the loop, if it runs."""
+        end: _Answer[None] = _Answer()
+        self._end_waiters.append(end)
+        if self in _open_portals:  # a loop that ends from here on sees the answer
+            end.wait_until_set(timeout_s)
 
     def _become(self, state: State) -> None:
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
@@ -235,17 +237,31 @@ class Portal:
             if task not in but:
                 scope.cancel()
 
+    def _start(self) -> None:
+        """In the helper thread."""
+        try:
+            self._thread.start()
+        except BaseException as error:  # the system gives no more threads, or the process ends
+            self._failure = error
+            self._end()
+
     def _run(self) -> None:
+        _open_portals.add(self)
         try:
             trio.run(self._main)
         except BaseException as error:  # the caller's thread has to know, whatever it is
             self._failure = _unwrapped(error)
+        self._end()
+
+    def _end(self) -> None:
         _open_portals.discard(self)
         self._on_end()
         if not self._entered.is_set:
             self._entered.set_error(
                 self._failure or ClientClosed("interrupted while it was opened")
             )
+        for answer in self._end_waiters:
+            answer.set_result(None)
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -307,9 +323,13 @@ class _Answer(Generic[T]):
         self.is_set = True
         self._gate.release()
 
+    def wait_until_set(self, timeout_s: float | None = None) -> None:
+        """Wait for it, in the caller's thread, and not longer than that."""
+        self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
     def wait(self) -> T:
-        """Wait for it; in the caller's thread."""
-        self._gate.acquire()
+        """Wait for it, in the caller's thread, and return or raise it."""
+        self.wait_until_set()
         if self._error is not None:
             try:
                 raise self._error
