@@ -173,6 +173,11 @@ def test_processes_end_in_order() -> None:
     lines = [BEGIN, "assigned 0", *handled(0), "end 1 block"]
     assert kinds(judged(1, process(lines, errors="Traceback (most"))) == {"tracebacks"}
     assert kinds(judged(1, process(lines, code=1))) == {"exit codes"}
+    head = "Exception ignored in: <function f at 0x7f>\nTraceback (most recent call last):\n"
+    frame = '  File "x.py", line 1, in f\n    def f():\n'
+    for error, found in (("KeyboardInterrupt: ", set()), ("KeyError: 1", {"tracebacks"})):
+        errors = f"{head}{frame}{error}\n"
+        assert kinds(judged(1, process(lines, errors=errors))) == found
     for line, kind in (
         ("error body ClientError no", "unexpected errors"),
         ("hang poll", "hangs"),

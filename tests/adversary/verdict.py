@@ -1,5 +1,6 @@
 """What is known of an adversarial run, and what is wrong with it."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,12 @@ from typing import NamedTuple
 from tests.adversary.journal import Event
 
 SHOWN_MAX = 12  # of the findings of one kind
+# An interrupt that came within a weak reference's callback or a finalizer: Python prints it, and
+# goes on.
+IGNORED = re.compile(
+    r"^Exception ignored (?:in|while).*\n(?:Traceback.*\n(?: .*\n)*)?KeyboardInterrupt.*$",
+    re.MULTILINE,
+)
 
 
 class Seen(NamedTuple):
@@ -93,8 +100,9 @@ class Identities:
 def judge_process(process: Process, verdict: Verdict) -> None:
     """Nobody prints a traceback or ends with a code that is not its own."""
     findings = verdict.findings
-    if "Traceback" in process.errors or "Fatal Python error" in process.errors:
-        findings.add("tracebacks", f"{process.name} printed: {process.errors[-3000:]}")
+    errors = IGNORED.sub("", process.errors)
+    if "Traceback" in errors or "Fatal Python error" in errors:
+        findings.add("tracebacks", f"{process.name} printed: {errors[-3000:]}")
     if process.killed is None and process.code:
         findings.add("exit codes", f"{process.name} ended with {process.code}")
 
