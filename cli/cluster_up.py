@@ -2,7 +2,8 @@
 
 Signals are noted, never raised: an exception that arrives between the start of a process and the
 line that writes it down would leave a broker that nobody knows of. The first one is an order to
-stop all brokers in order, the second kills them.
+stop all brokers in order, the second kills them and waits until they are gone, which the system
+does not promise when `kill` returns.
 
 The watch compares what is there with what was there a moment ago. So it does not matter who
 killed, paused or started a broker: people do that on purpose, and the others go on.
@@ -14,12 +15,13 @@ from collections.abc import Iterable, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from minibroker.cli.broker_process import POLL_S, Broker, Launch, State, end
+from minibroker.cli.broker_process import POLL_S, Broker, Launch, State, end, wait_for
 from minibroker.cli.cluster_layout import Layout, exclusive
 from minibroker.cli.terminal import Failure, Interrupted, end_now, note
 
 START_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 30.0
+KILL_S_MAX: Final = 5.0
 WATCH_S: Final = 0.2
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -50,6 +52,7 @@ class Orders:
         if self.received:
             for broker in self._brokers:
                 broker.send(signal.SIGKILL)
+            wait_for(lambda: not any(broker.state.is_alive for broker in self._brokers), KILL_S_MAX)
             end_now(number)
         self.received = number
 
