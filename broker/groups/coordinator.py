@@ -319,7 +319,7 @@ class Coordinator:
 
     def _drop_gone(self, shard: Shard) -> None:
         """Write tombstones for the offsets of topics that are no more."""
-        if not self._replicas.is_being_told:
+        if self._replicas.is_ready:
             gone = set(shard.table.topics) - self._replicas.image.topics.keys()
             self._try_drop(shard, shard.table.of_topics(gone), trio.current_time())
 

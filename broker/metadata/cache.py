@@ -1,17 +1,20 @@
 """How an UPDATE_METADATA changes what a broker knows of the cluster: image in, image out.
 
 The live brokers and the controller are replaced wholly; topics and partitions as far as they are
-named; with `is_full` everything, so that ghosts vanish. A partition goes with its topic: a leader
-of -2 says that the topic is deleted. A name that was deleted and made anew has another id, and
-takes over nothing from the old one.
+named. A partition goes with its topic: a leader of -2 says that the topic is deleted. A name that
+was deleted and made anew has another id, and takes over nothing from the old one.
+
+A full image comes in many updates. Only behind the last one is it known which topics are no more
+(`without`); until then those stay that were known.
 
 Updates come one after another, but one that was under way on a connection that broke may still
 arrive after a newer one. So a partition is never set back: of two states of the same topic id the
 one with the higher (leader epoch, partition epoch) stays.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import NamedTuple
 
 from minibroker.broker.metadata.model import (
     BrokerImage,
@@ -28,8 +31,6 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.types import Endpoint
 
-NO_TOPICS: Final[Mapping[str, TopicImage]] = {}
-
 
 class Merged(NamedTuple):
     """The image after an update; which topics went, and which have other settings now."""
@@ -40,12 +41,15 @@ class Merged(NamedTuple):
 
 
 def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
-    """The image as `update` changes it (MET-01, MET-02)."""
+    """The image as `update` changes it (MET-02). Takes as long as what is told, but for a copy of
+    the table of topics."""
     before = image.topics
-    topics = dict(NO_TOPICS if update.is_full else before)
+    topics = dict(before)
+    named = {told.name: None for told in update.topics}
     for told in update.topics:
         topics[told.name] = _topic(before.get(told.name), told)
     for (name, topic_id), states in _by_topic(update.partitions).items():
+        named[name] = None
         topic = topics.get(name)
         if topic is None or topic.id != topic_id:
             continue
@@ -62,17 +66,27 @@ def merged(image: ClusterImage, update: UpdateMetadataRequest) -> Merged:
     )
     return Merged(
         after,
-        tuple(name for name, topic in before.items() if not _is_same(topic, topics.get(name))),
-        tuple(name for name, topic in topics.items() if _differs(before.get(name), topic)),
+        tuple(name for name in named if _is_removed(before.get(name), topics.get(name))),
+        tuple(name for name in named if _differs(before.get(name), topics.get(name))),
     )
 
 
-def _is_same(before: TopicImage | None, after: TopicImage | None) -> bool:
-    return before is not None and after is not None and before.id == after.id
+def without(image: ClusterImage, names: Collection[str]) -> ClusterImage:
+    """The image without these topics."""
+    if not names:
+        return image
+    left = {name: topic for name, topic in image.topics.items() if name not in names}
+    return replace(image, topics=left)
 
 
-def _differs(before: TopicImage | None, after: TopicImage) -> bool:
-    return before is None or before.id != after.id or before.configs != after.configs
+def _is_removed(before: TopicImage | None, after: TopicImage | None) -> bool:
+    return before is not None and (after is None or before.id != after.id)
+
+
+def _differs(before: TopicImage | None, after: TopicImage | None) -> bool:
+    return after is not None and (
+        before is None or before.id != after.id or before.configs != after.configs
+    )
 
 
 def _broker(broker: LiveBroker) -> BrokerImage:

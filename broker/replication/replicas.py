@@ -7,9 +7,8 @@ comes from a controller that was replaced, or is meant for a former life, is ref
 effect. What becomes of each partition, `hosted.py` says.
 
 Settings of topics come with UPDATE_METADATA, which a controller always sends before the roles of a
-new topic. Who waits for that finds `IMAGE` notified in the purgatory. A full image may come in
-several parts, of which the first takes the place of all that was known; so which topics are no more
-is known only behind the last, with the last of the roles.
+new topic. Who waits for that finds `IMAGE` notified in the purgatory. A full image comes in many
+parts; which topics are no more is known only behind the last, with the last of the roles.
 
 After anything that may let a waiting request go on (an append, a flush, another role, another
 setting) the partition's name is notified in the purgatory. That is the whole coupling: a request's
@@ -29,7 +28,7 @@ from minibroker.broker.config import NOTHING, Config, ConfigError, TopicConfig
 from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.validate import Refused
-from minibroker.broker.metadata.cache import merged
+from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import (
@@ -107,11 +106,10 @@ class Replicas:
         # The registration (its broker epoch) in which each role was last told.
         self._told_in: dict[TopicPartition, int] = {}
         self._is_image_whole = False
-        # Topics that the first part of a full image did not name, with their ids.
-        self._missing: dict[str, bytes] = {}
+        # Topics that the parts of a full image have not named so far, with their ids.
+        self._unnamed: dict[str, bytes] = {}
         self._isr_shrinks = 0
         self._isr_expands = 0
-        self.is_being_told = False  # parts of a full image are still to come
         self.image = ClusterImage()
         self.ready = trio.Event()
         # Called with the name of a topic that is not, or is another topic of that name now.
@@ -209,13 +207,13 @@ class Replicas:
             error = ErrorCode.INVALID_REQUEST
         if not error:
             topics = tuple(map(self._without_foreign_settings, request.topics))
-            before = self.image.topics
-            self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
             if request.is_full:
-                self.is_being_told = True
-                self._missing = {name: before[name].id for name in removed} | self._missing
-            else:
-                self._forget(removed, now)
+                self._unnamed = {name: topic.id for name, topic in self.image.topics.items()}
+            self.image, removed, reconfigured = merged(self.image, replace(request, topics=topics))
+            for told in topics:
+                if self._unnamed.get(told.name) == told.id:
+                    del self._unnamed[told.name]
+            self._forget(removed, now)
             for topic in reconfigured:
                 self._reconfigure(topic, now)
             self._parts.copier.set_endpoints(
@@ -250,11 +248,16 @@ class Replicas:
 
     def _note_whole_image(self, now: float) -> None:
         """All parts of a full image are here, for roles are told last: what none of them has named
-        is no more."""
-        self.is_being_told = False
-        missing, self._missing = self._missing, {}
-        known = {(topic.name, topic.id) for topic in self.image.topics.values()}
-        self._forget([name for name, _ in sorted(missing.items() - known)], now)
+        is no more (MET-01)."""
+        unnamed, self._unnamed = self._unnamed, {}
+        topics = self.image.topics
+        removed = [
+            name
+            for name, topic_id in unnamed.items()
+            if name in topics and topics[name].id == topic_id
+        ]
+        self.image = without(self.image, removed)
+        self._forget(removed, now)
 
     def _forget(self, topics: Iterable[str], now: float) -> None:
         for topic in topics:
@@ -282,10 +285,11 @@ class Replicas:
     def _reconfigure(self, topic: str, now: float) -> None:
         """A topic has these settings from now on."""
         settings = self._settings_of(topic)
-        topic_id = self.image.topics[topic].id
-        for partition in self._partitions.values():
-            name = partition.topic_partition
-            if name.topic == topic and partition.topic_id == topic_id:
+        image = self.image.topics[topic]
+        for number in range(len(image.partitions)):
+            name = TopicPartition(topic, number)
+            partition = self._partitions.get(name)
+            if partition is not None and partition.topic_id == image.id:
                 partition.settings = settings
                 partition.log.limits = settings.limits()
                 self._parts.flusher.reschedule(partition, now)

@@ -67,7 +67,7 @@ class Services:
                 replicas.broker_id,
                 replicas.broker_epoch,
                 self.controller.is_lease_current(now),
-                replicas.is_ready and not replicas.is_being_told,
+                replicas.is_ready,
                 self.is_shutting_down(),
                 replicas.image,
                 replicas.partitions,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from minibroker.broker.metadata.cache import merged
+from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage, PartitionImage
 from minibroker.protocol.messages.control import (
     LiveBroker,
@@ -80,13 +80,14 @@ def test_listed_partitions_are_replaced_others_kept() -> None:
     assert image.topics["u"] == before.topics["u"]
 
 
-def test_a_full_update_leaves_no_ghosts() -> None:
-    """MET-01: what a full update does not name is gone, and is reported."""
+def test_a_part_of_a_full_image_takes_nothing_away() -> None:
+    """What it does not name may come with the next part; `without` takes away what did not."""
     before = image_of(topic(), state(), topic("u", OTHER_ID), state(name="u", topic_id=OTHER_ID))
     change = merged(before, update(topics=(topic(),), partitions=(state(),), is_full=True))
-    assert list(change.image.topics) == ["t"]
-    assert change.removed == ("u",)
-    assert change.image.topics["t"] == before.topics["t"]
+    assert change.removed == ()
+    assert change.image.topics == before.topics
+    assert list(without(change.image, ["u"]).topics) == ["t"]
+    assert without(change.image, []) is change.image
 
 
 def test_a_deleted_topic_goes_and_is_reported() -> None:

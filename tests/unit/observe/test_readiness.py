@@ -54,12 +54,12 @@ def test_a_broker_counts_only_while_its_lease_does(node: Node) -> None:
 
 
 def test_what_it_holds_counts_once_it_was_told(node: Node) -> None:
-    """Not before all roles and the cluster are known, nor while a new controller tells them anew;
-    an image that is not whole proves nothing about replicas."""
+    """Not before all roles and the cluster are known. While a new controller tells them anew the
+    broker keeps what it knew, and stays ready."""
     untold = "no controller has told it yet what it leads and follows"
     assert reasons(Node(is_ready=False)) == [untold]
     node.update(topics=(), partitions=(), is_full=True)
-    assert reasons(node) == [untold]
+    assert reasons(node) == []
     node.lead(state_of(epochs=(1, 1), **BOTH))
     node.apply(is_full=True)
     assert reasons(node) == []
