@@ -167,9 +167,10 @@ def _copy(path: Path, copy: Path) -> None:
 def _described(found: "Entries") -> dict[str, Any]:
     from minibroker.broker.clock import wall_ms
     from minibroker.broker.controller import entries
+    from minibroker.broker.turns import without_pause
     from minibroker.protocol.constants import NO_NODE
 
-    state = entries.read_state(found)
+    state = without_pause(entries.read_state(found))
     office = entries.read_office(found)
     admitted = {node_id: admission.epoch for node_id, admission in state.admissions.items()}
     return {

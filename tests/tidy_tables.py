@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "broker.disk": "protocol broker.log.files",
     "broker.histogram": "",
     "broker.machine": "",
+    "broker.turns": "",
     "broker.property": "protocol",
     "broker.properties": "protocol broker.property broker.properties",
     "broker.config": "protocol broker.property broker.properties broker.config_sources broker.log",
@@ -26,9 +27,9 @@ MAY_IMPORT = {
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net client.channel client.exchange broker.config"
     " broker.log broker.metadata.model broker.metadata.cache broker.metadata.orders"
-    " broker.histogram broker.replication",
+    " broker.histogram broker.turns broker.replication",
     "broker.controller": "protocol client.net client.channel broker.config broker.log"
-    " broker.metadata broker.controller",
+    " broker.metadata broker.turns broker.controller",
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
     " broker.groups",
     "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"

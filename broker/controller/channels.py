@@ -1,19 +1,16 @@
 """The tasks that tell brokers what they have to know: one for each broker and registration.
 
-A round is one push: the requests of `pushes`, one after the other on one connection, and their
-answers. It ends with the first that is refused as a whole: a full LEADER_AND_ISR that follows a
-part or a deletion that was not taken would have the broker set good logs aside as strays.
-The next round begins when there is something new to tell, or after a pause when something was
-refused. So one push per kind is under way for each broker, and what changes meanwhile is merged. A
-broker that does not answer holds nobody else up. The broker that this controller lives in is told
-by plain calls instead of a connection; all else is the same.
+The requests of `pushes` go one after the other on one connection, each when the one before was
+answered. After one that was refused as a whole the connection is made anew, after a pause, and that
+request comes first again. A broker that does not answer holds nobody else up. The broker that this
+controller lives in is told by plain calls instead of a connection; all else is the same.
 
 A channel ends only by being cancelled: when its registration is gone, or the controller is.
 """
 
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -21,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from minibroker.broker.controller.ports import Ports, Surroundings
-from minibroker.broker.controller.pushes import Push, Pushes, Told, is_refused_whole
+from minibroker.broker.controller.pushes import Push, Pushes, Told
 from minibroker.broker.controller.state import Registered, State
 from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
@@ -37,7 +34,7 @@ BACKOFF_S_MAX: Final = 1.0
 REPEAT_S_MAX: Final = 5.0  # between two tries of what a broker refuses
 
 log = logging.getLogger(__name__)
-Send: TypeAlias = Callable[[Sequence[Push]], Awaitable[Sequence[Any]]]
+Send: TypeAlias = Callable[[Push], Awaitable[Any]]
 
 
 class Channel:
@@ -68,9 +65,8 @@ class Channel:
             while True:
                 try:
                     async with self._open() as send:
-                        while await self._round(send):
+                        while await self._tell(send):
                             backoff_s = BACKOFF_S
-                            await self._wait()
                 except (OSError, BrokerError) as error:
                     log.info("Broker %d cannot be told: %s", self.pushes.broker.node_id, error)
                 self.pushes.fail()
@@ -81,27 +77,30 @@ class Channel:
         """How far the replicas of the broker are. Raises `OSError`."""
         push = Push(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasRequest())
         async with self._open() as send:
-            (response,) = await send((push,))
+            response = await send(push)
         assert isinstance(response, DescribeReplicasResponse)
         return response
 
     async def _wait(self) -> None:
         """Until there is more to tell, or something refused is to be told again."""
-        pause_s = REPEAT_S_MAX if self.pushes.unmade else math.inf
+        pause_s = REPEAT_S_MAX if self.pushes.has_refused else math.inf
         with trio.move_on_after(pause_s) as pause:
-            while self.pushes.told == self.pushes.wanted:
+            while not self.pushes.has_more:
                 self._woken = trio.Event()
                 await self._woken.wait()
         if pause.cancelled_caught:
             self.pushes.repeat()
 
-    async def _round(self, send: Send) -> bool:
-        """One push; false if it was refused as a whole."""
-        pushes = self.pushes.take(self._state())
-        responses = await send(pushes)
-        told = self.pushes.settle(pushes, responses)
+    async def _tell(self, send: Send) -> bool:
+        """Tell what there is to tell next, or wait for it; false if it was refused as a whole."""
+        push = self.pushes.next(self._state())
+        if push is None:
+            await self._wait()
+            return True
+        response = await send(push)
+        told = self.pushes.settle(push, response)
         if told is None:
-            node_id, error = self.pushes.broker.node_id, responses[-1].error
+            node_id, error = self.pushes.broker.node_id, response.error
             log.info("Broker %d refuses what it is told: error %d", node_id, error)
             return False
         self._note_told(self.pushes.broker.node_id, told)
@@ -119,14 +118,8 @@ class Channel:
             yield partial(_send, channel)
 
 
-async def _send(channel: RpcChannel, pushes: Sequence[Push]) -> Sequence[Any]:
-    """One after the other, until one is refused: each rests on those before it."""
-    responses: list[Any] = []
-    for push in pushes:
-        responses.append(await channel.call(push.api_key, push.request))
-        if is_refused_whole(responses[-1]):
-            break
-    return responses
+async def _send(channel: RpcChannel, push: Push) -> Any:
+    return await channel.call(push.api_key, push.request)
 
 
 def _local(ports: Ports) -> Send:
@@ -138,13 +131,8 @@ def _local(ports: Ports) -> Send:
         ApiKey.DESCRIBE_REPLICAS: ports.describe,
     }
 
-    async def send(pushes: Sequence[Push]) -> Sequence[Any]:
-        responses = []
-        for push in pushes:
-            await trio.lowlevel.checkpoint()
-            responses.append(calls[push.api_key](push.request, trio.current_time()))
-            if is_refused_whole(responses[-1]):
-                break
-        return responses
+    async def send(push: Push) -> Any:
+        await trio.lowlevel.checkpoint()
+        return calls[push.api_key](push.request, trio.current_time())
 
     return send

@@ -34,9 +34,9 @@ from minibroker.broker.controller import elections, entries, isr, topics
 from minibroker.broker.controller.channels import Channel
 from minibroker.broker.controller.elections import LogTail
 from minibroker.broker.controller.entries import Office
-from minibroker.broker.controller.plans import Plan
+from minibroker.broker.controller.plans import NO_CHANGE, Plan
 from minibroker.broker.controller.ports import Job, Surroundings
-from minibroker.broker.controller.pushes import Change, Pushes, Told, difference
+from minibroker.broker.controller.pushes import Pushes, Told
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import Registered, State
 from minibroker.broker.controller.statistics import Statistics, count
@@ -46,6 +46,7 @@ from minibroker.broker.metadata.store import (
     Put,
     TransactionTooLarge,
 )
+from minibroker.broker.turns import Turns, take_turns
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.configs import AlterConfigsRequest
@@ -98,6 +99,7 @@ class Controller:
         self._name = f"[Controller id={office.node_id} epoch={epoch}]"
         self._state = State()
         self._registered: Mapping[int, Registered] = {}
+        self._without_heirs: set[TopicPartition] = set()  # see elections.without_heirs
         self._revision = 0  # of the registrations
         self._is_review_due = True
         self._channels: dict[int, Channel] = {}
@@ -152,7 +154,9 @@ class Controller:
             while True:
                 if self._is_review_due:
                     self._is_review_due = False
-                    plan = elections.review(self._state, self._registered, self._config)
+                    plan = await take_turns(
+                        elections.review(self._state, self._registered, self._config)
+                    )
                     await self._carry_out(plan, nursery)
                 elif self._forgotten:
                     forgotten, self._forgotten = self._forgotten, {}
@@ -167,7 +171,10 @@ class Controller:
         snapshot = await self._around.patience.ask(self._around.store.get, "")
         if entries.read_office(snapshot.entries) != self._office:
             raise ControllerLost
-        self._state = entries.read_state(snapshot.entries)
+        self._state = await take_turns(entries.read_state(snapshot.entries))
+        self._without_heirs = elections.without_heirs(
+            self._state, (name for name, _ in self._state.partitions())
+        )
         if leftovers := entries.leftovers(snapshot.entries, self._state):
             await self._commit(leftovers)
             text = "%s Removed what its predecessor left of topics half made or deleted: %d entries"
@@ -180,7 +187,7 @@ class Controller:
     async def _do_jobs(self, nursery: trio.Nursery) -> None:
         """The first job, or all requests for ISRs at the head of the queue."""
         jobs = self._next_jobs()
-        answers, plan = self._plan([job.request for job in jobs])
+        answers, plan = await self._plan([job.request for job in jobs])
         if not plan.writes:
             # What is answered from memory is true only while nobody else has written.
             await self._write(())
@@ -199,25 +206,26 @@ class Controller:
         count = (*is_alteration, False).index(False)
         return [self._jobs[number] for number in range(max(count, 1))]
 
-    def _plan(self, requests: Sequence[Any]) -> tuple[Sequence[Any], Plan[Any]]:
+    async def _plan(self, requests: Sequence[Any]) -> tuple[Sequence[Any], Plan[Any]]:
         """An answer to each of the requests, and what to do."""
-        plan: Plan[Any]
+        planning: Turns[Plan[Any]]
         match requests[0]:
             case AlterPartitionRequest():
-                plan = isr.plan_alterations(self._state, requests)
+                plan = await take_turns(isr.plan_alterations(self._state, requests))
                 return plan.answer, plan
             case CreateTopicsRequest() as request:
-                plan = topics.plan_create(self._state, self._config, request, self._around.rng)
+                planning = topics.plan_create(self._state, self._config, request, self._around.rng)
             case DeleteTopicsRequest() as request:
-                plan = topics.plan_delete(self._state, request)
+                planning = topics.plan_delete(self._state, request)
             case AlterConfigsRequest() as request:
-                plan = topics.plan_alter(self._state, self._config, request)
+                planning = topics.plan_alter(self._state, self._config, request)
                 self._is_review_due = True  # unclean election may be allowed now
             case ControlledShutdownRequest() as request:
-                plan = elections.plan_shutdown(self._state, self._config, request)
+                planning = elections.plan_shutdown(self._state, self._config, request)
             case Tails(tails):
-                plan = elections.recover(self._state, self._config, tails)
-                return [plan], plan
+                found = elections.recover(self._state, self._config, self._without_heirs, tails)
+                return [found], found
+        plan = await take_turns(planning)
         return [plan.answer], plan
 
     def _finish(self, job: Job[Any], answer: Any) -> None:
@@ -242,14 +250,15 @@ class Controller:
         """Write, take over what was written, and have it told. Raises `ControllerLost`."""
         if plan.writes:
             await self._commit(plan.writes)
-        old, self._state = self._state, plan.state
+        old, self._state, change = self._state, plan.state, plan.change
+        self._without_heirs.difference_update(change.partitions)
+        self._without_heirs |= elections.without_heirs(self._state, change.partitions)
         self._set_channels(nursery)
-        change = difference(old, self._state)
         tombstones = [
             one for key, one in self._state.tombstones.items() if key not in old.tombstones
         ]
         for channel in self._channels.values():
-            if change != Change():
+            if change != NO_CHANGE:
                 channel.pushes.note(change)
             channel.pushes.stop(tombstones)
             channel.wake()
@@ -346,7 +355,7 @@ class Controller:
     async def _compare_tails(self) -> None:
         """See to partitions whose leader is who has the longest log, once all can be asked."""
         while True:
-            waiting = elections.waiting_for_tails(self._state, self._config)
+            waiting = self._waiting_for_tails()
             if not waiting:
                 await self._progress.wait()
                 continue
@@ -358,8 +367,11 @@ class Controller:
                 if node in self._channels
             }
             await self.submit(Tails(tails)).wait()
-            if elections.waiting_for_tails(self._state, self._config):
+            if self._waiting_for_tails():
                 await trio.sleep(RECOVERY_AGAIN_S)
+
+    def _waiting_for_tails(self) -> Mapping[TopicPartition, tuple[int, ...]]:
+        return elections.waiting_for_tails(self._state, self._config, self._without_heirs)
 
     async def _tails_of(self, channel: Channel) -> Mapping[TopicPartition, LogTail]:
         """The ends of the logs on a broker; none if it does not answer in this registration."""

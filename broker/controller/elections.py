@@ -38,6 +38,7 @@ from minibroker.broker.controller import entries
 from minibroker.broker.controller.liveness import Liveness, compare
 from minibroker.broker.controller.plans import Draft, Plan, Report
 from minibroker.broker.controller.state import PartitionRecord, Registered, State, TopicRecord
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
@@ -60,23 +61,23 @@ class _Settled(NamedTuple):
     report: Report | None = None
 
 
-def review(state: State, registered: Mapping[int, Registered], config: Config) -> Plan[None]:
+def review(state: State, registered: Mapping[int, Registered], config: Config) -> Turns[Plan[None]]:
     """Settle every partition with these brokers registered, and admit the new ones."""
     live = compare(state, registered)
-    draft = Draft(replace(state, brokers=dict(registered), admissions=live.admissions))
+    draft = Draft(state)
+    draft.set_brokers(registered, live.admissions)
     elected = leaderless = 0
-    for topic in state.topics.values():
-        changed = []
-        for record in topic.partitions:
+    records = ((topic, record) for topic in state.topics.values() for record in topic.partitions)
+    for some in at_once(records):
+        for topic, record in some:
             settled = _settle(topic, record, live, config)
             if settled.report is not None:
                 draft.reports.append(settled.report)
             if settled.record is not record:
-                changed.append(settled.record)
+                draft.set_partition(topic, settled.record)
                 elected += settled.record.leader_epoch != record.leader_epoch
                 leaderless += settled.record.leader == NO_NODE != record.leader
-        if changed:
-            draft.set_partitions(topic, changed)
+        yield
     draft.write(entries.admission_put(live.admissions[node]) for node in sorted(live.arrived))
     if live.arrived or live.lost or elected:
         text = (
@@ -100,49 +101,70 @@ def _changes_of_directories(live: Liveness) -> Iterator[Report]:
 
 def plan_shutdown(
     state: State, config: Config, request: ControlledShutdownRequest
-) -> Plan[ControlledShutdownResponse]:
+) -> Turns[Plan[ControlledShutdownResponse]]:
     """Have others lead what a broker leads that is about to stop (CTL-11, CTL-12)."""
     broker = state.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Plan(ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH), state)
     admission = replace(state.admissions[broker.node_id], is_leaving=True)
     marked = replace(state, admissions={**state.admissions, broker.node_id: admission})
-    plan = review(marked, state.brokers, config)
-    remaining = tuple(
-        name
-        for name, record in plan.state.partitions()
-        if record.leader == broker.node_id and len(record.replicas) > 1
-    )
-    writes = plan.writes
+    plan = yield from review(marked, state.brokers, config)
+    remaining = []
+    for some in at_once(plan.state.partitions()):
+        remaining += [
+            name
+            for name, record in some
+            if record.leader == broker.node_id and len(record.replicas) > 1
+        ]
+        yield
+    answer = ControlledShutdownResponse(0, tuple(remaining))
+    writes, change = plan.writes, plan.change
     if not state.is_leaving(broker.node_id):
         writes = (entries.admission_put(admission), *writes)
-    return Plan(ControlledShutdownResponse(0, remaining), plan.state, writes, plan.reports)
+        change = change._replace(has_other_brokers=True)
+    return Plan(answer, plan.state, writes, plan.reports, change)
 
 
-def waiting_for_tails(state: State, config: Config) -> dict[TopicPartition, tuple[int, ...]]:
-    """The partitions that rule 2 concerns, and the brokers whose log ends are to be compared."""
+def without_heirs(state: State, names: Iterable[TopicPartition]) -> set[TopicPartition]:
+    """Which of these partitions wait for rule 2."""
+    return {
+        name
+        for name in names
+        if (record := state.partition(name)) is not None
+        if record.leader == NO_NODE and record.unsafe
+    }
+
+
+def waiting_for_tails(
+    state: State, config: Config, names: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    """Those of the partitions that rule 2 concerns now, and the brokers whose log ends are to be
+    compared. `names` are those `without_heirs`, or more."""
     return {
         name: candidates
-        for name, record in state.partitions()
-        if record.leader == NO_NODE and record.unsafe
+        for name in sorted(without_heirs(state, names))
+        if (record := state.partition(name)) is not None
         if (candidates := _candidates(name, record, state.brokers))
         if _are_heard(_holders(state.topics[name.topic], record, config), candidates, state.brokers)
     }
 
 
 def recover(
-    state: State, config: Config, tails: Mapping[int, Mapping[TopicPartition, LogTail]]
+    state: State,
+    config: Config,
+    names: Iterable[TopicPartition],
+    tails: Mapping[int, Mapping[TopicPartition, LogTail]],
 ) -> Plan[None]:
-    """Rule 2, for the partitions all of whose candidates were heard."""
+    """Rule 2, for those of the partitions all of whose candidates were heard."""
     draft = Draft(state)
-    for name, candidates in waiting_for_tails(state, config).items():
+    for name, candidates in waiting_for_tails(state, config, names).items():
         if any(node not in tails or name not in tails[node] for node in candidates):
             continue
         topic = draft.state.topics[name.topic]
         record = topic.partitions[name.partition]
         # The first of equals in order of preference.
         best = max(candidates, key=lambda node: tails[node][name])
-        draft.set_partitions(topic, [_elected(record, best, (best,))])
+        draft.set_partition(topic, _elected(record, best, (best,)))
         known = ", ".join(
             f"{node}: epoch {tails[node][name].last_epoch}, end {tails[node][name].log_end}"
             for node in candidates
@@ -171,7 +193,7 @@ def _settle(
         heirs = tuple(node for node in safe if node not in live.leaving) or safe
     if not heirs:
         return _settle_without_heirs(topic, record, unsafe, live, config)
-    if record.leader not in heirs or record.leader in live.arrived:
+    if record.leader not in heirs or live.has_restarted(record.leader):
         leader = next(node for node in record.replicas if node in heirs)
         return _Settled(_elected(record, leader, heirs))
     if heirs == record.isr:

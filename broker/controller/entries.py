@@ -33,6 +33,7 @@ from minibroker.broker.controller.state import (
     TopicRecord,
 )
 from minibroker.broker.metadata.store import ABSENT, NO_LEASE, Delete, Entry, Put, StoreError
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
@@ -45,6 +46,8 @@ ADMISSIONS: Final = "admissions/"
 TOPICS: Final = "topics/"
 PARTITIONS: Final = "partitions/"
 TOMBSTONES: Final = "tombstones/"
+
+TOPICS_AT_ONCE: Final = 100  # read in one turn of the loop
 
 Entries = Mapping[str, Entry]
 Value = TypeVar("Value")
@@ -60,14 +63,19 @@ class Office(NamedTuple):
 # -- reading
 
 
-def read_state(entries: Entries) -> State:
+def read_state(entries: Entries) -> Turns[State]:
     """All but the registrations, from a snapshot of everything.
 
     `brokers` is empty: who is live is for a review to say. Raises `StoreError` naming a bad entry.
     """
     admissions = [_parse(entries, key, _admission) for key in _under(entries, ADMISSIONS)]
     tombstones = [_parse(entries, key, _tombstone) for key in _under(entries, TOMBSTONES)]
-    topics = [read_topic(entries, key.removeprefix(TOPICS)) for key in _under(entries, TOPICS)]
+    topics: list[TopicRecord] = []
+    for some in at_once(_under(entries, TOPICS), TOPICS_AT_ONCE):
+        for key in some:
+            topic = yield from _read_topic(entries, key.removeprefix(TOPICS))
+            topics.append(topic)
+        yield
     deleted = {tombstone.id: tombstone for tombstone in tombstones}
     return State(
         cluster_id=read_cluster_id(entries) or "",
@@ -88,18 +96,20 @@ def leftovers(entries: Entries, state: State) -> tuple[Delete, ...]:
     return tuple(map(Delete, (*topics, *partitions)))
 
 
-def read_topic(entries: Entries, name: str) -> TopicRecord:
+def _read_topic(entries: Entries, name: str) -> Turns[TopicRecord]:
     """One topic with its partitions. Raises `StoreError` if a part of it is missing or bad."""
 
-    def topic(_: str, found: Any) -> TopicRecord:
-        topic_id = bytes.fromhex(found["id"])
-        partitions = tuple(
-            _parse(entries, _partition_key(topic_id, number), _partition)
-            for number in range(found["partitions"])
-        )
-        return TopicRecord(topic_id, name, dict(found["configs"]), partitions)
+    def topic(_: str, found: Any) -> tuple[bytes, dict[str, str], range]:
+        return bytes.fromhex(found["id"]), dict(found["configs"]), range(found["partitions"])
 
-    return _parse(entries, TOPICS + name, topic)
+    topic_id, configs, numbers = _parse(entries, TOPICS + name, topic)
+    partitions: list[PartitionRecord] = []
+    for some in at_once(numbers):
+        keys = [_partition_key(topic_id, number) for number in some]
+        partitions += [_parse(entries, key, _partition) for key in keys]
+        if len(partitions) < len(numbers):
+            yield
+    return TopicRecord(topic_id, name, configs, tuple(partitions))
 
 
 def read_brokers(entries: Entries) -> dict[int, Registered]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -22,23 +23,29 @@ from minibroker.protocol.types import TopicPartition
 
 def plan_alterations(
     state: State, requests: Sequence[AlterPartitionRequest]
-) -> Plan[tuple[AlterPartitionResponse, ...]]:
+) -> Turns[Plan[tuple[AlterPartitionResponse, ...]]]:
     """One answer for each request, in their order."""
     draft = Draft(state)
-    return draft.plan(tuple(_alter(draft, request) for request in requests))
+    answers = []
+    for request in requests:
+        answer = yield from _alter(draft, request)
+        answers.append(answer)
+    return draft.plan(tuple(answers))
 
 
-def _alter(draft: Draft, request: AlterPartitionRequest) -> AlterPartitionResponse:
+def _alter(draft: Draft, request: AlterPartitionRequest) -> Turns[AlterPartitionResponse]:
     sender = draft.state.brokers.get(request.broker_id)
     if sender is None or sender.epoch != request.broker_epoch:
         return AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH)
-    return AlterPartitionResponse(
-        0, tuple(_alter_partition(draft, sender.node_id, wanted) for wanted in request.partitions)
-    )
+    altered: list[PartitionAltered] = []
+    for some in at_once(request.partitions):
+        altered += [_alter_partition(draft, sender.node_id, wanted) for wanted in some]
+        yield
+    return AlterPartitionResponse(0, tuple(altered))
 
 
 def _alter_partition(draft: Draft, sender: int, wanted: PartitionChange) -> PartitionAltered:
-    record = draft.state.partition(TopicPartition(wanted.topic, wanted.partition))
+    record = draft.partition(TopicPartition(wanted.topic, wanted.partition))
     if record is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return PartitionAltered(wanted.topic, wanted.partition, code)
@@ -50,7 +57,7 @@ def _alter_partition(draft: Draft, sender: int, wanted: PartitionChange) -> Part
     if error is None:
         in_order = tuple(node for node in record.replicas if node in isr)
         record = replace(record, isr=in_order, partition_epoch=record.partition_epoch + 1)
-        draft.set_partitions(topic, [record])
+        draft.set_partition(topic, record)
     return PartitionAltered(
         wanted.topic,
         wanted.partition,

@@ -31,14 +31,23 @@ class Liveness:
     lost: frozenset[int]
     leaving: frozenset[int]
 
+    def has_restarted(self, node_id: int) -> bool:
+        """Whether another process has just come: one that registered anew leads on as it did."""
+        return node_id in self.arrived and not self._goes_on(node_id)
+
+    def _goes_on(self, node_id: int) -> bool:
+        """Whether the process of a broker that has just come is the one that was admitted."""
+        before = self.previous.get(node_id)
+        return before is not None and before.process == self.brokers[node_id].process
+
     def may_lack(self, node_id: int, name: TopicPartition, configs: Mapping[str, str]) -> bool:
         """Whether the end of this replica's log may have been lost just now (4.11)."""
         if node_id not in self.arrived:
             return False
-        broker, before = self.brokers[node_id], self.previous.get(node_id)
+        broker = self.brokers[node_id]
         if name in broker.damaged:
             return True
-        if before is not None and before.process == broker.process:
+        if self._goes_on(node_id):
             return False
         if self.change_of_directory(node_id):
             return True
@@ -48,7 +57,7 @@ class Liveness:
     def change_of_directory(self, node_id: int) -> str:
         """What became of the data directory of a broker that has just come; "" if nothing did."""
         broker, before = self.brokers[node_id], self.previous.get(node_id)
-        if before is None or before.process == broker.process:
+        if before is None or self._goes_on(node_id):
             return ""
         if before.directory_id != broker.directory_id:
             return "another data directory than before"

@@ -41,6 +41,7 @@ from minibroker.broker.metadata.store import (
     MetadataStore,
     StoreUnavailable,
 )
+from minibroker.broker.turns import without_pause
 from minibroker.client.channel import ChannelOptions, open_channel
 from minibroker.client.net import Network
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -362,7 +363,7 @@ class ControllerNode:
             found = (await self._store.get(entries.ADMISSIONS)).entries
         except StoreUnavailable:
             return True
-        admissions = entries.read_state(found).admissions
+        admissions = without_pause(entries.read_state(found)).admissions
         others = self._brokers.keys() - {self._node_id}
         return any(not (one in admissions and admissions[one].is_leaving) for one in others)
 

@@ -4,13 +4,23 @@ Deciding is pure. Nothing waits and nothing is remembered between calls, so a pl
 transaction, or its controller, is simply made again from what the store says then.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, NamedTuple, TypeVar
+from functools import cached_property
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
+from minibroker.broker.controller.state import (
+    Admission,
+    PartitionRecord,
+    Registered,
+    State,
+    Tombstone,
+    TopicRecord,
+)
 from minibroker.broker.metadata.store import Delete, Put
+from minibroker.broker.turns import Turns, at_once
+from minibroker.protocol.types import TopicPartition
 
 Answer = TypeVar("Answer")
 
@@ -20,6 +30,18 @@ class Report(NamedTuple):
 
     level: int
     text: str
+
+
+class Change(NamedTuple):
+    """How one state differs from another: what brokers have to be told."""
+
+    topics: tuple[str, ...] = ()  # new, or with other settings
+    deleted: tuple[tuple[str, bytes], ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
+    has_other_brokers: bool = False
+
+
+NO_CHANGE: Final = Change()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,40 +58,123 @@ class Plan(Generic[Answer]):
     state: State
     writes: tuple[Put | Delete, ...] = ()
     reports: tuple[Report, ...] = ()
+    change: Change = NO_CHANGE
 
 
 class Draft:
-    """A plan in the making: the state so far, and the last write to each key."""
+    """A plan in the making: what was made of a state so far, and the last write to each key.
+
+    Takes as long as what is changed, but for a copy of the table of topics.
+    """
 
     def __init__(self, state: State) -> None:
+        self._before = state
         self._topics = dict(state.topics)  # this draft's own, so that it can change in place
+        # Topics whose partitions change, with these lists instead of the topics' own tuples.
+        self._partitions: dict[str, list[PartitionRecord]] = {}
         self._writes: dict[str, Put | Delete] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        self._told: dict[str, None] = {}  # topics that are new or have other settings
+        self._deleted: dict[str, bytes] = {}
+        self._added: list[TopicRecord] = []
+        self._added_count = 0
+        # `topics` is this draft's own table. Their partitions are as they were: see `partition`.
         self.state = replace(state, topics=self._topics)
         self.reports: list[Report] = []
+
+    @cached_property
+    def _count_before(self) -> int:
+        return sum(len(topic.partitions) for topic in self._before.topics.values())
+
+    @property
+    def partition_count(self) -> int:
+        """Of the topics before, and of those that were added."""
+        return self._count_before + self._added_count
+
+    def spelled_like(self, name: str) -> str | None:
+        """A topic whose name differs from this one in `.` and `_` only."""
+        return self._spellings.get(_spelled(name))
+
+    @cached_property
+    def _spellings(self) -> dict[str, str]:
+        return {_spelled(name): name for name in self._topics}
+
+    def partition(self, name: TopicPartition) -> PartitionRecord | None:
+        """A partition as it is by now, or None where there is no such topic or number."""
+        changed = self._partitions.get(name.topic)
+        if changed is not None and 0 <= name.partition < len(changed):
+            return changed[name.partition]
+        return self.state.partition(name)
 
     def write(self, writes: Iterable[Put | Delete]) -> None:
         """Write these, instead of what was to be written to the same keys before."""
         self._writes.update((write.key, write) for write in writes)
 
+    def set_brokers(
+        self, brokers: Mapping[int, Registered], admissions: Mapping[int, Admission]
+    ) -> None:
+        """Who is live, in the state only."""
+        self.state = replace(self.state, brokers=dict(brokers), admissions=admissions)
+
     def set_topic(self, topic: TopicRecord) -> None:
-        """Add or replace a topic, in the state only."""
+        """Give a topic other settings."""
         self._topics[topic.name] = topic
+        self._told[topic.name] = None
+        self.write([entries.topic_put(topic)])
+
+    def add_topic(self, topic: TopicRecord) -> None:
+        """Add a topic; `write_added` writes it."""
+        self._topics[topic.name] = topic
+        self._added.append(topic)
+        self._added_count += len(topic.partitions)
+        self._spellings[_spelled(topic.name)] = topic.name
+
+    def write_added(self) -> Turns[None]:
+        """Write the topics that were added, each behind its partitions."""
+        for some in at_once(self._puts()):
+            self.write(some)
+            yield
+
+    def _puts(self) -> Iterator[Put]:
+        for topic in self._added:
+            for record in topic.partitions:
+                self._changed[TopicPartition(topic.name, record.number)] = None
+                yield entries.partition_put(topic.id, record)
+            self._told[topic.name] = None
+            yield entries.topic_put(topic)
 
     def remove_topic(self, topic: TopicRecord, tombstone: Tombstone) -> None:
         """Take a topic out and leave its tombstone."""
         del self._topics[topic.name]
+        self._deleted[topic.name] = topic.id
         tombstones = {**self.state.tombstones, tombstone.id: tombstone}
         self.state = replace(self.state, tombstones=tombstones)
         self.write(entries.topic_removal(topic, tombstone))
 
-    def set_partitions(self, topic: TopicRecord, records: Iterable[PartitionRecord]) -> None:
-        """Replace these partitions of a topic."""
-        partitions = list(topic.partitions)
-        for record in records:
-            partitions[record.number] = record
-            self.write([entries.partition_put(topic.id, record)])
-        self.set_topic(replace(topic, partitions=tuple(partitions)))
+    def set_partition(self, topic: TopicRecord, record: PartitionRecord) -> None:
+        """Replace a partition of a topic."""
+        partitions = self._partitions.get(topic.name)
+        if partitions is None:
+            partitions = self._partitions[topic.name] = list(topic.partitions)
+        partitions[record.number] = record
+        self._changed[TopicPartition(topic.name, record.number)] = None
+        self.write([entries.partition_put(topic.id, record)])
 
     def plan(self, answer: Answer) -> Plan[Answer]:
-        """The plan, with the answer to who asked."""
-        return Plan(answer, self.state, tuple(self._writes.values()), tuple(self.reports))
+        """The plan, with the answer to who asked. The draft ends with it."""
+        for name, partitions in self._partitions.items():
+            topic = self._topics[name]
+            self._topics[name] = replace(topic, partitions=tuple(partitions))
+        before, after = self._before, self.state
+        change = Change(
+            tuple(name for name in self._told if name in self._topics),
+            tuple(self._deleted.items()),
+            tuple(self._changed),
+            before.brokers != after.brokers or before.admissions != after.admissions,
+        )
+        writes = tuple(self._writes.values())
+        return Plan(answer, after, writes, tuple(self.reports), change)
+
+
+def _spelled(name: str) -> str:
+    return name.replace(".", "_")

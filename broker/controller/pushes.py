@@ -1,21 +1,23 @@
 """What one broker, in one registration, still has to be told, and the requests that tell it.
 
-Orders are level-triggered. Nothing is queued: this remembers only *what* the broker has not been
-told of, by name, and a request is made from the state of the moment when it can be sent. So any
-number of changes while one push is under way become one push, and a name never carries an old
-state after a new one. At first, and after any failure, the broker is told everything, marked full;
-what a lost connection may or may not have delivered need not be known then.
+Orders are level-triggered. This remembers only *what* the broker has not been told of, by name, and
+a request is made from the state of the moment when it can be sent. So any number of changes of one
+partition while a request is under way become one, and a name never carries an old state after a new
+one. At first the broker is told everything.
 
-A push is up to three kinds of requests, in this order on one connection:
+One request is under way at a time, and the next is made when it was answered, so the broker's own
+pace is the pace of what it is told. A request holds as much as takes a broker some milliseconds: it
+serves nobody else meanwhile. One whose connection was lost, or that was refused, is made again.
+What was acknowledged before is not told again: a broker that is too slow for all that it is told
+would be told it for ever.
 
-* UPDATE_METADATA, before a role is given: it carries the topics' settings.
+* UPDATE_METADATA comes before a role is given: it carries the topics' settings. The first is marked
+  full: all of the image follows.
 * STOP_REPLICA, for deleted topics: a topic made again under the same name finds its place free.
-* LEADER_AND_ISR.
+* LEADER_AND_ISR. The one with which all roles are told is marked full: only then are the logs known
+  that have no role, and the topics that are no more.
 
-Requests have a size limit, and a broker that makes logs serves nobody else meanwhile. So a large
-push comes in parts, each sent when the one before is answered. Of a full LEADER_AND_ISR the last
-part is marked full (only then are the logs known that have no role), of a full UPDATE_METADATA the
-first (it replaces what was known, the others add to it).
+What changed first is told first, so that a stream of changes holds up none of them.
 
 A partition that a broker refuses is told again later, where that can help: while its disk is full,
 or an older topic of the same name is still in the way. FENCED_LEADER_EPOCH is no such case: the
@@ -23,17 +25,14 @@ broker knows a higher epoch than the store, so the store is an old copy, and tha
 be logged.
 """
 
+import math
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from minibroker.broker.controller.entries import Office
-from minibroker.broker.controller.state import (
-    PartitionRecord,
-    Registered,
-    State,
-    Tombstone,
-    TopicRecord,
-)
+from minibroker.broker.controller.plans import Change
+from minibroker.broker.controller.state import Registered, State, Tombstone
 from minibroker.protocol.constants import (
     DELETED_LEADER,
     EPOCH_DURING_DELETE,
@@ -45,7 +44,6 @@ from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LiveBroker,
-    PartitionObeyed,
     PartitionState,
     StoppedPartition,
     StopReplicaRequest,
@@ -57,10 +55,13 @@ from minibroker.protocol.messages.control import (
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import TopicPartition
 
-PART_WEIGHT_MAX: Final = 2_000  # of a request: partitions, topics and settings count 1
-# Of a role for which a log may have to be made. That takes up to 25 ms of a busy broker's loop, and
-# a renewal of its lease some turns of it: no turn may take much of a heartbeat.
-MAKING_WEIGHT: Final = 500
+# Of one request. A broker takes about 15 us for a topic, a setting or a partition of the image, 120
+# us for a role, 1 to 2 ms for one whose log has to be made, and as long to set a log aside.
+METADATA_WEIGHT_MAX: Final = 500
+ROLES_WEIGHT_MAX: Final = 80
+MAKING_WEIGHT: Final = 20
+STOPS_MAX: Final = 20
+NOTHING: Final = math.inf
 REPEATED: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -68,13 +69,8 @@ REPEATED: Final = {
 }
 
 
-class Change(NamedTuple):
-    """How one state differs from another: what brokers have to be told."""
-
-    topics: tuple[str, ...] = ()  # new, or with other settings
-    deleted: tuple[tuple[str, bytes], ...] = ()
-    partitions: tuple[TopicPartition, ...] = ()
-    has_other_brokers: bool = False
+Name = TypeVar("Name")
+_Queue: TypeAlias = OrderedDict[Name, int]
 
 
 class Push(NamedTuple):
@@ -99,141 +95,258 @@ class Told(NamedTuple):
 
 
 class Pushes:
-    """See the head of this module. `told` follows `wanted`, which counts the changes."""
+    """See the head of this module. `wanted` counts the changes."""
 
     def __init__(self, broker: Registered, office: Office, controller_epoch: int) -> None:
         self.broker = broker
         self.wanted = 1
-        self.told = 0
         self.unmade: dict[TopicPartition, int] = {}  # refused and to be repeated: the error
         self._sender = (office.node_id, controller_epoch, broker.epoch)
-        self._sending = 0
-        self._is_full = True
-        self._has_news = True  # of brokers, or of anything else in the metadata
-        self._topics: dict[str, None] = {}
-        self._deleted: dict[str, bytes] = {}
-        self._partitions: dict[TopicPartition, None] = {}
-        self._stops: dict[bytes, Tombstone] = {}
+        self._is_begun = False
+        self._is_first_due = True  # the first part of the image
+        self._is_last_due = True  # the last part of the roles
+        # What is to be told, and the number of the change since which it is; the oldest first.
+        self._news: _Queue[None] = OrderedDict()  # of brokers, or anything else in the metadata
+        self._topics: _Queue[str] = OrderedDict()
+        self._deleted: _Queue[tuple[str, bytes]] = OrderedDict()
+        self._partitions: _Queue[TopicPartition] = OrderedDict()
+        self._stops: _Queue[tuple[bytes, int]] = OrderedDict()
+        self._roles: _Queue[TopicPartition] = OrderedDict()
+        self._new_roles: _Queue[TopicPartition] = OrderedDict()  # behind the others: see `_is_new`
+        # What the request under way tells, to be put back where it came from.
+        self._sent: list[tuple[_Queue[Any], Any, int]] = []
+        self._tombstones: dict[bytes, Tombstone] = {}
+        self._unstopped: dict[bytes, set[int]] = {}  # the partitions that are not gone yet
+        self._failed_stops: dict[tuple[bytes, int], None] = {}
+
+    @property
+    def told(self) -> int:
+        """The number of the newest change that was told, with all before it."""
+        oldest = [number for _, _, number in self._sent]
+        oldest += [next(iter(queue.values())) for queue in self._queues if queue]
+        if self._is_first_due or self._is_last_due:
+            oldest.append(1)
+        return min(oldest, default=self.wanted + 1) - 1
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to tell now."""
+        return self._is_first_due or self._is_last_due or any(self._queues)
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether something was refused that may be told again later."""
+        return bool(self.unmade or self._failed_stops)
+
+    @property
+    def _queues(self) -> tuple["_Queue[Any]", ...]:
+        return (*self._metadata_queues, self._stops, self._roles, self._new_roles)
+
+    @property
+    def _metadata_queues(self) -> tuple["_Queue[Any]", ...]:
+        return (self._news, self._topics, self._deleted, self._partitions)
 
     def note(self, change: Change) -> None:
         """Something is not as it was told."""
         self.wanted += 1
-        self._has_news = True
-        self._topics.update(dict.fromkeys(change.topics))
-        self._deleted.update(change.deleted)
-        self._partitions.update(dict.fromkeys(change.partitions))
+        self._news.setdefault(None, self.wanted)
+        _add(self._topics, change.topics, self.wanted)
+        _add(self._deleted, change.deleted, self.wanted)
+        _add(self._partitions, change.partitions, self.wanted)
+        _add(self._roles, change.partitions, self.wanted)
 
     def stop(self, tombstones: Iterable[Tombstone]) -> None:
         """Have the broker delete what it holds of these topics."""
         for tombstone in tombstones:
             if self.broker.node_id in tombstone.holders:
-                self._stops[tombstone.id] = tombstone
                 self.wanted += 1
+                numbers = range(tombstone.partition_count)
+                self._tombstones[tombstone.id] = tombstone
+                self._unstopped[tombstone.id] = set(numbers)
+                _add(self._stops, ((tombstone.id, number) for number in numbers), self.wanted)
 
     def repeat(self) -> None:
         """Tell again what was refused."""
-        if self.unmade:
-            self._partitions.update(dict.fromkeys(self.unmade))
+        if self.has_refused:
             self.wanted += 1
+            _add(self._roles, self.unmade, self.wanted)
+            _add(self._stops, self._failed_stops, self.wanted)
+            self._failed_stops.clear()
 
-    def take(self, state: State) -> tuple[Push, ...]:
-        """The requests that tell all there is to tell now; `settle` or `fail` must follow."""
-        self._sending = self.wanted
+    def next(self, state: State) -> Push | None:
+        """The next request, if there is anything to tell; `settle` or `fail` must follow."""
+        assert not self._sent, "one request is under way at a time"
+        if not self._is_begun:
+            self._begin(state)
+        metadata = _oldest(*self._metadata_queues)
+        others = _oldest(self._stops, self._roles, self._new_roles)
         states = _States(state)
-        pushes = (*self._metadata(states), *self._deletions(), *self._roles(states))
-        for name in list(self.unmade) if self._is_full else self._partitions:
-            self.unmade.pop(name, None)
-        self._is_full = self._has_news = False
-        self._topics.clear()
-        self._deleted.clear()
-        self._partitions.clear()
-        return pushes
+        if self._is_first_due or (metadata <= others and metadata < NOTHING):
+            return self._next_metadata(states)
+        if self._stops:
+            return self._next_stops()
+        push = self._next_roles(states)
+        if push.request.partitions or push.request.is_full:
+            return push
+        self._sent.clear()  # roles of other brokers
+        return None if metadata == NOTHING else self._next_metadata(states)
 
-    def fail(self) -> None:
-        """Nobody knows what of the last push arrived."""
-        self._is_full = True
-
-    def settle(self, pushes: Sequence[Push], responses: Sequence[Any]) -> Told | None:
-        """What the broker answered to the last push; None if it refused a request as a whole,
-        after which the others were not sent."""
-        if responses and is_refused_whole(responses[-1]):
+    def settle(self, push: Push, response: Any) -> Told | None:
+        """What the broker answered; None if it refused the request as a whole."""
+        if is_refused_whole(response):
             self.fail()
             return None
-        asked, failed = set[bytes](), set[str]()
-        refusals: list[Refusal] = []
-        for push, response in zip(pushes, responses, strict=True):
-            if push.api_key == ApiKey.STOP_REPLICA:
-                asked.update(one.topic_id for one in push.request.partitions)
-                failed.update(one.topic for one in response.partitions if one.error)
-            elif push.api_key == ApiKey.LEADER_AND_ISR:
-                refusals += self._settle_roles(response.partitions)
-        stopped = tuple(one for one in sorted(asked) if self._stops[one].name not in failed)
-        for topic_id in stopped:
-            del self._stops[topic_id]
-        self.told = self._sending
-        return Told(stopped, tuple(refusals))
+        self._sent.clear()
+        if push.api_key == ApiKey.UPDATE_METADATA:
+            self._is_first_due = False
+            return Told()
+        if push.api_key == ApiKey.STOP_REPLICA:
+            return Told(tuple(self._settle_stops(push.request, response)))
+        self._is_last_due &= not push.request.is_full
+        return Told(refusals=tuple(self._settle_roles(response)))
 
-    def _settle_roles(self, obeyed: Iterable[PartitionObeyed]) -> Iterator[Refusal]:
-        for one in obeyed:
+    def fail(self) -> None:
+        """Nobody knows whether the request under way arrived: it is made again."""
+        _put_back(self._sent)
+        self._sent.clear()
+
+    def _begin(self, state: State) -> None:
+        """Everything is to be told, whatever has changed until now."""
+        self._is_begun = True
+        for queue in (*self._metadata_queues, self._roles):
+            queue.clear()
+        _add(self._topics, state.topics, 1)
+        _add(self._partitions, (name for name, _ in state.partitions()), 1)
+        _add(self._roles, self._partitions, 1)
+
+    def _take(self, queue: "_Queue[Name]") -> Name:
+        name, number = queue.popitem(last=False)
+        self._sent.append((queue, name, number))
+        return name
+
+    def _next_metadata(self, states: "_States") -> Push:
+        self._take_all(self._news)
+        topics: list[TopicState] = []
+        partitions: list[PartitionState] = []
+        room = METADATA_WEIGHT_MAX
+        while self._topics and room > 0:
+            topic = states.topic(self._take(self._topics))
+            if topic is not None:
+                topics.append(topic)
+                room -= 1 + len(topic.configs)
+        while self._deleted and room > 0:
+            name, topic_id = self._take(self._deleted)
+            if name not in states.state.topics:
+                partitions.append(_deleted_topic(name, topic_id))
+                room -= 1
+        while self._partitions and room > 0:
+            partition = states.partition(self._take(self._partitions))
+            if partition is not None:
+                partitions.append(partition)
+                room -= 1
+        request = UpdateMetadataRequest(
+            *self._sender,
+            cluster_id=states.state.cluster_id,
+            brokers=states.brokers,
+            topics=tuple(topics),
+            partitions=tuple(partitions),
+            is_full=self._is_first_due,
+        )
+        return Push(ApiKey.UPDATE_METADATA, request)
+
+    def _take_all(self, queue: "_Queue[Any]") -> None:
+        while queue:
+            self._take(queue)
+
+    def _next_stops(self) -> Push:
+        stopped: list[StoppedPartition] = []
+        while self._stops and len(stopped) < STOPS_MAX:
+            topic_id, number = self._take(self._stops)
+            name = self._tombstones[topic_id].name
+            stopped.append(
+                StoppedPartition(name, topic_id, number, EPOCH_DURING_DELETE, delete=True)
+            )
+        return Push(
+            ApiKey.STOP_REPLICA, StopReplicaRequest(*self._sender, partitions=tuple(stopped))
+        )
+
+    def _settle_stops(
+        self, request: StopReplicaRequest, response: StopReplicaResponse
+    ) -> Iterator[bytes]:
+        """The deleted topics of which nothing is left there."""
+        failed = {(one.topic, one.partition) for one in response.partitions if one.error}
+        for stopped in request.partitions:
+            topic_id, number = stopped.topic_id, stopped.partition
+            if (stopped.topic, number) in failed:
+                self._failed_stops[topic_id, number] = None
+                continue
+            left = self._unstopped[topic_id]
+            left.discard(number)
+            if not left:
+                del self._unstopped[topic_id], self._tombstones[topic_id]
+                yield topic_id
+
+    def _next_roles(self, states: "_States") -> Push:
+        roles: list[PartitionState] = []
+        early: list[tuple[_Queue[TopicPartition], TopicPartition, int]] = []
+        room = ROLES_WEIGHT_MAX
+        for queue in (self._roles, self._new_roles):
+            while queue and room > 0:
+                name, number = queue.popitem(last=False)
+                role = self._role(states, name)
+                if role is not None and name.topic in self._topics:
+                    early.append((queue, name, number))  # its settings are told first
+                elif role is not None and _is_new(role) and queue is self._roles:
+                    self._new_roles.setdefault(name, number)
+                else:
+                    self._sent.append((queue, name, number))
+                    if role is not None:
+                        roles.append(role)
+                        room -= MAKING_WEIGHT if _is_new(role) else 1
+        _put_back(early)
+        request = LeaderAndIsrRequest(
+            *self._sender,
+            partitions=tuple(roles),
+            brokers=states.brokers,
+            is_full=self._is_last_due and not self._roles and not self._new_roles,
+        )
+        return Push(ApiKey.LEADER_AND_ISR, request)
+
+    def _role(self, states: "_States", name: TopicPartition) -> PartitionState | None:
+        """What the broker is to be for this partition, if anything."""
+        state = states.partition(name)
+        if state is not None and self.broker.node_id in state.replicas:
+            return state
+        self.unmade.pop(name, None)
+        return None
+
+    def _settle_roles(self, response: LeaderAndIsrResponse) -> Iterator[Refusal]:
+        for one in response.partitions:
             name = TopicPartition(one.topic, one.partition)
             if one.error in REPEATED:
                 self.unmade[name] = one.error
+            else:
+                self.unmade.pop(name, None)
             if one.error:
                 yield Refusal(name, one.error)
 
-    def _metadata(self, states: "_States") -> Iterator[Push]:
-        if not self._is_full and not self._has_news:
-            return
-        topics = states.topics(None if self._is_full else self._topics)
-        partitions = states.partitions(None if self._is_full else self._partitions)
-        deleted = [
-            PartitionState(name, topic_id, 0, DELETED_LEADER, NO_EPOCH, NO_EPOCH, (), ())
-            for name, topic_id in self._deleted.items()
-            if not self._is_full and name not in states.state.topics
-        ]
-        is_full = self._is_full
-        weights = [1 + len(topic.configs) for topic in topics] + [1] * len(deleted + partitions)
-        for part in _parts([*topics, *deleted, *partitions], weights):
-            request = UpdateMetadataRequest(
-                *self._sender,
-                cluster_id=states.state.cluster_id,
-                brokers=states.brokers,
-                topics=tuple(one for one in part if isinstance(one, TopicState)),
-                partitions=tuple(one for one in part if isinstance(one, PartitionState)),
-                is_full=is_full,
-            )
-            yield Push(ApiKey.UPDATE_METADATA, request)
-            is_full = False
 
-    def _deletions(self) -> Iterator[Push]:
-        stopped = [
-            StoppedPartition(tombstone.name, topic_id, number, EPOCH_DURING_DELETE, delete=True)
-            for topic_id, tombstone in self._stops.items()
-            for number in range(tombstone.partition_count)
-        ]
-        if stopped:
-            for part in _parts(stopped, [1] * len(stopped)):
-                yield Push(
-                    ApiKey.STOP_REPLICA, StopReplicaRequest(*self._sender, partitions=tuple(part))
-                )
+def _oldest(*queues: "_Queue[Any]") -> float:
+    """The number of the first change that is in one of them."""
+    return min((next(iter(queue.values())) for queue in queues if queue), default=NOTHING)
 
-    def _roles(self, states: "_States") -> Iterator[Push]:
-        node = self.broker.node_id
-        named = states.partitions(None if self._is_full else self._partitions)
-        roles = [one for one in named if node in one.replicas]
-        roles.sort(key=_is_new)  # behind those where clients may be waiting for a leader
-        if not roles and not self._is_full:
-            return
-        weights = [MAKING_WEIGHT if _is_new(one) else 1 for one in roles]
-        parts = _parts(roles, weights)
-        for number, part in enumerate(parts, start=1):
-            request = LeaderAndIsrRequest(
-                *self._sender,
-                partitions=tuple(part),
-                brokers=states.brokers,
-                is_full=self._is_full and number == len(parts),
-            )
-            yield Push(ApiKey.LEADER_AND_ISR, request)
+
+def _add(queue: "_Queue[Name]", names: Iterable[Name], number: int) -> None:
+    """Have these told; what waits already keeps its place."""
+    for name in names:
+        queue.setdefault(name, number)
+
+
+def _put_back(taken: Sequence[tuple["_Queue[Any]", Any, int]]) -> None:
+    """Have these told, before all that came later."""
+    for queue, name, number in reversed(taken):
+        queue[name] = number
+        queue.move_to_end(name, last=False)
 
 
 def is_refused_whole(response: Any) -> bool:
@@ -254,79 +367,36 @@ class _States:
             )
             for node, broker in sorted(state.brokers.items())
         )
-        self._made: dict[TopicPartition, PartitionState] = {}
 
-    def topics(self, names: Iterable[str] | None) -> list[TopicState]:
-        """These topics as far as they exist, or all."""
-        found = self.state.topics
-        return [
-            _topic_state(found[name])
-            for name in (found if names is None else names)
-            if name in found
-        ]
+    def topic(self, name: str) -> TopicState | None:
+        """A topic, if there is one of this name."""
+        topic = self.state.topics.get(name)
+        if topic is None:
+            return None
+        configs = tuple(ConfigEntry(*entry) for entry in topic.configs.items())
+        return TopicState(topic.name, topic.id, configs, len(topic.partitions))
 
-    def partitions(self, names: Iterable[TopicPartition] | None) -> list[PartitionState]:
-        """These partitions as far as they exist, or all."""
-        if names is None:
-            return [self._partition(name, record) for name, record in self.state.partitions()]
-        found = ((name, self.state.partition(name)) for name in names)
-        return [self._partition(name, record) for name, record in found if record is not None]
-
-    def _partition(self, name: TopicPartition, record: PartitionRecord) -> PartitionState:
-        if name not in self._made:
-            self._made[name] = PartitionState(
-                topic=name.topic,
-                topic_id=self.state.topics[name.topic].id,
-                partition=name.partition,
-                leader=record.leader,
-                leader_epoch=record.leader_epoch,
-                partition_epoch=record.partition_epoch,
-                isr=record.isr,
-                replicas=record.replicas,
-            )
-        return self._made[name]
-
-
-def difference(old: State, new: State) -> Change:
-    """What brokers that were told of `old` do not know. Takes as long as there are topics."""
-    topics: list[str] = []
-    partitions: list[TopicPartition] = []
-    for name, topic in new.topics.items():
-        before = old.topics.get(name)
-        if before is topic:
-            continue
-        is_new = before is None or before.id != topic.id
-        if before is None or is_new or before.configs != topic.configs:
-            topics.append(name)
-        known = () if before is None or is_new else before.partitions
-        partitions += (
-            TopicPartition(name, record.number)
-            for record in topic.partitions
-            if record.number >= len(known) or known[record.number] is not record
+    def partition(self, name: TopicPartition) -> PartitionState | None:
+        """A partition, if there is one of this name."""
+        record = self.state.partition(name)
+        if record is None:
+            return None
+        return PartitionState(
+            topic=name.topic,
+            topic_id=self.state.topics[name.topic].id,
+            partition=name.partition,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            isr=record.isr,
+            replicas=record.replicas,
         )
-    deleted = [(name, topic.id) for name, topic in old.topics.items() if name not in new.topics]
-    has_other_brokers = old.brokers != new.brokers or old.admissions != new.admissions
-    return Change(tuple(topics), tuple(deleted), tuple(partitions), has_other_brokers)
+
+
+def _deleted_topic(name: str, topic_id: bytes) -> PartitionState:
+    return PartitionState(name, topic_id, 0, DELETED_LEADER, NO_EPOCH, NO_EPOCH, (), ())
 
 
 def _is_new(state: PartitionState) -> bool:
-    """Whether nothing has happened to it since it was made."""
+    """Whether nothing has happened to it since it was made, so that a log may have to be made."""
     return state.partition_epoch == 0
-
-
-def _topic_state(topic: TopicRecord) -> TopicState:
-    configs = tuple(ConfigEntry(name, value) for name, value in topic.configs.items())
-    return TopicState(topic.name, topic.id, configs, len(topic.partitions))
-
-
-def _parts(items: Sequence[Any], weights: Sequence[int]) -> list[list[Any]]:
-    """The items in lists that fit into one request each; at least one."""
-    parts: list[list[Any]] = [[]]
-    total = 0
-    for item, weight in zip(items, weights, strict=True):
-        if total + weight > PART_WEIGHT_MAX:
-            parts.append([])
-            total = 0
-        parts[-1].append(item)
-        total += weight
-    return parts

@@ -1,7 +1,7 @@
 """Making, deleting and altering topics, as plans.
 
 Topics of one request are judged one after another, each upon what the ones before it left: a name
-that comes twice exists the second time. A refused one changes nothing.
+that comes twice exists the second time. A refused one changes nothing. Many take several turns.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +16,7 @@ from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.orders import is_topic_name
+from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import OFFSETS_TOPIC, TOPIC_NAME_CHARS_MAX, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -38,30 +39,33 @@ INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client ma
 # What is kept there is given up by the groups' coordinators, never by its age.
 OFFSETS_CONFIGS: Final = (ConfigEntry("retention.ms", "-1"), ConfigEntry("retention.bytes", "-1"))
 
+TOPICS_AT_ONCE: Final = 100  # and partitions of new ones, in one turn of the loop
+
 Wanted = TypeVar("Wanted")
 
 
 def plan_create(
     state: State, config: Config, request: CreateTopicsRequest, rng: Random
-) -> Plan[CreateTopicsResponse]:
+) -> Turns[Plan[CreateTopicsResponse]]:
     """Make the topics that may be made."""
 
     def create(draft: Draft, wanted: NewTopic) -> TopicResult:
         if wanted.name == OFFSETS_TOPIC:
             wanted = _offsets_topic(config, wanted)
-        topic = _new_topic(draft.state, config, wanted, rng)
-        draft.set_partitions(topic, topic.partitions)
-        draft.write([entries.topic_put(topic)])
+        topic = _new_topic(draft, config, wanted, rng)
+        draft.add_topic(topic)
         return TopicResult(topic.name, topic_id=topic.id)
 
     draft = Draft(state)
-    answer = CreateTopicsResponse(
-        _each(draft, [(topic.name, topic) for topic in request.topics], create)
-    )
-    return Plan(answer, state) if request.validate_only else draft.plan(answer)
+    named = [(topic.name, topic) for topic in request.topics]
+    answer = CreateTopicsResponse((yield from _each(draft, named, create)))
+    if request.validate_only:
+        return Plan(answer, state)
+    yield from draft.write_added()
+    return draft.plan(answer)
 
 
-def plan_delete(state: State, request: DeleteTopicsRequest) -> Plan[DeleteTopicsResponse]:
+def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[DeleteTopicsResponse]]:
     """Delete the topics that exist, each leaving a tombstone of its id (CTL-15)."""
 
     def delete(draft: Draft, name: str) -> TopicResult:
@@ -75,13 +79,14 @@ def plan_delete(state: State, request: DeleteTopicsRequest) -> Plan[DeleteTopics
         return TopicResult(name, topic_id=topic.id)
 
     draft = Draft(state)
-    answer = DeleteTopicsResponse(_each(draft, [(name, name) for name in request.topics], delete))
+    named = [(name, name) for name in request.topics]
+    answer = DeleteTopicsResponse((yield from _each(draft, named, delete)))
     return draft.plan(answer)
 
 
 def plan_alter(
     state: State, config: Config, request: AlterConfigsRequest
-) -> Plan[AlterConfigsResponse]:
+) -> Turns[Plan[AlterConfigsResponse]]:
     """Change topics' own settings; of each topic all that is asked for, or nothing."""
 
     def alter(draft: Draft, wanted: TopicConfigChanges) -> TopicResult:
@@ -96,13 +101,11 @@ def plan_alter(
         config.for_topic(configs)
         topic = replace(topic, configs=configs)
         draft.set_topic(topic)
-        draft.write([entries.topic_put(topic)])
         return TopicResult(topic.name, topic_id=topic.id)
 
     draft = Draft(state)
-    answer = AlterConfigsResponse(
-        _each(draft, [(topic.name, topic) for topic in request.topics], alter)
-    )
+    named = [(topic.name, topic) for topic in request.topics]
+    answer = AlterConfigsResponse((yield from _each(draft, named, alter)))
     return Plan(answer, state) if request.validate_only else draft.plan(answer)
 
 
@@ -132,7 +135,7 @@ def admit(response: CreateTopicsResponse, unmade: Mapping[str, int]) -> CreateTo
     )
 
 
-def check_name(name: str, others: Collection[str]) -> None:
+def check_name(name: str, draft: Draft) -> None:
     """Kafka's rules for a new topic's name. Raises `Refused` (INVALID_TOPIC_EXCEPTION).
 
     Names that differ in `.` and `_` only would share the name of their metrics.
@@ -147,11 +150,10 @@ def check_name(name: str, others: Collection[str]) -> None:
         what = f"topic name {name!r}: names that begin with '__' are for the broker's own topics"
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     if "." in name or "_" in name:
-        spelled = name.replace(".", "_")
-        for other in others:
-            if other.replace(".", "_") == spelled:
-                what = f"topic name {name!r} differs from {other!r} in '.' and '_' only"
-                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+        other = draft.spelled_like(name)
+        if other is not None:
+            what = f"topic name {name!r} differs from {other!r} in '.' and '_' only"
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
 
 
 def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
@@ -170,14 +172,15 @@ def _topic(draft: Draft, name: str) -> TopicRecord:
     return draft.state.topics[name]
 
 
-def _new_topic(state: State, config: Config, wanted: NewTopic, rng: Random) -> TopicRecord:
+def _new_topic(draft: Draft, config: Config, wanted: NewTopic, rng: Random) -> TopicRecord:
     """Led by the first replica of each partition, all of them in sync (CTL-01)."""
+    state = draft.state
     if wanted.name in state.topics:
         what = f"there is a topic {wanted.name!r} already"
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, what)
-    check_name(wanted.name, state.topics)
+    check_name(wanted.name, draft)
     brokers = sorted(node for node in state.brokers if not state.is_leaving(node))
-    partition_count = _partition_count(state, config, wanted.partition_count)
+    partition_count = _partition_count(draft, config, wanted.partition_count)
     replication_factor = _replication_factor(brokers, config, wanted.replication_factor)
     configs = {entry.name: entry.value for entry in wanted.configs}
     config.for_topic(configs)
@@ -191,12 +194,12 @@ def _new_topic(state: State, config: Config, wanted: NewTopic, rng: Random) -> T
     return TopicRecord(rng.randbytes(16), wanted.name, configs, partitions)
 
 
-def _partition_count(state: State, config: Config, wanted: int) -> int:
+def _partition_count(draft: Draft, config: Config, wanted: int) -> int:
     count = config.num_partitions if wanted == DEFAULT_COUNT else wanted
     if count < 1:
         what = f"a topic has at least 1 partition, not {count}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)
-    present = sum(len(topic.partitions) for topic in state.topics.values())
+    present = draft.partition_count
     if present + count > PARTITIONS_MAX:
         what = f"{count} more partitions than the {present} there are would pass {PARTITIONS_MAX}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)
@@ -216,14 +219,20 @@ def _each(
     draft: Draft,
     named: Iterable[tuple[str, Wanted]],
     decide: Callable[[Draft, Wanted], TopicResult],
-) -> tuple[TopicResult, ...]:
+) -> Turns[tuple[TopicResult, ...]]:
     """The result of each topic of a request, in its order."""
     results = []
+    count = 0  # of partitions since the last turn
     for name, wanted in named:
+        before = draft.partition_count
         try:
             results.append(decide(draft, wanted))
         except Refused as refused:
             results.append(TopicResult(name, refused.code, refused.message))
         except ConfigError as error:
             results.append(TopicResult(name, ErrorCode.INVALID_CONFIG, str(error)))
+        count += 1 + draft.partition_count - before
+        if count >= TOPICS_AT_ONCE:
+            count = 0
+            yield
     return tuple(results)

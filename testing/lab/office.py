@@ -14,6 +14,7 @@ from minibroker.broker.config import load
 from minibroker.broker.controller.elections import LogTail, recover, review, waiting_for_tails
 from minibroker.broker.controller.isr import plan_alterations
 from minibroker.broker.controller.state import PartitionRecord, Registered, State, TopicRecord
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -75,7 +76,7 @@ class Office:
 
     def create(self, now: float) -> Iterator[str]:
         """Make the partition, with everybody in sync and the first one leading (CTL-01)."""
-        self._state = review(self._state, self._registered, self._config).state
+        self._review()
         brokers = tuple(self._machines)
         created = PartitionRecord(0, brokers[0], 0, 0, brokers, brokers)
         topic = TopicRecord(TOPIC_ID, PARTITION.topic, {}, (created,))
@@ -87,15 +88,20 @@ class Office:
         """Settle the partition for who is registered, and tell everybody, if anybody is there."""
         if not self._processes:
             return
-        self._state = review(self._state, self._registered, self._config).state
-        if waiting_for_tails(self._state, self._config):
-            self._state = recover(self._state, self._config, self._tails(now)).state
+        self._review()
+        if waiting_for_tails(self._state, self._config, [PARTITION]):
+            tails = self._tails(now)
+            self._state = recover(self._state, self._config, [PARTITION], tails).state
         self.push(now)
         yield f"controller: {_outcome(self.record)}"
 
+    def _review(self) -> None:
+        plan = without_pause(review(self._state, self._registered, self._config))
+        self._state = plan.state
+
     def alter(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """A leader wants another ISR."""
-        plan = plan_alterations(self._state, [request])
+        plan = without_pause(plan_alterations(self._state, [request]))
         self._state = plan.state
         return plan.answer[0]
 

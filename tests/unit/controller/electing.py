@@ -2,6 +2,7 @@
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.elections import LogTail, review
+from minibroker.broker.controller.plans import Change
 from minibroker.broker.controller.state import (
     Admission,
     PartitionRecord,
@@ -9,6 +10,7 @@ from minibroker.broker.controller.state import (
     State,
     TopicRecord,
 )
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 CONFIG = Config()
@@ -41,7 +43,8 @@ def partition(leader=1, isr=(1, 2, 3), replicas=(1, 2, 3), unsafe=()):
 
 def reviewed(state, *registered):
     """The partition after a review, and the plan."""
-    plan = review(state, {one.node_id: one for one in registered}, CONFIG)
+    plan = without_pause(review(state, {one.node_id: one for one in registered}, CONFIG))
+    assert plan.change == difference(state, plan.state)
     return plan.state.topics["t"].partitions[0], plan
 
 
@@ -52,3 +55,22 @@ def heard(tails):
 
 def outcome(record):
     return record.leader, record.isr, record.leader_epoch - 5, record.partition_epoch - 9
+
+
+def difference(old, new):
+    """What brokers that were told of `old` do not know: by comparing all, which a plan need not."""
+    told, partitions = [], []
+    for name, topic in new.topics.items():
+        before = old.topics.get(name)
+        is_new = before is None or before.id != topic.id
+        if is_new or before.configs != topic.configs:
+            told.append(name)
+        known = () if is_new else before.partitions
+        partitions += (
+            TopicPartition(name, record.number)
+            for record in topic.partitions
+            if record.number >= len(known) or known[record.number] != record
+        )
+    deleted = [(name, topic.id) for name, topic in old.topics.items() if name not in new.topics]
+    has_other_brokers = old.brokers != new.brokers or old.admissions != new.admissions
+    return Change(tuple(told), tuple(deleted), tuple(partitions), has_other_brokers)

@@ -26,6 +26,7 @@ from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -267,7 +268,7 @@ class Fleet:
 
     async def state(self) -> State:
         """What the store says."""
-        return entries.read_state((await self.store.get("")).entries)
+        return without_pause(entries.read_state((await self.store.get("")).entries))
 
     async def record(self, name: TopicPartition = T0) -> PartitionRecord:
         """What the store says of a partition."""
@@ -289,7 +290,7 @@ class Fleet:
 
         async def is_settled() -> bool:
             snapshot = await self.store.get("")
-            state = entries.read_state(snapshot.entries)
+            state = without_pause(entries.read_state(snapshot.entries))
             registered = entries.read_brokers(snapshot.entries)
             controllers = [broker for broker in self.running if broker.node.is_controller]
             return (

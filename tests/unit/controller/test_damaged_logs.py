@@ -56,7 +56,7 @@ class TestDamage:
         state = state_of(partition(isr=(1,)), live=(2, 3))
         record, plan = reviewed(state, returned(1, damaged=self.damaged), broker(2), broker(3))
         assert (record.leader, record.isr, record.unsafe) == (NO_NODE, (1,), (1,))
-        assert waiting_for_tails(plan.state, CONFIG) == {}
+        assert waiting_for_tails(plan.state, CONFIG, [NAME]) == {}
         assert "minibroker partition recover t 0" in plan.reports[-1].text
         state = state_of(partition(isr=(1,)), live=(2, 3), configs=UNCLEAN)
         record, _ = reviewed(state, returned(1, damaged=self.damaged), broker(2), broker(3))

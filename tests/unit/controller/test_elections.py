@@ -14,6 +14,7 @@ from minibroker.broker.controller.elections import (
     review,
     waiting_for_tails,
 )
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import ControlledShutdownRequest
 from minibroker.protocol.types import TopicPartition
@@ -98,7 +99,19 @@ def test_another_directory_is_unsafe(back):
     _, warning = plan.reports
     assert warning.level == logging.WARNING
     assert f"Broker 2 came back with {what} data directory" in warning.text
-    assert review(plan.state, plan.state.brokers, CONFIG).reports == ()
+    assert without_pause(review(plan.state, plan.state.brokers, CONFIG)).reports == ()
+
+
+def test_a_leader_that_registers_anew_leads_on():
+    """A process whose session ended unseen is elected nowhere anew: it has lost nothing, and nobody
+    else led meanwhile. With a damaged log it does not lead on."""
+    again = broker(1, epoch=20, tail_safe=False)
+    record, plan = reviewed(state_of(partition()), again, broker(2), broker(3))
+    assert outcome(record) == (1, (1, 2, 3), 0, 0)
+    assert plan.state.admissions[1].epoch == 20
+    damaged = broker(1, epoch=20, damaged=frozenset({NAME}))
+    record, _ = reviewed(state_of(partition()), damaged, broker(2), broker(3))
+    assert outcome(record) == (2, (2, 3), 1, 1)
 
 
 def test_a_lost_session_loses_nothing():
@@ -125,7 +138,7 @@ def test_a_return_is_settled_with_its_admission():
     _, plan = reviewed(state, broker(1), returned(2, tail_safe=False), broker(3))
     keys = [write.key for write in plan.writes]
     assert keys == [f"partitions/{(b'i' * 16).hex()}/0", "admissions/2"]
-    again = review(plan.state, plan.state.brokers, CONFIG)
+    again = without_pause(review(plan.state, plan.state.brokers, CONFIG))
     assert (again.writes, again.state) == ((), plan.state)
 
 
@@ -146,14 +159,14 @@ class TestNobodySafe:
         record, plan = reviewed(state, returned(2, tail_safe=False))
         assert outcome(record) == (NO_NODE, (1, 2, 3), 1, 1)
         assert record.unsafe == (2,)
-        assert waiting_for_tails(plan.state, CONFIG) == {}
+        assert waiting_for_tails(plan.state, CONFIG, [NAME]) == {}
         two = returned(2, tail_safe=False), returned(3, tail_safe=False)
         record, plan = reviewed(plan.state, *two)
         assert (outcome(record), record.unsafe) == ((NO_NODE, (1, 2, 3), 1, 1), (2, 3))
-        assert waiting_for_tails(plan.state, CONFIG) == {}
+        assert waiting_for_tails(plan.state, CONFIG, [NAME]) == {}
         record, plan = reviewed(plan.state, *two, returned(1, tail_safe=False))
         assert record.unsafe == (1, 2, 3)
-        assert waiting_for_tails(plan.state, CONFIG) == {NAME: (1, 2, 3)}
+        assert waiting_for_tails(plan.state, CONFIG, [NAME]) == {NAME: (1, 2, 3)}
 
     def test_a_safe_member_ends_the_wait(self):
         """A safe member that comes back leads at once, and the unsafe ones leave the ISR."""
@@ -180,7 +193,7 @@ class TestNobodySafe:
         """The largest (last epoch, log end) leads alone; what may be lost is reported."""
         state = state_of(partition(leader=NO_NODE, unsafe=(1, 2, 3)))
         plan = recover(
-            state, CONFIG, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
+            state, CONFIG, [NAME], {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
         )
         record = plan.state.topics["t"].partitions[0]
         assert outcome(record) == (leader, (leader,), 1, 1)
@@ -192,16 +205,18 @@ class TestNobodySafe:
     def test_all_of_them_must_be_heard(self):
         """While one of the live replicas was not asked, nobody is elected."""
         state = state_of(partition(leader=NO_NODE, unsafe=(1, 2, 3)))
-        plan = recover(state, CONFIG, {1: {NAME: LogTail(1, 1)}, 2: {NAME: LogTail(1, 1)}, 3: {}})
+        plan = recover(
+            state, CONFIG, [NAME], {1: {NAME: LogTail(1, 1)}, 2: {NAME: LogTail(1, 1)}, 3: {}}
+        )
         assert (plan.writes, plan.state) == ((), state)
 
     def test_a_replica_that_fell_behind_may_have_the_most(self):
         """A live replica outside the ISR is compared too: it may hold what the ISR lost (K2)."""
         state = state_of(partition(leader=NO_NODE, isr=(1,), unsafe=(1,)))
-        assert waiting_for_tails(state, CONFIG) == {NAME: (1, 2, 3)}
+        assert waiting_for_tails(state, CONFIG, [NAME]) == {NAME: (1, 2, 3)}
         tails = {1: (3, 5), 2: (3, 9), 3: (3, 7)}
         plan = recover(
-            state, CONFIG, {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
+            state, CONFIG, [NAME], {node: {NAME: LogTail(*tail)} for node, tail in tails.items()}
         )
         assert plan.state.topics["t"].partitions[0].leader == 2
 
@@ -213,12 +228,12 @@ class TestNobodySafe:
         alone = returned(2, tail_safe=False)
         record, plan = reviewed(state, alone, broker(3))
         assert (record.leader, record.unsafe) == (NO_NODE, (2,))
-        assert waiting_for_tails(plan.state, CONFIG) == {}
+        assert waiting_for_tails(plan.state, CONFIG, [NAME]) == {}
         assert "waits for its replicas on brokers 1" in plan.reports[-1].text
         record, plan = reviewed(plan.state, alone, broker(3), returned(1))
-        assert waiting_for_tails(plan.state, CONFIG) == {NAME: (1, 2, 3)}
+        assert waiting_for_tails(plan.state, CONFIG, [NAME]) == {NAME: (1, 2, 3)}
         tails = {1: {NAME: LogTail(3, 9)}, 2: {NAME: LogTail(3, 5)}, 3: {NAME: LogTail(3, 7)}}
-        plan = recover(plan.state, CONFIG, tails)
+        plan = recover(plan.state, CONFIG, [NAME], tails)
         assert outcome(plan.state.topics["t"].partitions[0])[:2] == (1, (1,))
 
     def test_a_single_replica_leads_at_once(self):
@@ -233,7 +248,7 @@ class TestShutdown:
     """CTL-11, CTL-12."""
 
     def shut(self, state, node, epoch=10):
-        plan = plan_shutdown(state, CONFIG, ControlledShutdownRequest(node, epoch))
+        plan = without_pause(plan_shutdown(state, CONFIG, ControlledShutdownRequest(node, epoch)))
         return plan.state.topics["t"].partitions[0], plan
 
     def test_a_leader_hands_over(self):
@@ -335,4 +350,4 @@ def test_elections_in_general(isr, is_led, lives):
     assert (record.partition_epoch > old.partition_epoch) == (
         not is_same_term or record.isr != old.isr
     )
-    assert review(plan.state, plan.state.brokers, CONFIG).writes == ()
+    assert without_pause(review(plan.state, plan.state.brokers, CONFIG)).writes == ()

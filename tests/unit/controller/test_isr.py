@@ -12,6 +12,7 @@ from minibroker.broker.controller.state import (
     State,
     TopicRecord,
 )
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -48,7 +49,7 @@ def change(isr=ALL, **fields):
 
 
 def alter(*changes, state=STATE, sender=1, epoch=10):
-    plan = plan_alterations(state, [AlterPartitionRequest(sender, epoch, changes)])
+    plan = without_pause(plan_alterations(state, [AlterPartitionRequest(sender, epoch, changes)]))
     return plan, plan.answer[0]
 
 
@@ -148,7 +149,7 @@ def test_requests_are_judged_one_after_another():
         AlterPartitionRequest(2, 20, (change(members(2)),)),
         AlterPartitionRequest(1, 10, (change(members(1)),)),
     ]
-    plan = plan_alterations(STATE, requests)
+    plan = without_pause(plan_alterations(STATE, requests))
     errors = [[one.error for one in answer.partitions] for answer in plan.answer]
     assert errors == [
         [0, 0],

@@ -1,11 +1,13 @@
 """What a broker is told: merged, level-triggered, in parts, repeated where that can help."""
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
 from minibroker.broker.controller.entries import Office
-from minibroker.broker.controller.pushes import Change, Pushes, Refusal, Told, difference
+from minibroker.broker.controller.plans import Change
+from minibroker.broker.controller.pushes import Pushes, Refusal, Told
 from minibroker.broker.controller.state import (
     Admission,
     PartitionRecord,
@@ -29,6 +31,7 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.rpc.codec import RequestEnvelope, encode_request
 from minibroker.protocol.types import Endpoint, TopicPartition
+from tests.unit.controller.electing import difference
 
 OLD = Tombstone(b"o" * 16, "t", 2, (1, 3))
 
@@ -55,27 +58,37 @@ def pushes_of(node=1):
     return Pushes(broker(node), Office(1, 5), 7)
 
 
-def obey(pushes, taken, errors=()):
-    """The answers of a broker that does everything but what is in `errors`."""
-    answers = {
-        ApiKey.UPDATE_METADATA: lambda request: UpdateMetadataResponse(),
-        ApiKey.STOP_REPLICA: lambda request: StopReplicaResponse(),
-        ApiKey.LEADER_AND_ISR: lambda request: LeaderAndIsrResponse(
-            0,
-            tuple(
-                PartitionObeyed(one.topic, one.partition, dict(errors).get(one.partition, 0))
-                for one in request.partitions
-            ),
-        ),
-    }
-    return pushes.settle(taken, [answers[push.api_key](push.request) for push in taken])
+def answer_of(push, errors=()):
+    """The answer of a broker that does everything but what is in `errors`."""
+    error_of = dict(errors)
+    if push.api_key == ApiKey.UPDATE_METADATA:
+        return UpdateMetadataResponse()
+    kind = LeaderAndIsrResponse if push.api_key == ApiKey.LEADER_AND_ISR else StopReplicaResponse
+    obeyed = (
+        PartitionObeyed(one.topic, one.partition, error_of.get(one.partition, 0))
+        for one in push.request.partitions
+    )
+    return kind(0, tuple(obeyed))
+
+
+def tell(pushes, state, errors=()):
+    """All that there is to tell, each request answered; and what came of it."""
+    taken, stopped, refusals = [], (), ()
+    while (push := pushes.next(state)) is not None:
+        taken.append(push)
+        told = pushes.settle(push, answer_of(push, errors))
+        stopped, refusals = stopped + told.stopped, refusals + told.refusals
+        assert len(taken) < 1000
+    assert not pushes.has_more
+    assert pushes.told == pushes.wanted
+    return taken, Told(stopped, refusals)
 
 
 def told(state, node=1):
     """Pushes to a broker that knows this state."""
     pushes = pushes_of(node)
-    assert obey(pushes, pushes.take(state)) == Told()
-    assert pushes.told == pushes.wanted
+    _, came = tell(pushes, state)
+    assert came == Told()
     return pushes
 
 
@@ -90,7 +103,7 @@ def test_a_broker_is_told_everything_first():
     )
     state = replace(state, topics={**state.topics, "v": topic_of("v", 1, replicas=(1, 2))})
     pushes = pushes_of(2)
-    metadata, roles = pushes.take(state)
+    (metadata, roles), _ = tell(pushes, state)
     request = metadata.request
     assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (1, 7, 20)
     assert request.is_full
@@ -109,7 +122,8 @@ def test_a_broker_is_told_everything_first():
 
 def test_a_broker_without_roles_is_told_so():
     """An empty full LEADER_AND_ISR is sent too: the broker waits for it to be ready."""
-    assert [(push.api_key, push.request.is_full) for push in pushes_of().take(state_of())] == [
+    taken, _ = tell(pushes_of(), state_of())
+    assert [(push.api_key, push.request.is_full) for push in taken] == [
         (ApiKey.UPDATE_METADATA, True),
         (ApiKey.LEADER_AND_ISR, True),
     ]
@@ -130,7 +144,7 @@ def test_only_what_changed_is_told():
     ):
         pushes = told(old, node)
         pushes.note(change)
-        taken = pushes.take(new)
+        taken, _ = tell(pushes, new)
         assert kinds(taken) == wanted
         for push in taken:
             assert not push.request.is_full
@@ -146,38 +160,70 @@ def test_changes_are_merged():
     pushes = told(first)
     pushes.note(difference(first, second))
     pushes.note(difference(second, third))
-    _, roles = pushes.take(third)
+    (_, roles), _ = tell(pushes, third)
     (state,) = roles.request.partitions
     assert state.leader_epoch == 2
-    assert obey(pushes, (_, roles)) == Told()
-    assert pushes.told == pushes.wanted
 
 
 def test_what_changes_meanwhile_is_told_next():
-    """A change during a push is neither lost nor counted as told."""
+    """A change while a request is under way is neither lost nor counted as told."""
     first, second = state_of(topic_of("t", 1)), state_of(topic_of("t", 1, epoch=1))
     pushes = pushes_of()
-    taken = pushes.take(first)
+    metadata = pushes.next(first)
     pushes.note(difference(first, second))
-    obey(pushes, taken)
+    pushes.settle(metadata, answer_of(metadata))
     assert pushes.told < pushes.wanted
-    assert [push.request.partitions[0].leader_epoch for push in pushes.take(second)] == [1, 1]
+    taken, _ = tell(pushes, second)
+    assert [push.request.partitions[0].leader_epoch for push in taken] == [1, 1]
+    assert kinds(taken) == [ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_after_a_failure_everything_is_told(is_answered):
-    """A lost connection, or a refusal as a whole: nothing counts as told, the next is full."""
-    state = state_of(topic_of("t", 1))
+@pytest.mark.parametrize("lost", range(7))
+def test_what_was_acknowledged_is_not_told_again(is_answered, lost):
+    """After a lost connection, or a refusal as a whole, the request that was under way is made
+    again, and nothing that was told before."""
+    topics = [topic_of(f"t{n}", 90, epoch=1, replicas=(1, 2)) for n in range(3)]
+    state = replace(state_of(*topics), tombstones={OLD.id: OLD})
+    pushes = pushes_of()
+    pushes.stop([OLD])
+    named = []
+    for number in range(1000):
+        push = pushes.next(state)
+        if push is None:
+            break
+        if number != lost:
+            named += [(push.api_key, one.topic, one.partition) for one in push.request.partitions]
+            pushes.settle(push, answer_of(push))
+        elif is_answered:
+            stale = type(answer_of(push))(ErrorCode.STALE_BROKER_EPOCH)
+            assert pushes.settle(push, stale) is None
+            assert pushes.told < pushes.wanted
+        else:
+            pushes.fail()
+            assert pushes.told < pushes.wanted
+    assert pushes.told == pushes.wanted
+    assert len(named) == len(set(named)) == 2 * 270 + 2
+
+
+def test_a_stream_of_changes_holds_nothing_up():
+    """What changed first is told first: a role does not wait for the image of what changes later,
+    and who waits for a change is not kept by those after it."""
+    state = state_of(topic_of("t", 10, epoch=1))
     pushes = told(state)
-    pushes.note(Change(has_other_brokers=True))
-    taken = pushes.take(state)
-    if is_answered:
-        stale = UpdateMetadataResponse(ErrorCode.STALE_BROKER_EPOCH)
-        assert pushes.settle(taken, [stale]) is None
-    else:
-        pushes.fail()
+    pushes.note(Change(partitions=(TopicPartition("t", 0),)))
+    mark = pushes.wanted
+    taken = []
+    for number in range(1, 10):
+        push = pushes.next(state)
+        pushes.note(Change(partitions=(TopicPartition("t", number),)))
+        pushes.settle(push, answer_of(push))
+        taken.append(push.api_key)
+        if pushes.told >= mark:
+            break
+    assert taken == [ApiKey.UPDATE_METADATA, ApiKey.LEADER_AND_ISR]
     assert pushes.told < pushes.wanted
-    assert [push.request.is_full for push in pushes.take(state)] == [True, True]
+    tell(pushes, state)
 
 
 def test_a_deleted_topic():
@@ -190,7 +236,7 @@ def test_a_deleted_topic():
         pushes = told(old, node)
         pushes.note(difference(old, new))
         pushes.stop(new.tombstones.values())
-        taken = pushes.take(new)
+        taken, came = tell(pushes, new)
         assert kinds(taken) == wanted
         (deleted,) = taken[0].request.partitions
         assert (deleted.topic, deleted.leader) == ("t", DELETED_LEADER)
@@ -198,8 +244,8 @@ def test_a_deleted_topic():
             stops = taken[1].request.partitions
             assert [(one.topic_id, one.partition) for one in stops] == [(OLD.id, 0), (OLD.id, 1)]
             assert all(one.delete and one.leader_epoch == EPOCH_DURING_DELETE for one in stops)
-            assert obey(pushes, taken) == Told((OLD.id,))
-            assert pushes.take(new) == ()
+            assert came == Told((OLD.id,))
+            assert pushes.next(new) is None
 
 
 def test_a_deletion_comes_before_the_new_topic_of_the_name():
@@ -209,20 +255,36 @@ def test_a_deletion_comes_before_the_new_topic_of_the_name():
     pushes = told(old)
     pushes.note(difference(old, new))
     pushes.stop([OLD])
-    metadata, stop, roles = pushes.take(new)
+    (metadata, stop, roles), _ = tell(pushes, new)
     assert [one.id for one in metadata.request.topics] == [b"n" * 16]
     assert [one.leader for one in metadata.request.partitions] == [1]
     assert kinds((stop, roles)) == [ApiKey.STOP_REPLICA, ApiKey.LEADER_AND_ISR]
 
 
 def test_a_deletion_that_failed_is_repeated():
-    """A tombstone is acknowledged only when every partition of it went."""
+    """A tombstone is acknowledged only when every partition of it went; what failed is told again,
+    alone."""
     pushes = told(state_of())
     pushes.stop([OLD])
-    taken = pushes.take(state_of())
-    failed = PartitionObeyed("t", 1, ErrorCode.KAFKA_STORAGE_ERROR)
-    assert pushes.settle(taken, [StopReplicaResponse(0, (failed,))]) == Told()
-    assert kinds(pushes.take(state_of())) == [ApiKey.STOP_REPLICA]
+    taken, came = tell(pushes, state_of(), {1: ErrorCode.KAFKA_STORAGE_ERROR})
+    assert kinds(taken) == [ApiKey.STOP_REPLICA]
+    assert came == Told()
+    assert pushes.has_refused
+    pushes.repeat()
+    (stop,), came = tell(pushes, state_of())
+    assert [one.partition for one in stop.request.partitions] == [1]
+    assert came == Told((OLD.id,))
+    assert not pushes.has_refused
+
+
+def test_many_deletions_come_in_parts():
+    """Setting a log aside takes a broker's time, too."""
+    many = Tombstone(b"m" * 16, "t", 50, (1,))
+    pushes = told(state_of())
+    pushes.stop([many, OLD])
+    taken, came = tell(pushes, state_of())
+    assert [len(push.request.partitions) for push in taken] == [20, 20, 12]
+    assert came == Told((many.id, OLD.id))
 
 
 @pytest.mark.parametrize(
@@ -239,15 +301,13 @@ def test_a_refused_partition(error, is_repeated):
     state = state_of(topic_of("t", 3))
     pushes = pushes_of()
     name = TopicPartition("t", 1)
-    assert obey(pushes, pushes.take(state), {1: error}) == Told((), (Refusal(name, error),))
+    assert tell(pushes, state, {1: error})[1] == Told((), (Refusal(name, error),))
     assert pushes.unmade == ({name: error} if is_repeated else {})
-    assert pushes.told == pushes.wanted
     pushes.repeat()
-    taken = pushes.take(state)
+    taken, _ = tell(pushes, state)
     assert bool(taken) == is_repeated
     if is_repeated:
         assert [one.partition for one in taken[-1].request.partitions] == [1]
-        obey(pushes, taken)
         assert pushes.unmade == {}
 
 
@@ -255,9 +315,9 @@ def test_a_refused_partition_that_was_deleted_is_not_repeated():
     """What is no more is not told again."""
     state = state_of(topic_of("t", 1))
     pushes = pushes_of()
-    obey(pushes, pushes.take(state), {0: ErrorCode.KAFKA_STORAGE_ERROR})
+    tell(pushes, state, {0: ErrorCode.KAFKA_STORAGE_ERROR})
     pushes.repeat()
-    obey(pushes, pushes.take(state_of()))
+    tell(pushes, state_of())
     assert pushes.unmade == {}
 
 
@@ -267,7 +327,7 @@ def test_a_large_push_comes_in_parts():
     state = state_of(
         *(topic_of(f"{long}{n}", 9, epoch=1, configs={"flush": "always"}) for n in range(500))
     )
-    taken = pushes_of().take(state)
+    taken, _ = tell(pushes_of(), state)
     for push in taken:
         header = encode_request(RequestEnvelope(push.api_key, 0, 1, "c", push.request))
         assert sum(map(len, header)) < REQUEST_HEADER_BYTES_MAX
@@ -282,8 +342,102 @@ def test_a_large_push_comes_in_parts():
 
 
 def test_new_partitions_come_last_and_in_small_parts():
-    """Making a log takes a broker's time: a few at once, so that its session does not end."""
-    state = state_of(topic_of("new", 10), topic_of("old", 300, epoch=1))
-    parts = [push.request for push in pushes_of().take(state)[1:]]
-    assert [len(part.partitions) for part in parts] == [303, 4, 3]
-    assert {one.topic for one in parts[0].partitions[:300]} == {"old"}
+    """Making a log takes a broker's time: a few at once, so that its loop goes on meanwhile."""
+    state = state_of(topic_of("new", 10), topic_of("old", 100, epoch=1))
+    taken, _ = tell(pushes_of(), state)
+    parts = [push.request for push in taken[1:]]
+    assert [len(part.partitions) for part in parts] == [80, 23, 4, 3]
+    assert {one.topic for one in (*parts[0].partitions, *parts[1].partitions[:20])} == {"old"}
+    assert [part.is_full for part in parts] == [False, False, False, True]
+
+
+def test_a_role_waits_for_the_settings_of_its_topic():
+    """A topic made anew, while a role of the old one was still to be told: settings, then the end
+    of the old one, then the role."""
+    old = state_of(topic_of("t", 1, epoch=1))
+    pushes = told(old)
+    pushes.note(Change(partitions=(TopicPartition("t", 0),)))
+    metadata = pushes.next(old)
+    new = state_of(replace(topic_of("t", 1), id=b"n" * 16))
+    pushes.note(difference(old, new))
+    pushes.settle(metadata, answer_of(metadata))
+    pushes.stop([OLD])
+    taken, _ = tell(pushes, new)
+    roles = [one.topic_id for one in taken[-1].request.partitions]
+    assert (kinds(taken)[-1], roles) == (ApiKey.LEADER_AND_ISR, [b"n" * 16])
+    assert set(kinds(taken)[:-1]) == {ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA}
+
+
+def test_pushes_end_with_all_told_whatever_changes():
+    """Random changes, failures and answers: in the end the broker knows the state, each request
+    fits, and a role never comes before the settings of its topic."""
+    for seed in range(200):
+        check_random(seed)
+
+
+def check_random(seed):
+    """One story, to be repeated with its seed."""
+    rng = Random(seed)
+    state, pushes = state_of(), pushes_of()
+    image, settings, roles = {}, {}, {}
+    is_done = False
+    while not is_done:
+        is_ending = rng.random() < 0.03
+        for _ in range(0 if is_ending else rng.choice((0, 0, 1, 3))):
+            before, state = state, changed(state, rng)
+            pushes.note(difference(before, state))
+        while (push := pushes.next(state)) is not None:
+            is_taken, is_answered = rng.random() < 0.9, rng.random() < 0.9
+            if is_taken or is_ending:
+                take(push, image, settings, roles, seed)
+            if is_ending or (is_taken and is_answered):
+                pushes.settle(push, answer_of(push))
+            else:
+                pushes.fail()
+            if not is_ending and rng.random() < 0.3:
+                break
+        is_done = is_ending
+    assert pushes.told == pushes.wanted, seed
+    names = {name for name, _ in state.partitions()}
+    assert {name: image[name] for name in names} == dict(state.partitions()), seed
+    assert {name: roles[name] for name in names} == dict(state.partitions()), seed
+    assert set(state.topics) == set(settings), seed
+
+
+def changed(state, rng):
+    """Another topic, none of that name any more, or another in-sync set."""
+    name = rng.choice("tuvw")
+    topic = state.topics.get(name)
+    topics = dict(state.topics)
+    if topic is None:
+        count = rng.choice((1, 3, 200))
+        topics[name] = replace(topic_of(name, count, replicas=(1, 2)), id=rng.randbytes(16))
+    elif rng.random() < 0.2:
+        del topics[name]
+    else:
+        records = list(topic.partitions)
+        for record in rng.sample(records, min(len(records), rng.choice((1, 50)))):
+            records[record.number] = replace(record, partition_epoch=record.partition_epoch + 1)
+        topics[name] = replace(topic, partitions=tuple(records))
+    return replace(state, topics=topics)
+
+
+def take(push, image, settings, roles, seed):
+    """What a broker makes of a request."""
+    if push.api_key == ApiKey.UPDATE_METADATA:
+        for topic in push.request.topics:
+            settings[topic.name] = topic.id
+        for one in push.request.partitions:
+            if one.leader == DELETED_LEADER:
+                settings.pop(one.topic, None)
+            else:
+                image[TopicPartition(one.topic, one.partition)] = record_of(one)
+    else:
+        for one in push.request.partitions:
+            assert settings[one.topic] == one.topic_id, seed
+            roles[TopicPartition(one.topic, one.partition)] = record_of(one)
+
+
+def record_of(one):
+    epochs = one.leader_epoch, one.partition_epoch
+    return PartitionRecord(one.partition, one.leader, *epochs, one.isr, one.replicas)

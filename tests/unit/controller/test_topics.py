@@ -19,6 +19,7 @@ from minibroker.broker.controller.topics import (
     plan_forgetting,
 )
 from minibroker.broker.metadata.store import Delete, Entry, Put
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -52,7 +53,7 @@ EMPTY = state_with(1)
 
 def create(state, *topics, validate_only=False, config=CONFIG):
     request = CreateTopicsRequest(topics, validate_only=validate_only)
-    return plan_create(state, config, request, Random(1))
+    return without_pause(plan_create(state, config, request, Random(1)))
 
 
 def with_topics(*names):
@@ -72,7 +73,8 @@ def written(before, writes):
 
 def alter(state, name, *changes, validate_only=False):
     changed = TopicConfigChanges(name, tuple(ConfigChange(*change) for change in changes))
-    return plan_alter(state, CONFIG, AlterConfigsRequest((changed,), validate_only=validate_only))
+    request = AlterConfigsRequest((changed,), validate_only=validate_only)
+    return without_pause(plan_alter(state, CONFIG, request))
 
 
 @given(st.integers(1, 30), st.integers(1, 5), st.integers(0, 4), st.integers(0, 9))
@@ -168,7 +170,7 @@ def test_the_offsets_topic_has_the_form_that_is_set():
 def test_the_offsets_topic_is_not_deleted():
     """All groups would forget where they are."""
     state = with_topics(OFFSETS_TOPIC)
-    plan = plan_delete(state, DeleteTopicsRequest((OFFSETS_TOPIC,)))
+    plan = without_pause(plan_delete(state, DeleteTopicsRequest((OFFSETS_TOPIC,))))
     assert plan.answer.topics[0].error == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert plan.state == state
 
@@ -194,7 +196,7 @@ def test_a_deletion_leaves_a_tombstone():
     """A deleted topic goes with all its partitions and leaves its id behind (CTL-15)."""
     state = create(EMPTY, NewTopic("t", 2), NewTopic("u")).state
     topic = state.topics["t"]
-    plan = plan_delete(state, DeleteTopicsRequest(("t", "none", "t")))
+    plan = without_pause(plan_delete(state, DeleteTopicsRequest(("t", "none", "t"))))
     errors = [result.error for result in plan.answer.topics]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert errors == [0, unknown, unknown]
@@ -214,11 +216,11 @@ def test_what_was_written_in_part_is_there_or_not():
     what else there is of it is known as left over."""
     before = {}
     made = create(EMPTY, NewTopic("t", 2), NewTopic("u", 3))
-    gone = plan_delete(made.state, DeleteTopicsRequest(("u", "t")))
+    gone = without_pause(plan_delete(made.state, DeleteTopicsRequest(("u", "t"))))
     for old, plan in ((EMPTY, made), (made.state, gone)):
         for count in range(len(plan.writes) + 1):
             found = written(before, plan.writes[:count])
-            state = entries.read_state(found)
+            state = without_pause(entries.read_state(found))
             for name in ("t", "u"):
                 topic = state.topics.get(name)
                 assert topic in (old.topics.get(name), plan.state.topics.get(name))
@@ -227,7 +229,7 @@ def test_what_was_written_in_part_is_there_or_not():
             if old is not EMPTY:
                 assert present | state.tombstones.keys() == {t.id for t in old.topics.values()}
             cleaned = written(found, entries.leftovers(found, state))
-            assert entries.read_state(cleaned) == state
+            assert without_pause(entries.read_state(cleaned)) == state
             partitions = [key for key in cleaned if key.startswith(entries.PARTITIONS)]
             assert len(partitions) == len([*state.partitions()])
             assert not entries.leftovers(cleaned, state)
@@ -293,7 +295,7 @@ def test_a_tombstone_names_who_may_hold_the_topic():
     """All brokers that had a replica of any partition are waited for before it goes (CTL-15)."""
     state = create(state_with(1, 2, 3), NewTopic("t", 3, 1), NewTopic("u", 1, 1)).state
     topic = state.topics["t"]
-    deleted = plan_delete(state, DeleteTopicsRequest(("t",))).state
+    deleted = without_pause(plan_delete(state, DeleteTopicsRequest(("t",)))).state
     tombstone = deleted.tombstones[topic.id]
     assert (tombstone.name, tombstone.partition_count) == ("t", 3)
     assert tombstone.holders == (1, 2, 3)
