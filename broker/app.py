@@ -5,6 +5,7 @@
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
      |- Fetchers.run           one fetcher for each leader that is copied from
+     |- _tend                  each second: log lines that were put off, memory that stays
      |- keep_isrs              looks for lagging followers, asks for other in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
      |- _keep_house            retention, checkpoints, expiry, deleted files
@@ -77,6 +78,8 @@ logger = logging.getLogger(__name__)
 RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
 UNMADE_LOGS_INTERVAL_S = 5.0
+TENDING_S = 1.0
+SETTLED_PARTITIONS = 250  # made or gone, until memory is settled again
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,8 @@ class System:
     store is closed by who opened it. `machine` says how the machine is, `hostname` how others
     call it: a broker that listens everywhere is told by that name. `open_http` binds what
     `http.listener` names; without it there must be none. `replicas_type` is where the lab and the
-    tests of the simulation put other rules.
+    tests of the simulation put other rules. `settle_memory` is called when there are many more
+    partitions than before: the garbage collector need not look at them again and again.
     """
 
     network: Network
@@ -101,6 +105,7 @@ class System:
     hostname: str = ""
     open_http: "Callable[[Endpoint], Awaitable[HttpServer]] | None" = None
     replicas_type: type[Replicas] = Replicas
+    settle_memory: Callable[[], None] = lambda: None
 
 
 class Started(NamedTuple):
@@ -266,6 +271,7 @@ class _Broker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run)
             nursery.start_soon(self._fetchers.run)
+            nursery.start_soon(self._tend)
             nursery.start_soon(
                 keep_isrs, self._replicas, self._isr_changes, self._node.call, interval_s
             )
@@ -284,6 +290,17 @@ class _Broker:
         self._report_tail()
         tell_started()
         await self._keep_house()
+
+    async def _tend(self) -> None:
+        """Flush what is logged of partitions, and settle memory when there are many new ones."""
+        settled = 0
+        while True:
+            await trio.sleep(TENDING_S)
+            self._replicas.flush_events(trio.current_time())
+            count = len(self._replicas.partitions)
+            if abs(count - settled) >= SETTLED_PARTITIONS:
+                settled = count
+                self._system.settle_memory()
 
     def _report_tail(self) -> None:
         """The controller has admitted this broker: a lost tail concerns nobody after this."""
@@ -307,17 +324,16 @@ class _Broker:
 
     async def _do(self, duty: Duty) -> None:
         manager, now_ms = self._manager, self._system.wall_ms()
-        high_watermarks = self._replicas.high_watermarks()
         match duty:
             case Duty.HIGH_WATERMARKS:
-                manager.note_high_watermarks(high_watermarks)
+                manager.note_high_watermarks(self._replicas.high_watermarks())
                 await self._system.in_worker(manager.checkpoint_high_watermarks)
             case Duty.RECOVERY_POINTS:
                 await self._system.in_worker(manager.checkpoint_recovery_points)
             case Duty.LOG_STARTS:
                 await self._system.in_worker(manager.checkpoint_log_starts)
             case Duty.RETENTION:
-                manager.apply_retention(high_watermarks, now_ms)
+                manager.apply_retention(self._replicas.high_watermarks(), now_ms)
             case Duty.DELETED_FILES:
                 manager.remove_deleted_files(now_ms)
             case Duty.PRODUCERS:

@@ -7,6 +7,7 @@ second one ends the process at once, which is no worse than `kill -9`: the next 
 """
 
 import errno
+import gc
 import random
 import resource
 import signal
@@ -171,7 +172,15 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
         machine=RealMachine(config.log_dirs, store_name(config)),
         hostname=socket.gethostname(),
         open_http=_http_of(config),
+        settle_memory=_settle_memory,
     )
+
+
+def _settle_memory() -> None:
+    """Have the garbage collector pass over what there is now, which mostly stays: with 10,000
+    partitions it would hold the broker up for half a second each time that it looked at all."""
+    gc.collect(1)
+    gc.freeze()
 
 
 def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] | None":

@@ -57,7 +57,8 @@ PURE_FILES = """
     broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
     broker/metadata/etcd_codec.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
-    broker/replication/rot.py broker/replication/follower.py broker/replication/fetch_plan.py
+    broker/replication/events.py broker/replication/rot.py broker/replication/follower.py
+    broker/replication/fetch_plan.py
     broker/controller/elections.py broker/controller/entries.py broker/controller/isr.py
     broker/controller/liveness.py broker/controller/placement.py broker/controller/plans.py
     broker/controller/pushes.py broker/controller/requests.py broker/controller/state.py

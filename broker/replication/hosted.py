@@ -32,6 +32,7 @@ from minibroker.broker.replication.descriptions import (
     proposal_text,
     role_text,
 )
+from minibroker.broker.replication.events import Events
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr import IsrChanges
 from minibroker.broker.replication.partition import NO_CHANGE, Change, Partition
@@ -105,6 +106,7 @@ class Hosted:
         self._settings_of = settings_of
         self.partitions: dict[TopicPartition, Partition] = {}
         self.unmade: dict[TopicPartition, PartitionState] = {}
+        self.events = Events(host.broker_id)
         self.gone = Traffic()  # what went through replicas that were deleted
         self._rotten: dict[TopicPartition, Damage] = {}  # what the operator was told of last
 
@@ -134,7 +136,7 @@ class Hosted:
             self.see_to(partition, change, now)
             self._parts.purgatory.notify(name)
             if len(state.replicas) > 1:
-                self.log(partition, role_text(partition))
+                self.events.note(name, role_text(partition), now)
         return ErrorCode.NONE
 
     def _open(self, name: TopicPartition, state: PartitionState) -> Partition:
@@ -290,11 +292,6 @@ class Hosted:
         if change.proposal is not None and isinstance(role, Leader):
             pending = change.proposal.pending
             now_ms = self._parts.wall_ms()
-            self.log(partition, proposal_text(partition, role, pending, now, now_ms))
+            text = proposal_text(partition, role, pending, now, now_ms)
+            self.events.note(partition.topic_partition, text, now)
             self._parts.isr_changes.put(change.proposal)
-
-    def log(self, partition: Partition, text: str) -> None:
-        """What happened to a partition, for the operator."""
-        logger.info(
-            "[Partition %s broker=%d] %s", partition.topic_partition, self._host.broker_id, text
-        )

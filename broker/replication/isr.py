@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from minibroker.broker.replication.roles import IsrProposal
+from minibroker.broker.turns import Turns, take_turns
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.control import (
@@ -45,7 +46,7 @@ class Leaders(Protocol):
     def broker_epoch(self) -> int:
         """Of its present registration."""
 
-    def review_isrs(self, now: float) -> None:
+    def review_isrs(self, now: float) -> Turns[None]:
         """Ask for the removal of followers that fell behind."""
 
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
@@ -93,7 +94,7 @@ async def keep_isrs(leaders: Leaders, changes: IsrChanges, call: Call, interval_
         nursery.start_soon(_send, leaders, changes, call)
         while True:
             await trio.sleep(interval_s)
-            leaders.review_isrs(trio.current_time())
+            await take_turns(leaders.review_isrs(trio.current_time()))
 
 
 async def _send(leaders: Leaders, changes: IsrChanges, call: Call) -> None:

@@ -47,6 +47,7 @@ from minibroker.broker.replication.roles import (
     Leader,
 )
 from minibroker.broker.replication.statistics import ReplicaStatistics, TrafficStatistics
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -361,10 +362,16 @@ class Replicas:
             return Refused(ErrorCode.CORRUPT_MESSAGE, bad.message)
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, bad.message)
 
-    def review_isrs(self, now: float) -> None:
+    def review_isrs(self, now: float) -> Turns[None]:
         """Ask for the removal of followers that fell behind; called by timer."""
-        for partition in self._partitions.values():
-            self._hosted.see_to(partition, partition.review(now), now)
+        for some in at_once(list(self._partitions.values())):
+            for partition in some:
+                self._hosted.see_to(partition, partition.review(now), now)
+            yield
+
+    def flush_events(self, now: float) -> None:
+        """Say what happened to partitions, as far as that was put off; called now and then."""
+        self._hosted.events.flush(now)
 
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
         """The controller's answer to a proposal; False if it shall be asked again."""
@@ -378,7 +385,8 @@ class Replicas:
         self._hosted.see_to(partition, change, now)
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
-            self._hosted.log(partition, confirmed_text(partition, role))
+            name, text = partition.topic_partition, confirmed_text(partition, role)
+            self._hosted.events.note(name, text, now)
             self._note_isr(proposal.pending.isr, role.isr)
         return True
 

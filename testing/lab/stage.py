@@ -23,6 +23,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import NEVER, Leader
 from minibroker.broker.server.handlers import produce
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ACKS_ALL, ErrorCode
 from minibroker.protocol.messages.control import AlterPartitionRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
@@ -195,7 +196,7 @@ class Stage:
         """Look for followers that fell behind."""
         process = self.process(broker)
         lags = ", ".join(self._lags(process)) or "nobody lags"
-        process.replicas.review_isrs(self.now)
+        without_pause(process.replicas.review_isrs(self.now))
         yield f"{broker} looks at its ISR: {lags}"
 
     def _lags(self, process: Process) -> Texts:

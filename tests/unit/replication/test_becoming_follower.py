@@ -4,6 +4,7 @@ import pytest
 
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.follower import Follower
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import LeaderAndIsrRequest, LiveBroker
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -72,7 +73,7 @@ def test_a_follower_knows_nothing_of_other_followers() -> None:
     node.apply(state_of(epochs=(1, 1), leader=2, isr=(1, 2), replicas=(1, 2)))
     with pytest.raises(Refused):
         node.followed(2, 0)
-    node.replicas.review_isrs(1e9)
+    without_pause(node.replicas.review_isrs(1e9))
     assert node.isr_changes.statistics() == 0
 
 

@@ -5,6 +5,7 @@ import pytest
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.partition import NO_CHANGE
 from minibroker.broker.replication.roles import Committed, IsrProposal
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionAltered
 from tests.unit.node import T0, Node, state_of
@@ -25,7 +26,7 @@ def growing(node: Node) -> IsrProposal:
 
 def shrinking(node: Node) -> IsrProposal:
     """The proposal that silence leads to."""
-    node.replicas.review_isrs(1e9)
+    without_pause(node.replicas.review_isrs(1e9))
     return proposal_of(node)
 
 
@@ -178,9 +179,9 @@ def test_time_alone_frees_the_high_watermark() -> None:
     resolve(node, proposal_of(node), altered(ErrorCode.INELIGIBLE_REPLICA))
     node.append(2, now=1.0)
     assert node.partition().high_watermark == 1
-    node.replicas.review_isrs(29.0)
+    without_pause(node.replicas.review_isrs(29.0))
     assert node.partition().high_watermark == 1
-    node.replicas.review_isrs(31.0)
+    without_pause(node.replicas.review_isrs(31.0))
     assert node.partition().high_watermark == 3
 
 
@@ -202,7 +203,7 @@ def test_every_change_is_logged_with_its_grounds(caplog: pytest.LogCaptureFixtur
     node.wall_time_ms = 100_000
     node.followed(2, 2, now=5.0)
     node.followed(2, 2, now=6.0)
-    node.replicas.review_isrs(90.0)
+    without_pause(node.replicas.review_isrs(90.0))
     resolve(node, proposal_of(node), altered(isr=(1,)))
     growing(node)
     lines = [record.getMessage() for record in caplog.records]

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from minibroker.broker.replication.flusher import Flusher
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionAltered
 from minibroker.protocol.records.batch import ProducerStamp
@@ -67,7 +68,7 @@ def test_confirmed_changes_of_in_sync_sets_are_counted() -> None:
     statistics = node.replicas.statistics()
     assert (statistics.isr_shrinks, statistics.isr_expands) == (0, 1)
     append(node, batch_of())
-    node.replicas.review_isrs(1e6)
+    without_pause(node.replicas.review_isrs(1e6))
     told(node, 1, epochs=(0, 2))
     statistics = node.replicas.statistics()
     assert (statistics.isr_shrinks, statistics.isr_expands) == (1, 1)

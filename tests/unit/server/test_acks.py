@@ -6,6 +6,7 @@ import trio.testing
 
 from minibroker.broker.server.handlers import produce
 from minibroker.broker.server.services import HangUp
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ErrorCode
 from minibroker.protocol.messages.control import PartitionAltered
 from minibroker.protocol.messages.produce import (
@@ -64,7 +65,7 @@ async def test_a_follower_s_fetch_wakes_the_producer(
 
     async def shrink() -> None:
         await trio.sleep(0.1)
-        node.replicas.review_isrs(1e6)
+        without_pause(node.replicas.review_isrs(1e6))
         (proposal,) = node.isr_changes.take_nowait()
         node.replicas.resolve(proposal, PartitionAltered(*T0, 0, 1, 0, 1, (1,)), 1e6)
 
@@ -193,7 +194,7 @@ async def test_a_shrink_counts_only_when_confirmed(
     node = Node(min_insync_replicas="2")
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     waiting = parked(node, request_of(batch_of(), acks=ACKS_ALL))
-    node.replicas.review_isrs(1e6)
+    without_pause(node.replicas.review_isrs(1e6))
     assert waiting.attempt(1e6) is None
     (proposal,) = node.isr_changes.take_nowait()
     confirmed = PartitionAltered(*T0, 0, 1, 0, 1, (1,))
