@@ -51,7 +51,7 @@ class Member(Worker):
         self.records: Iterator[ConsumerRecord] | None = None
         self.closer: Closer
         self.consumer: Consumer
-        self.is_subscribed = self.is_leaving = False
+        self.is_subscribed = self.is_leaving = self.has_closed = False
         self.commit_by = ""
         self.way = ""
         self.end = ""
@@ -64,7 +64,7 @@ class Member(Worker):
         self.pending.clear()
         self.ends.clear()
         self.records = None
-        self.is_subscribed = self.is_leaving = False
+        self.is_subscribed = self.is_leaving = self.has_closed = False
         self.commit_by, self.way, self.end = rng.choice(COMMITS), rng.choice(WAYS), rng.choice(ENDS)
         if self.has_peace:
             self.way, self.end = "poll", "block"
@@ -85,7 +85,7 @@ class Member(Worker):
                 try:
                     how = self.belong(closer)
                 except ClientClosed as error:
-                    if not closer.has_begun:
+                    if not closer.has_begun and not self.has_closed:
                         self.log("error", "body", type(error).__name__, error)
                     how = "other"
                 if closer.has_begun and rng.random() < 0.7:
@@ -240,6 +240,7 @@ class Member(Worker):
             self.log("closing", "main", timeout_s)
             self.watchdog.begin(f"close({timeout_s})", timeout_s + 30)
             begin = time.monotonic()
+            self.has_closed = True  # though an interrupt may end the waiting
             try:
                 self.consumer.close(timeout_s)
             except KeyboardInterrupt:
