@@ -248,12 +248,12 @@ class _Broker:
             self._manager.directory.run,
             tail_safe=self._manager.directory.tail_safe,
             was_synced=self._manager.directory.was_synced,
-            damaged=lambda: self._manager.statistics().damaged,
+            damaged=lambda: self._manager.damaged,
             listeners=advertised,
         )
 
         def tell_started() -> None:
-            damaged = self._manager.statistics().damaged
+            damaged = self._manager.damaged
             endpoint = None if http is None else http.endpoint
             task_status.started(Started(listening, advertised, cluster_id, damaged, endpoint))
 

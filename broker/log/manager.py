@@ -147,7 +147,7 @@ class LogManager:
         deleted = [name for name in names if is_deleted_name(name)]
         # A clean stop left no word of what was deleted before it.
         self._open_missing(openings, () if self.directory.is_clean else deleted, now_ms)
-        if not self.directory.is_clean or self.statistics().damaged:
+        if not self.directory.is_clean or self.damaged:
             # What an unclean stop cost is known (or kept as damage): from here on nothing is
             # missing, and the next start must not believe so.
             self.checkpoint_recovery_points()
@@ -387,12 +387,17 @@ class LogManager:
             log.abandon()
         self.directory.release()
 
+    @property
+    def damaged(self) -> tuple[TopicPartition, ...]:
+        """The logs that lost records."""
+        return tuple(name for name, log in self._logs.items() if log.damage is not None)
+
     def statistics(self) -> ManagerStatistics:
         """All logs at this moment."""
         strays = [name for name in self._files.list(self._root) if name.endswith(STRAY_SUFFIX)]
         return ManagerStatistics(
             log_count=len(self._logs),
-            damaged=tuple(name for name, log in self._logs.items() if log.damage is not None),
+            damaged=self.damaged,
             strays=tuple(strays),
             deleting_count=len(self._deleted),
             tail_safe=self.tail_safe,

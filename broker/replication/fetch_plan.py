@@ -18,7 +18,10 @@ order, so that one with much to copy starves nobody (FET-11).
 Requests go in a fetch session (`protocol.messages.fetch`), in which only what changed travels, and
 only what may have changed is looked at: the `agenda`. A partition is in it from its assignment, or
 from an answer about it, until it is asked for; then the session asks for it in every request. So
-hundreds of partitions with nothing new cost nothing.
+hundreds of partitions with nothing new cost nothing. A session that is opened, or that many
+partitions join at once, takes them in over several requests, which do not wait: so that none of
+them holds up the loop here or at the leader. A leader without room for a session is asked for all
+in each request.
 """
 
 import math
@@ -42,6 +45,10 @@ from minibroker.protocol.types import TopicPartition
 BACKOFF_S_MIN = 0.02
 SYNCING_LOOK_S = 1.0
 SESSION_EPOCH_MAX = 2**31 - 1
+NEWS_MAX = 500  # partitions that one request brings into a session
+# To open a session anew costs about so much for each partition, here and at the leader together.
+REOPENING_S = 0.0001
+REOPENING_SHARE = 0.25  # of the time, at most
 
 
 class Backoff:
@@ -157,6 +164,7 @@ class FetchPlan:
         self._forgotten: dict[TopicPartition, None] = {}
         self._session_id = SESSION_NONE
         self._session_epoch = SESSION_EPOCH_OPEN
+        self._has_room = True  # the leader, for a session
 
     def __len__(self) -> int:
         return len(self._assignments)
@@ -200,7 +208,11 @@ class FetchPlan:
         limits = self._limits
         news: list[PartitionFetch] = []
         wait_s = limits.wait_s_max
+        news_max = NEWS_MAX if self._has_room else len(self._agenda)
         for name, each in [*self._agenda.items()]:
+            if len(news) == news_max:
+                wait_s = 0.0
+                break
             if not each.is_open:
                 del self._agenda[name]
                 self._forget(name)
@@ -243,12 +255,18 @@ class FetchPlan:
     def note(self, response: FetchResponse) -> None:
         """The answer to the request came, and has no error."""
         assert not response.error
-        if response.session_id == SESSION_NONE:
+        self._has_room = response.session_id != SESSION_NONE
+        if not self._has_room:
             self.end_session()
             return
         self._session_id = response.session_id
         epoch = self._session_epoch
         self._session_epoch = 1 if epoch == SESSION_EPOCH_MAX else epoch + 1
+
+    def may_reopen_at(self, opened_at: float) -> float:
+        """From when on the session may be given up for partitions that join: of what a session
+        costs to open, the share of the time stays small, however many join one after another."""
+        return opened_at + len(self) * REOPENING_S / REOPENING_SHARE
 
     def end_session(self) -> None:
         """The next request says everything, and opens another session."""

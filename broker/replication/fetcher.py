@@ -8,7 +8,8 @@ hash of its name, which is the same in every run. A fetcher ends when it has no 
 
 Assignments are plain calls and take effect at once: after `unassign` no answer changes the
 partition any more, whatever is under way (RM-05). A new assignment ends a long poll by cancelling
-it, which closes the connection, so that the partition does not wait behind it (A18).
+it, which closes the connection, so that the partition does not wait behind it (A18); many that
+come one after another do so now and then, for each time the session is opened anew.
 
 A lost connection delays all partitions of a fetcher and loses none (FOL-16). An error, or a batch
 that is none, delays its partition alone (FOL-12, FOL-14). An I/O error of the own disk comes out of
@@ -176,6 +177,7 @@ class Fetcher:
         self._news = trio.Event()
         self._is_resting = False  # it waits for news, not for its leader
         self._connected = trio.CancelScope()
+        self._opened_at = -math.inf
         self._requests = 0
         self._bytes = 0
         self._rate = Rate()
@@ -184,7 +186,10 @@ class Fetcher:
         """Copy one more partition; it does not wait behind the others."""
         self._plan.add(partition, role)
         self._reconnect.reset()
-        self._interrupt()
+        self._news.set()
+        if not self._is_resting:
+            may_reopen_at = self._plan.may_reopen_at(self._opened_at)
+            self._connected.deadline = min(self._connected.deadline, may_reopen_at)
 
     def remove(self, name: TopicPartition) -> None:
         """Copy one partition less."""
@@ -221,6 +226,7 @@ class Fetcher:
             if endpoint is None or trio.current_time() < self._reconnect.due:
                 await self._rest_until(math.inf if endpoint is None else self._reconnect.due)
                 continue
+            self._opened_at = trio.current_time()
             with trio.CancelScope() as self._connected:
                 try:
                     async with self._tools.connect(endpoint) as connection:
@@ -253,6 +259,7 @@ class Fetcher:
         while self._plan and self.endpoint == endpoint:
             await self._wait_for_syncs()
             now = trio.current_time()
+            self._connected.deadline = math.inf  # for who joined until now
             request = self._plan.next(now, self._tools.broker_epoch())
             if request is None:
                 await self._rest_until(self._plan.next_due(now))

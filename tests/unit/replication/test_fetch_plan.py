@@ -5,7 +5,7 @@ import math
 import pytest
 
 from minibroker.broker.config import load
-from minibroker.broker.replication.fetch_plan import Backoff, FetchLimits, FetchPlan
+from minibroker.broker.replication.fetch_plan import NEWS_MAX, Backoff, FetchLimits, FetchPlan
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Host
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetched
@@ -185,6 +185,38 @@ def test_a_request_does_not_wait_while_a_sync_is_pending():
     desk.benches[B].flush()
     assert not desk.plan.is_syncing
     assert names(desk.next()) == [1]
+
+
+def test_many_partitions_come_into_a_session_little_by_little():
+    """A request that brings in as many as one may does not wait; the rest come with the next ones,
+    each once."""
+    many = [TopicPartition("t", number) for number in range(NEWS_MAX + 20)]
+    desk = Desk(*many)
+    first = desk.next()
+    assert (len(first.partitions), first.wait_ms_max) == (NEWS_MAX, 0)
+    desk.answered()
+    second = desk.next()
+    assert (len(second.partitions), second.wait_ms_max) == (20, 500)
+    assert sorted(names(first) + names(second)) == [each.partition for each in many]
+
+
+def test_a_leader_without_room_for_a_session_is_asked_for_all():
+    """Or who comes last would never be asked for."""
+    many = [TopicPartition("t", number) for number in range(NEWS_MAX + 20)]
+    desk = Desk(*many)
+    desk.next()
+    desk.answered(session_id=0)
+    assert len(desk.next().partitions) == NEWS_MAX + 20
+    desk.answered(session_id=9)
+    desk.plan.end_session()
+    assert len(desk.next().partitions) == NEWS_MAX
+
+
+def test_a_session_is_given_up_seldom_for_those_that_join():
+    """The more it costs, the longer it stands; a small one at once."""
+    assert Desk(A).plan.may_reopen_at(5.0) == pytest.approx(5.0, abs=0.001)
+    many = [TopicPartition("t", number) for number in range(1000)]
+    assert Desk(*many).plan.may_reopen_at(5.0) == pytest.approx(5.4)
 
 
 def test_who_got_records_comes_last():

@@ -35,6 +35,19 @@ async def test_a_new_assignment_ends_the_long_poll(autojump_clock):
         assert is_same(leader, broker, A)
 
 
+async def test_many_assignments_end_the_long_poll_now_and_then(autojump_clock):
+    """A burst does not open the session anew for each of them; all are copied before long."""
+    many = [TopicPartition("t", number) for number in range(100)]
+    async with cluster(*many) as (leader, broker):
+        for name in many:
+            leader.logs[name].append(epoch=EPOCH)
+            broker.follow(name)
+            await trio.sleep(0.005)
+        await trio.sleep(LONG_POLL_S)
+        assert all(is_same(leader, broker, name) for name in many)
+        assert leader.connection_count < 40
+
+
 async def test_an_assignment_in_the_same_role_changes_nothing(autojump_clock):
     """A higher partition epoch leaves the fetch state and the long poll alone (A11, RM-03)."""
     async with cluster(A) as (leader, broker):
