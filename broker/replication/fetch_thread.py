@@ -9,7 +9,8 @@ The result comes by `run_sync_soon`, with a callback that cannot raise (an excep
 the loop). `trio.from_thread.run_sync` would starve: a loop that is busy gives the interpreter lock
 up and takes it back faster than a thread wakes that waits for it.
 
-Leaving the block shuts the socket down, which ends whatever the thread waits for, and joins it.
+Leaving the block shuts the socket down, which ends whatever the thread waits for. The loop does not
+wait for the thread, which may be at work on an answer: the thread closes the socket as it ends.
 """
 
 import socket
@@ -56,10 +57,8 @@ class ThreadConnection:
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._outcome: _Outcome | None = None
         self._arrived = trio.Event()
-        self._thread = threading.Thread(
-            target=self._work, name=f"fetcher of {endpoint}", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._work, name=f"fetcher of {endpoint}", daemon=True)
+        thread.start()
 
     async def negotiate(self) -> None:
         """The first call on a connection."""
@@ -79,12 +78,10 @@ class ThreadConnection:
         return response
 
     def close(self) -> None:
-        """End what the thread waits for, and wait for the thread, which then has nothing to do."""
+        """End what the thread waits for, and the thread with it."""
         with suppress(OSError):  # the peer was faster
             self._socket.shutdown(socket.SHUT_RDWR)
         self._calls.put(None)
-        self._thread.join()
-        self._socket.close()
 
     async def _run(self, call: Callable[[], Any]) -> Any:
         """The result of a call in the thread."""
@@ -104,6 +101,10 @@ class ThreadConnection:
 
     def _work(self) -> None:
         """The thread: one call after another, until there is none to come."""
+        with self._socket:
+            self._call_all()
+
+    def _call_all(self) -> None:
         while (call := self._calls.get()) is not None:
             try:
                 outcome = _Outcome(call(), None)

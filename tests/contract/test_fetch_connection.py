@@ -3,7 +3,6 @@
 Both talk to a leader of the test over real sockets: it answers what it is told to.
 """
 
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -34,6 +33,7 @@ from minibroker.protocol.rpc.codec import RequestEnvelope
 from minibroker.protocol.types import Endpoint
 from tests.leaders import Leader, frame, leading
 from tests.unit.log.workbench import stored
+from tests.unit.replication.copying import fetcher_threads_left
 
 PATIENCE = ChannelOptions(request_timeout_s=5.0, connect_timeout_s=5.0)
 REQUEST = FetchRequest(2, 500, partitions=(PartitionFetch("t", 0),))
@@ -50,11 +50,9 @@ def make(request) -> Callable[[ChannelOptions], Connect]:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left():
-    """Every thread has ended when its connection is closed."""
-    before = set(threading.enumerate())
+    """Every thread ends when its connection is closed."""
     yield
-    left = set(threading.enumerate()) - before
-    assert not [each.name for each in left if "fetcher" in each.name]
+    assert not fetcher_threads_left()
 
 
 @asynccontextmanager

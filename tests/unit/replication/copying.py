@@ -4,6 +4,7 @@ Time is virtual and the network simulated, so the fetchers are tasks.
 """
 
 import random
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -115,3 +116,11 @@ def is_same(leader: LogLeader, broker: Broker, name: TopicPartition) -> bool:
 async def settle() -> None:
     """Longer than anything takes that does not wait."""
     await trio.sleep(2)
+
+
+def fetcher_threads_left() -> list[str]:
+    """The threads of fetchers that do not end; those at work get a while for it."""
+    threads = [each for each in threading.enumerate() if "fetcher" in each.name]
+    for each in threads:
+        each.join(5)
+    return [each.name for each in threads if each.is_alive()]

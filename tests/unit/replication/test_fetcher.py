@@ -1,7 +1,5 @@
 """Fetchers over a simulated network: what they copy, and when they wait."""
 
-import threading
-
 import pytest
 import trio
 
@@ -22,6 +20,7 @@ from tests.unit.replication.copying import (
     B,
     Broker,
     cluster,
+    fetcher_threads_left,
     is_same,
     settle,
 )
@@ -316,4 +315,4 @@ async def test_a_thread_copies_as_a_task_does():
         assert is_same(leader, broker, B)
         broker.fetchers.unassign(B)
         nursery.cancel_scope.cancel()
-    assert not [each.name for each in threading.enumerate() if "fetcher" in each.name]
+    assert not fetcher_threads_left()
