@@ -35,7 +35,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, TypeVarTuple
 
 import trio
 
@@ -74,6 +74,9 @@ if TYPE_CHECKING:
     from minibroker.broker.observe.http import HttpServer
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
@@ -124,7 +127,8 @@ async def serve(
     shutdown: trio.Event,
     task_status: trio.TaskStatus[Started] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Be a broker until `shutdown` is set, then stop cleanly. Started once requests are answered.
+    """Be a broker until `shutdown` is set, then stop cleanly. Started once requests are answered;
+    a shutdown that comes before ends it as cleanly, and then it was never started.
 
     Raises what made it impossible to start or to go on, in an exception group if it happened in
     one of the tasks: `DataDirectoryError`, `StoreError`, `OSError` (a taken address, a failed
@@ -136,9 +140,11 @@ async def serve(
         listeners = await listen(system.network, config.served_listeners)
         try:
             async with _serving_http(config, system) as http:
-                cluster_id = await Patience(config.node_id).ask(
-                    ensure_cluster_id, system.store, system.rng, config.cluster_id
-                )
+                ask = Patience(config.node_id).ask
+                wanted = ensure_cluster_id, system.store, system.rng, config.cluster_id
+                cluster_id = await _unless(shutdown, ask, *wanted)
+                if cluster_id is None:
+                    return
                 marks = RunMarks(system.rng.randbytes(16), is_synced=config.flush == "always")
                 whose = system.boot_id, cluster_id, config.node_id
                 await system.in_worker(manager.start, *whose, system.wall_ms(), marks)
@@ -153,6 +159,33 @@ async def serve(
                 listener.close()
     finally:
         manager.abandon()
+
+
+async def _unless(
+    shutdown: trio.Event,
+    function: Callable[[*Arguments], Awaitable[Result]],
+    *arguments: *Arguments,
+) -> Result | None:
+    """What the function returns or raises; None if the shutdown comes first."""
+    result: Result | None = None
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await shutdown.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        try:
+            result = await function(*arguments)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # raised below, where no nursery wraps it
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result
 
 
 @asynccontextmanager
@@ -258,8 +291,9 @@ class _Broker:
             task_status.started(Started(listening, advertised, cluster_id, damaged, endpoint))
 
         async with trio.open_nursery() as membership:
-            await membership.start(self._node.run, registration)
-            await self._work(tell_started)
+            epoch = await _unless(self._shutdown, membership.start, self._node.run, registration)
+            if epoch is not None:
+                await self._work(tell_started)
             high_watermarks = self._replicas.high_watermarks()
             await self._system.in_worker(self._manager.close, high_watermarks)
             membership.cancel_scope.cancel()

@@ -22,12 +22,23 @@ def _probe(address: str | None, *, must_be_ready: bool) -> None:
     plain_main(address, must_be_ready=must_be_ready)
 
 
+def _end_at_signal() -> None:
+    """A broker that is told to stop before anything of it is there has stopped in order."""
+    import os
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
+
+
 def _run(arguments: list[str]) -> None:
     import logging
 
     from minibroker.cli.commands import app_for
     from minibroker.cli.terminal import failures_as_one_line
 
+    if arguments[:1] == ["start"]:
+        _end_at_signal()
     # What a client has to say on the way (`start` gives the broker's lines a form of their own).
     logging.basicConfig(level=logging.WARNING, format="%% %(message)s")
     with failures_as_one_line():

@@ -29,7 +29,7 @@ from minibroker.cli.terminal import Failure, OutputFormat, end_now
 if TYPE_CHECKING:
     import trio
 
-    from minibroker.broker.app import System
+    from minibroker.broker.app import Started, System
     from minibroker.broker.config import Config
     from minibroker.broker.metadata.store import MetadataStore
     from minibroker.broker.observe.http import HttpServer
@@ -97,24 +97,34 @@ async def _run(config: "Config") -> None:
     announcer = Announcer(config)
     shutdown = trio.Event()
     rng = random.Random()
-    store = await open_store(config, rng)
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(_shut_down_on_signal, shutdown, announcer)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_shut_down_on_signal, shutdown, announcer)
+        store = await open_store(config, rng)
+        try:
             async with trio.open_nursery() as waiting:
                 waiting.start_soon(_cancel_after, shutdown, waiting.cancel_scope)
                 await until_it_answers(store, config)
                 waiting.cancel_scope.cancel()
             if not shutdown.is_set():
                 system = _real_system(config, store, rng)
-                async with trio.open_nursery() as broker:
-                    started = await broker.start(serve, config, system, shutdown)
-                    announcer.tell_started(started)
-            nursery.cancel_scope.cancel()
-    finally:
-        with trio.CancelScope(shield=True):
-            await store.close()
+                await serve(config, system, shutdown, _Telling(announcer))
+        finally:
+            with trio.CancelScope(shield=True):
+                await store.close()
+        nursery.cancel_scope.cancel()
     announcer.tell_stopped()
+
+
+class _Telling:
+    """`trio.TaskStatus` for who says that the broker has started."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+
+    def started(self, value: "Started | None" = None) -> None:
+        """It answers."""
+        assert value is not None
+        self._announcer.tell_started(value)
 
 
 async def _cancel_after(event: "trio.Event", scope: "trio.CancelScope") -> None:

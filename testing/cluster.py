@@ -116,7 +116,7 @@ class SimulatedBroker:
         ).config
 
     async def start(self) -> Started | None:
-        """Start the process, and wait until it answers or was killed; what it says of itself, or
+        """Start the process, and wait until it answers or has ended; what it says of itself, or
         None. What it raises while it runs is raised out of the nursery, unless it was killed."""
         assert not self.is_running
         self._scope, self._shutdown, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
@@ -143,6 +143,9 @@ class SimulatedBroker:
         try:
             with self._scope:
                 await serve(self._config, system, self._shutdown, answer)
+                if not self.is_serving:  # it was stopped before
+                    task_status.started()
+                    self.is_serving = True
         except Exception as error:
             # Tasks of a dead process may still stumble over its dead files until they are gone.
             if not self._scope.cancel_called:

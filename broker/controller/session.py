@@ -156,4 +156,5 @@ class BrokerSession:
     async def end(self) -> None:
         """Let the registration vanish now. Raises `StoreError`."""
         self._believed_until = -math.inf
-        await self._store.revoke(self.lease_id)
+        if self.lease_id != NO_LEASE:
+            await self._store.revoke(self.lease_id)

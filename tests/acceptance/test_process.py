@@ -2,9 +2,12 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -84,6 +87,49 @@ def test_one_signal_ends_it_in_order(data_dir: Path, number: signal.Signals) -> 
         read = run_cli("consume", "t", "-b", broker.address, "--from-beginning", "-e")
         assert read.stdout == "one\ntwo\n"
         assert broker.stop() == 0
+
+
+def catches_sigterm(process: "subprocess.Popen[str]") -> bool:
+    """Whether a process has a handler for SIGTERM (Python has none of its own, but for SIGINT)."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = int(re.search(r"^SigCgt:\t(\w+)$", status, re.MULTILINE)[1], 16)  # type: ignore[index]
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_at_any_moment_of_a_start_ends_it_in_order(
+    data_dir: Path, number: signal.Signals
+) -> None:
+    """Every 50 ms from when Python runs the command's first lines until it answers, and some time
+    longer: exit code 0, and no traceback."""
+    if number == signal.SIGTERM:  # with logs to open
+        with running_broker(data_dir) as broker:
+            assert run_cli("topic", "create", "t", "-p", "50", "-b", broker.address).returncode == 0
+
+    def end_after(delay_s: float) -> tuple[int, str]:
+        directory = data_dir.with_name(f"{delay_s:.2f}")
+        if data_dir.exists():
+            shutil.copytree(data_dir, directory)
+        command = [*COMMAND, "start", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            while not catches_sigterm(process):
+                time.sleep(0.001)
+            time.sleep(delay_s)
+            process.send_signal(number)
+            try:
+                output, _ = process.communicate(timeout=30)
+            finally:
+                process.kill()
+        return process.returncode, output
+
+    with ThreadPoolExecutor(4) as pool:
+        ends = list(pool.map(end_after, [step * 0.05 for step in range(24)]))
+    assert all(code == 0 for code, _ in ends), ends
+    assert not any("Traceback" in output for _, output in ends), ends
+    assert any("started" not in output for _, output in ends)
+    assert any("started" in output for _, output in ends)
 
 
 def test_a_second_signal_ends_it_at_once(data_dir: Path) -> None:
