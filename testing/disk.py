@@ -21,7 +21,7 @@ Chance comes from the `random.Random` given; nothing here knows a clock but `syn
 import errno
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from pathlib import PurePath
@@ -97,19 +97,66 @@ class NameChange(NamedTuple):
     is_dir: bool = False
 
 
-Tree = dict[PurePath, Node | None]  # None stands for a directory
+class Tree:
+    """Names and what they stand for: a file, or None for a directory."""
 
+    def __init__(self) -> None:
+        self._nodes: dict[PurePath, Node | None] = {}
+        self._children: dict[PurePath, dict[PurePath, None]] = {}
 
-def _apply(tree: Tree, change: NameChange) -> None:
-    if change.source is not None:
-        moved = [path for path in tree if path == change.source or change.source in path.parents]
-        for path in moved:
-            tree[change.target / path.relative_to(change.source)] = tree.pop(path)
-    elif change.node is not None or change.is_dir:
-        tree[change.target] = change.node
-    else:
-        for path in [p for p in tree if p == change.target or change.target in p.parents]:
-            del tree[path]
+    def __contains__(self, path: PurePath) -> bool:
+        return path in self._nodes
+
+    def __getitem__(self, path: PurePath) -> Node | None:
+        return self._nodes[path]
+
+    def get(self, path: PurePath) -> Node | None:
+        """What a path stands for; None where there is nothing, too."""
+        return self._nodes.get(path)
+
+    def files(self) -> Iterator[Node]:
+        """All that have content."""
+        return (node for node in self._nodes.values() if node is not None)
+
+    def children(self, path: PurePath) -> Collection[PurePath]:
+        """What lies in a directory."""
+        return self._children.get(path, ())
+
+    def copy(self) -> "Tree":
+        """Other names for the same files."""
+        tree = Tree()
+        for path, node in self._nodes.items():
+            tree._put(path, node)
+        return tree
+
+    def apply(self, change: NameChange) -> None:
+        """Do it."""
+        if change.source is not None:
+            for path in self._below(change.source):
+                self._put(change.target / path.relative_to(change.source), self._take(path))
+        elif change.node is not None or change.is_dir:
+            self._put(change.target, change.node)
+        else:
+            for path in self._below(change.target):
+                self._take(path)
+
+    def _below(self, path: PurePath) -> list[PurePath]:
+        """A path and all that lies in it, if it is there."""
+        if path not in self._nodes:
+            return []
+        return [path, *(one for child in self.children(path) for one in self._below(child))]
+
+    def _put(self, path: PurePath, node: Node | None) -> None:
+        self._nodes[path] = node
+        if path.parent != path:
+            self._children.setdefault(path.parent, {})[path] = None
+
+    def _take(self, path: PurePath) -> Node | None:
+        siblings = self._children[path.parent]
+        del siblings[path]
+        if not siblings:
+            del self._children[path.parent]
+        return self._nodes.pop(path)
 
 
 class SimulatedFile:
@@ -208,8 +255,8 @@ class SimulatedFiles:
         # Operations until `Stopped`, and how many there were; those that only read do not count.
         self._left: int | None = None
         self.operation_count = 0
-        self._names: Tree = {}
-        self._durable_names: Tree = {}
+        self._names = Tree()
+        self._durable_names = Tree()
         self._journal: list[NameChange] = []
         self._failures: dict[str, tuple[int, int, str]] = {}
 
@@ -229,12 +276,11 @@ class SimulatedFiles:
         if kept is None:
             kept = self.rng.randint(0, len(self._journal))
         for change in self._journal[:kept]:
-            _apply(self._durable_names, change)
+            self._durable_names.apply(change)
         self._journal.clear()
-        self._names = dict(self._durable_names)
-        for node in self._names.values():
-            if node is not None:
-                node.lose_power(self.rng, tail)
+        self._names = self._durable_names.copy()
+        for node in self._names.files():
+            node.lose_power(self.rng, tail)
 
     def stop_at(self, count: int) -> None:
         """Let `count` more changes happen, and raise `Stopped` instead of the next."""
@@ -269,7 +315,7 @@ class SimulatedFiles:
     @property
     def used_bytes(self) -> int:
         """The sizes of all files."""
-        return sum(len(node.data) for node in self._names.values() if node is not None)
+        return sum(len(node.data) for node in self._names.files())
 
     def room(self) -> int:
         """Bytes that can still be written."""
@@ -288,12 +334,12 @@ class SimulatedFiles:
         return node
 
     def _change(self, change: NameChange) -> None:
-        _apply(self._names, change)
+        self._names.apply(change)
         self._journal.append(change)
 
     def _commit_names(self) -> None:
         for change in self._journal:
-            _apply(self._durable_names, change)
+            self._durable_names.apply(change)
         self._journal.clear()
 
     def open(self, path: PurePath, *, create: bool = False) -> File:
@@ -311,7 +357,7 @@ class SimulatedFiles:
 
     def list(self, path: PurePath) -> list[str]:
         self._require_dir(path)
-        return sorted(child.name for child in self._names if child.parent == path != child)
+        return sorted(child.name for child in self._names.children(path))
 
     def exists(self, path: PurePath) -> bool:
         return path in self._names
@@ -331,7 +377,7 @@ class SimulatedFiles:
         self.check("rename", source)
         if source not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(source))
-        if self.is_dir(target) and any(target in path.parents for path in self._names):
+        if self.is_dir(target) and self._names.children(target):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(target))
         self._change(NameChange(target, source=source))
 
