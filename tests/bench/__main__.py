@@ -15,7 +15,17 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import audit, cluster, footprint, groups, portals, replication, stores, throughput
+from tests.bench import (
+    audit,
+    cluster,
+    footprint,
+    groups,
+    growth,
+    portals,
+    replication,
+    stores,
+    throughput,
+)
 from tests.bench.rounds import Row
 
 MEASURES = {
@@ -28,6 +38,7 @@ MEASURES = {
         *cluster.MEASURES,
         *groups.MEASURES,
         *stores.MEASURES,
+        *growth.MEASURES,
         *audit.MEASURES,
     )
 }
