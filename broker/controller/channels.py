@@ -5,7 +5,8 @@ answered. After one that was refused as a whole the connection is made anew, aft
 request comes first again. A broker that does not answer holds nobody else up. The broker that this
 controller lives in is told by plain calls instead of a connection; all else is the same.
 
-A channel ends only by being cancelled: when its registration is gone, or the controller is.
+A channel ends only by being cancelled: when its registration is gone, or the controller is. From
+then on it leaves `pushes` alone, for the next channel of the same process goes on with them.
 """
 
 import logging
@@ -69,6 +70,7 @@ class Channel:
                             backoff_s = BACKOFF_S
                 except (OSError, BrokerError) as error:
                     log.info("Broker %d cannot be told: %s", self.pushes.broker.node_id, error)
+                await trio.lowlevel.checkpoint_if_cancelled()
                 self.pushes.fail()
                 await trio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
@@ -98,6 +100,7 @@ class Channel:
             await self._wait()
             return True
         response = await send(push)
+        await trio.lowlevel.checkpoint_if_cancelled()
         told = self.pushes.settle(push, response)
         if told is None:
             node_id, error = self.pushes.broker.node_id, response.error

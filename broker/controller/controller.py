@@ -103,6 +103,8 @@ class Controller:
         self._revision = 0  # of the registrations
         self._is_review_due = True
         self._channels: dict[int, Channel] = {}
+        # What those that lost their registration had not been told, for their process may come back.
+        self._away: dict[int, Pushes] = {}
         # Of deleted topics, by their ids: the brokers that hold nothing of it any more, as long as
         # others do; and those topics of which none does, whose tombstones can go.
         self._stopped: dict[bytes, set[int]] = {}
@@ -257,10 +259,11 @@ class Controller:
         tombstones = [
             one for key, one in self._state.tombstones.items() if key not in old.tombstones
         ]
-        for channel in self._channels.values():
+        for pushes in (*(one.pushes for one in self._channels.values()), *self._away.values()):
             if change != NO_CHANGE:
-                channel.pushes.note(change)
-            channel.pushes.stop(tombstones)
+                pushes.note(change)
+            pushes.stop(tombstones)
+        for channel in self._channels.values():
             channel.wake()
         for report in plan.reports[:REPORTS_MAX]:
             log.log(report.level, "%s %s", self._name, report.text)
@@ -289,18 +292,27 @@ class Controller:
             raise ControllerLost
 
     def _set_channels(self, nursery: trio.Nursery) -> None:
-        """One channel for each live registration; a new one tells everything."""
+        """One channel for each live registration; to a new process it tells everything."""
         for node, channel in list(self._channels.items()):
             if self._state.brokers.get(node) != channel.pushes.broker:
                 channel.scope.cancel()
                 del self._channels[node]
+                self._away[node] = channel.pushes
         for node, broker in self._state.brokers.items():
             if node not in self._channels:
-                pushes = Pushes(broker, self._office, self._epoch)
-                pushes.stop(self._state.tombstones.values())
+                pushes = self._pushes_of(broker)
                 channel = Channel(self._around, pushes, self._get_state, self._note_told)
                 self._channels[node] = channel
                 nursery.start_soon(channel.run)
+
+    def _pushes_of(self, broker: Registered) -> Pushes:
+        pushes = self._away.pop(broker.node_id, None)
+        if pushes is not None and pushes.broker.process == broker.process:
+            pushes.renew(broker)
+            return pushes
+        pushes = Pushes(broker, self._office, self._epoch)
+        pushes.stop(self._state.tombstones.values())
+        return pushes
 
     def _get_state(self) -> State:
         return self._state

@@ -1,9 +1,10 @@
-"""What one broker, in one registration, still has to be told, and the requests that tell it.
+"""What one broker still has to be told, and the requests that tell it.
 
 Orders are level-triggered. This remembers only *what* the broker has not been told of, by name, and
 a request is made from the state of the moment when it can be sent. So any number of changes of one
 partition while a request is under way become one, and a name never carries an old state after a new
-one. At first the broker is told everything.
+one. At first the broker is told everything. A process that registers anew knows what it was told
+before: it is told what it missed, and then that all other roles of it stand.
 
 One request is under way at a time, and the next is made when it was answered, so the broker's own
 pace is the pace of what it is told. A request holds as much as takes a broker some milliseconds: it
@@ -15,7 +16,7 @@ would be told it for ever.
   full: all of the image follows.
 * STOP_REPLICA, for deleted topics: a topic made again under the same name finds its place free.
 * LEADER_AND_ISR. The one with which all roles are told is marked full: only then are the logs known
-  that have no role, and the topics that are no more.
+  that have no role, and the topics that are no more, and that roles of before stand.
 
 What changed first is told first, so that a stream of changes holds up none of them.
 
@@ -118,6 +119,15 @@ class Pushes:
         self._tombstones: dict[bytes, Tombstone] = {}
         self._unstopped: dict[bytes, set[int]] = {}  # the partitions that are not gone yet
         self._failed_stops: dict[tuple[bytes, int], None] = {}
+
+    def renew(self, broker: Registered) -> None:
+        """The same process has registered anew: what it acknowledged before, it knows."""
+        assert broker.process == self.broker.process
+        self.fail()
+        self.broker = broker
+        self._sender = (*self._sender[:2], broker.epoch)
+        self.wanted += 1
+        self._is_last_due = True
 
     @property
     def told(self) -> int:

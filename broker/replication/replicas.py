@@ -106,6 +106,7 @@ class Replicas:
         self._has_all_roles = False
         # The registration (its broker epoch) in which each role was last told.
         self._told_in: dict[TopicPartition, int] = {}
+        self._all_told_in = NO_EPOCH  # and that in which the controller said that they stand
         self._is_image_whole = False
         # Topics that the parts of a full image have not named so far, with their ids.
         self._unnamed: dict[str, bytes] = {}
@@ -186,7 +187,8 @@ class Replicas:
     def is_role_present(self, name: TopicPartition) -> bool:
         """Whether a role was told in the present registration. Until then another broker may have
         been elected in the place of this one, however sure its session is."""
-        return self._told_in.get(name, NO_EPOCH) >= self.broker_epoch
+        told_in = self._told_in.get(name)
+        return told_in is not None and max(told_in, self._all_told_in) >= self.broker_epoch
 
     def is_stale_controller(self, controller_epoch: int) -> bool:
         """Whether a request comes from a controller that was replaced (RM-01)."""
@@ -237,10 +239,14 @@ class Replicas:
         )
         obeyed = tuple(self._hosted.obey(state, now) for state in request.partitions)
         for each in obeyed:
-            if not each.error:
-                self._told_in[TopicPartition(each.topic, each.partition)] = request.broker_epoch
+            name = TopicPartition(each.topic, each.partition)
+            if each.error:
+                self._told_in.pop(name, None)
+            else:
+                self._told_in[name] = request.broker_epoch
         self._parts.purgatory.notify(ROLES)
         if request.is_full:
+            self._all_told_in = request.broker_epoch
             self._hosted.set_strays_aside()
             self._has_all_roles = True
             self._note_whole_image(now)

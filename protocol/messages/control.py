@@ -65,8 +65,8 @@ class PartitionObeyed:
 class LeaderAndIsrRequest:
     """Take these roles; `brokers` says where their leaders are.
 
-    With `is_full` these, and what was told before, are all roles of the broker: a log without one
-    is a stray.
+    With `is_full` these, and what was told before, are all roles of the broker: they stand, even if
+    they were told in an earlier registration of the process, and a log without one is a stray.
     """
 
     controller_id: int

@@ -110,7 +110,8 @@ class FakeBroker:
         self.is_running = False
         self._fleet = fleet
         self._config = load(flags={"node.id": str(node_id), **settings}).config
-        self._rng = Random(f"{fleet.seed}/{node_id}")
+        fleet.born += 1
+        self._rng = Random(f"{fleet.seed}/{node_id}/{fleet.born}")
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
@@ -209,6 +210,7 @@ class Fleet:
         self.store = MemoryStore()
         self.writes_max = math.inf
         self.network = SimulatedNetwork(Random(seed))
+        self.born = 0  # processes of two machines are never the same
         self.steps = 0
         self.dies_at = -1
         self.brokers: dict[int, FakeBroker] = {}

@@ -277,6 +277,30 @@ async def test_full_state_after_a_new_controller(autojump_clock):
         assert len(roles.partitions) == 3
 
 
+async def test_a_process_that_lost_its_session_is_told_what_it_missed(autojump_clock):
+    """Not the whole cluster again: it is the same process, and the controller knows what it told."""
+    async with open_fleet() as fleet:
+        await fleet.create(partitions=300, replicas=3)
+        await fleet.create("u", partitions=300, replicas=2)
+        fleet[3].store.is_cut = True
+        fleet[3].is_running = False
+        await fleet.settled()
+        fleet[3].replicas.requests.clear()
+        fleet[3].store.is_cut = False
+        fleet[3].is_running = True
+        await fleet.settled()
+        told = [one.partitions for one in fleet[3].replicas.requests]
+        missed = {name for name, one in (await fleet.state()).partitions() if one.partition_epoch}
+        named = {TopicPartition(one.topic, one.partition) for some in told for one in some}
+        assert named == missed
+        assert not any(
+            one.is_full
+            for one in fleet[3].replicas.requests
+            if isinstance(one, UpdateMetadataRequest)
+        )
+        assert fleet[3].replicas.requests[-1].is_full
+
+
 async def test_one_loss_is_one_transaction_and_told_once(autojump_clock):
     """A broker's death with 300 partitions: one write, and each broker is told of each partition
     once, in requests that hold none of them up."""

@@ -129,6 +129,34 @@ def test_a_broker_without_roles_is_told_so():
     ]
 
 
+def test_a_process_that_registers_anew_is_told_what_it_missed():
+    """And that all else of it stands, in the name of its new registration."""
+    old = state_of(topic_of("t", 300))
+    pushes = told(old)
+    topic = old.topics["t"]
+    records = (replace(topic.partitions[0], partition_epoch=1), *topic.partitions[1:])
+    state = replace(old, topics={"t": replace(topic, partitions=records)})
+    pushes.note(difference(old, state))
+    pushes.renew(replace(broker(1), epoch=99))
+    (metadata, roles), _ = tell(pushes, state)
+    assert [push.request.broker_epoch for push in (metadata, roles)] == [99, 99]
+    assert not metadata.request.is_full
+    assert [one.partition for one in metadata.request.partitions] == [0]
+    assert [one.partition for one in roles.request.partitions] == [0]
+    assert roles.request.is_full
+
+
+def test_what_was_under_way_is_told_to_the_next_registration():
+    """Nobody knows whether the process has taken it."""
+    state = state_of(topic_of("t", 3))
+    pushes = pushes_of()
+    metadata = pushes.next(state)
+    pushes.renew(replace(broker(1), epoch=99))
+    again, roles = tell(pushes, state)[0]
+    assert again.request == replace(metadata.request, broker_epoch=99)
+    assert len(roles.request.partitions) == 3
+
+
 def test_only_what_changed_is_told():
     """A change of one partition names it alone, to all in the image and to its replicas as role."""
     old = state_of(topic_of("t", 3))
@@ -396,7 +424,9 @@ def check_random(seed):
                 pushes.fail()
             if not is_ending and rng.random() < 0.3:
                 break
-        is_done = is_ending
+        if rng.random() < 0.1:
+            pushes.renew(replace(pushes.broker, epoch=pushes.broker.epoch + 1))
+        is_done = is_ending and not pushes.has_more
     assert pushes.told == pushes.wanted, seed
     names = {name for name, _ in state.partitions()}
     assert {name: image[name] for name in names} == dict(state.partitions()), seed

@@ -402,3 +402,14 @@ def test_a_role_of_an_earlier_registration_is_not_present() -> None:
     node.apply(state_of())
     assert node.replicas.is_role_present(T0)
     assert not node.replicas.is_role_present(OTHER)
+
+
+def test_roles_of_an_earlier_registration_stand_when_the_controller_says_so() -> None:
+    """All but those that it has refused: of these the controller believes something else."""
+    node = Node()
+    node.apply(state_of(epochs=(5, 0)), state_of(OTHER), is_full=True)
+    node.apply(state_of(epochs=(4, 0)))
+    node.broker_epoch += 1
+    node.apply(is_full=True)
+    assert node.replicas.is_role_present(OTHER)
+    assert not node.replicas.is_role_present(T0)
