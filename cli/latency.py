@@ -2,34 +2,49 @@
 
 One process, so that both read the same clock. Sends are due at fixed times, and a record's latency
 counts from when it was due: a stall then shows in every record it delays, not only in the first.
+
+A record names its run, and only those of this run are measured. Others may come: of other
+producers, and those that were not committed yet when the consumer asked where the topic ends. The
+first record, which creates the topic, is one of them with acks=1 or 0, whose answer does not wait
+for the followers.
 """
 
-import time
 from collections.abc import Mapping
+from struct import Struct
+from typing import Final
 
 import trio
 
 from minibroker.client import Consumer, Producer
+from minibroker.client.options import Seams, default_seams
 
-WARM_UP_S = 1.0
-PAYLOAD_BYTES = 100
+WARM_UP_S: Final = 1.0
+PAYLOAD_BYTES: Final = 100
+STAMP: Final = Struct(">8sd")  # what a value begins with: the run, and when the record was due
 
 
 async def measure_latency(
-    options: Mapping[str, str], topic: str, rate: int, seconds: float
+    options: Mapping[str, str],
+    topic: str,
+    rate: int,
+    seconds: float,
+    seams: Seams | None = None,
 ) -> dict[str, float]:
     """Send `rate` records a second for `seconds` after a warm-up; percentiles in milliseconds."""
+    seams = seams or default_seams()
+    run = seams.rng.randbytes(8)
     latencies: list[float] = []
     count = int(rate * (seconds + WARM_UP_S))
-    async with Producer(options) as producer:
+    async with Producer(options, seams=seams) as producer:
         await producer.send_and_wait(topic, bytes(PAYLOAD_BYTES))
-        async with Consumer(options["bootstrap.servers"], fetch_max_wait_ms=500) as consumer:
+        servers = options["bootstrap.servers"]
+        async with Consumer(servers, fetch_max_wait_ms=500, seams=seams) as consumer:
             partitions = await consumer.assign_topics(topic)
             for partition, end in (await consumer.end_offsets(*partitions)).items():
                 consumer.seek(partition, end)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_receive, consumer, latencies, count)
-                await _send(producer, topic, rate, count)
+                nursery.start_soon(_receive, consumer, run, latencies, count)
+                await _send(producer, topic, run, rate, count)
     measured = sorted(latencies[int(rate * WARM_UP_S) :])
     return {
         "records": len(measured),
@@ -40,21 +55,20 @@ async def measure_latency(
     }
 
 
-async def _send(producer: Producer, topic: str, rate: int, count: int) -> None:
-    began = time.perf_counter()
+async def _send(producer: Producer, topic: str, run: bytes, rate: int, count: int) -> None:
+    began = trio.current_time()
     for number in range(count):
         due = began + number / rate
-        await trio.sleep(max(0.0, due - time.perf_counter()))
-        producer.send_nowait(topic, b"%.9f" % due + bytes(PAYLOAD_BYTES - 20))
+        await trio.sleep(max(0.0, due - trio.current_time()))
+        producer.send_nowait(topic, STAMP.pack(run, due) + bytes(PAYLOAD_BYTES - STAMP.size))
 
 
-async def _receive(consumer: Consumer, latencies: list[float], count: int) -> None:
+async def _receive(consumer: Consumer, run: bytes, latencies: list[float], count: int) -> None:
     while len(latencies) < count:
         records = await consumer.poll(1.0)
-        now = time.perf_counter()
-        latencies += [
-            (now - float((record.value or b"0").rstrip(b"\0"))) * 1e3 for record in records
-        ]
+        now = trio.current_time()
+        own = [value for record in records if (value := record.value or b"").startswith(run)]
+        latencies += [(now - STAMP.unpack_from(value)[1]) * 1e3 for value in own]
 
 
 def _percentile(ascending: list[float], share: float) -> float:

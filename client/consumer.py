@@ -266,7 +266,10 @@ class Consumer(GroupCalls):
         return await self._offsets(partitions, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The offset behind the last readable record of each, as of now. Raises the same."""
+        """The offset behind the last readable record of each, as of now. Raises the same.
+
+        A record that was sent with acks=1 or 0 may become readable later.
+        """
         return await self._offsets(partitions, LATEST_TIMESTAMP)
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
