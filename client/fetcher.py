@@ -141,12 +141,13 @@ class Fetcher:
                 continue
             epochs = {name: self._epoch_of(name) for name in wanted}
             asked_of = {name: self._positions.topic_id(name.topic) for name in wanted}
-            found = await ask_offsets(self._cluster, wanted)
+            timestamps = {name: reset.timestamp for name, reset in wanted.items()}
+            found = await ask_offsets(self._cluster, timestamps)
             for name, answer in found.items():
                 if asked_of[name] not in (b"", self._positions.topic_id(name.topic)):
                     continue  # it was deleted and created again meanwhile: ask again
                 if answer.error:
-                    self._positions.fail(name, error_code(answer.error))
+                    self._positions.fail(name, wanted[name], error_code(answer.error))
                     self.arrived.unpark_all()
                 else:
                     self._positions.resolve(name, wanted[name], answer.offset)

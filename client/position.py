@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.client.chunks import Chunk
@@ -30,13 +31,23 @@ class OffsetAndMetadata(NamedTuple):
 Offsets: TypeAlias = Mapping[TopicPartition, OffsetAndMetadata]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reset:
+    """The offset to go on at is to be asked for: the earliest or the latest, as `timestamp` says.
+
+    Equal only to itself, so that an answer finds its own question: the end that was asked for
+    before a second seek to the end is not where the application wants to go on.
+    """
+
+    timestamp: int
+
+
 class Position:
     """One assigned partition.
 
-    Either it has a position, or `reset_to` says what is to be asked for (the sentinel for the
-    latest or the earliest offset), or there is a failure, or else it waits for what its group has
-    committed. `retry_at` is when to ask at the soonest, and `trail` tells the leader epochs of what
-    was fetched.
+    Either it has a position, or `reset` says what is to be asked for, or there is a failure, or
+    else it waits for what its group has committed. `retry_at` is when to ask at the soonest, and
+    `trail` tells the leader epochs of what was fetched.
 
     `done` is up to where the application is done: what it was given behind that `is_in_hand`.
     `saved` is what was committed last, as far as that is known here and counts: not after a seek.
@@ -56,7 +67,7 @@ class Position:
         "moved_at",
         "name",
         "position",
-        "reset_to",
+        "reset",
         "retry_at",
         "saved",
         "trail",
@@ -67,16 +78,16 @@ class Position:
         self.is_paused = False
         self.high_watermark = NO_OFFSET
         self.moved_at: float | None = None  # when records were taken last
-        self.seek(None, None)
+        self.seek(None)
 
-    def seek(self, offset: int | None, reset_to: int | None) -> None:
-        """Go on from `offset`, or from what `reset_to` will turn out to be."""
+    def seek(self, offset: int | None, reset: Reset | None = None) -> None:
+        """Go on from `offset`, or from what the answer to `reset` will be."""
         self.position = offset
         self.fetch_offset = offset
         self.done = offset
         self.saved: int | None = None
         self.is_in_hand = False
-        self.reset_to = reset_to
+        self.reset = reset
         self.chunks: deque[Chunk] = deque()
         self.failure: tuple[type[PositionError], str] | None = None
         self.is_out_of_range = False
@@ -89,17 +100,17 @@ class Position:
         """Go on from `offset`, which is not ahead, and keep the trail of what lies before it."""
         trail = self.trail
         trail.cut(offset)
-        self.seek(offset, None)
+        self.seek(offset)
         self.trail = trail
 
     @property
     def is_unplaced(self) -> bool:
         """Whether it waits for what its group has committed."""
-        return self.position is None and self.reset_to is None and self.failure is None
+        return self.position is None and self.reset is None and self.failure is None
 
     def place(self, committed: OffsetAndMetadata) -> None:
         """Go on from what was committed."""
-        self.seek(committed.offset, None)
+        self.seek(committed.offset)
         self.saved = committed.offset
         if committed.offset:
             self.trail.note(OffsetAndEpoch(committed.offset - 1, committed.leader_epoch))

@@ -10,9 +10,9 @@ its first record is wanted, so a poll costs what it returns. All work is per bat
 unpacking itself: records are handed on by slices of lists.
 
 An answer that no longer fits (the application has sought elsewhere meanwhile) is dropped: it is
-for another fetch offset. What cannot be read on (damaged bytes, an offset that is gone and no
-policy for it) stops the partition: what lies before it is returned, then every poll raises, until
-the application seeks. Nothing is skipped in silence.
+for another fetch offset, or for another `Reset`. What cannot be read on (damaged bytes, an offset
+that is gone and no policy for it) stops the partition: what lies before it is returned, then every
+poll raises, until the application seeks. Nothing is skipped in silence.
 
 A leader that was elected uncleanly, or lost its log's tail in a power failure, may lack what was
 read here; its answer to a fetch says so
@@ -38,7 +38,7 @@ from minibroker.client.errors import (
     error_code,
 )
 from minibroker.client.options import ConsumerOptions
-from minibroker.client.position import OffsetAndMetadata, Position
+from minibroker.client.position import OffsetAndMetadata, Position, Reset
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     INT64_MAX,
@@ -115,12 +115,12 @@ class Positions:
         """Return the record of this offset next, or the first one behind it."""
         if not 0 <= offset <= INT64_MAX:
             raise ValueError(f"an offset is 0 to {INT64_MAX}, not {offset}")
-        self.of(name).seek(offset, None)
+        self.of(name).seek(offset)
         self.is_changed = True
 
-    def seek_to(self, name: TopicPartition, reset_to: int) -> None:
+    def seek_to(self, name: TopicPartition, timestamp: int) -> None:
         """Go on at the earliest or latest offset, wherever the broker says that this is."""
-        self.of(name).seek(None, reset_to)
+        self.of(name).seek(None, Reset(timestamp))
         self.is_changed = True
 
     def position(self, name: TopicPartition) -> int | None:
@@ -203,29 +203,29 @@ class Positions:
 
     def unresolved(
         self, epoch_of: Callable[[TopicPartition], int], now: float
-    ) -> dict[TopicPartition, int]:
+    ) -> dict[TopicPartition, Reset]:
         """For which partitions the earliest or latest offset is to be asked for now.
 
         `epoch_of` gives the leader epoch of any partition, -1 where nobody leads it.
         """
         return {
-            name: position.reset_to
+            name: position.reset
             for name, position in self._positions.items()
-            if position.reset_to is not None and position.may_ask(epoch_of(name), now)
+            if position.reset is not None and position.may_ask(epoch_of(name), now)
         }
 
-    def resolve(self, name: TopicPartition, reset_to: int, offset: int) -> None:
-        """The answer to it; dropped if the application has sought elsewhere meanwhile."""
+    def resolve(self, name: TopicPartition, reset: Reset, offset: int) -> None:
+        """The answer to it; dropped if the application has sought since."""
         position = self._positions.get(name)
-        if position is not None and position.reset_to == reset_to:
-            position.seek(offset, None)
+        if position is not None and position.reset is reset:
+            position.seek(offset)
             self.is_changed = True
 
-    def fail(self, name: TopicPartition, code: ErrorCode) -> None:
-        """The broker will not tell it."""
+    def fail(self, name: TopicPartition, reset: Reset, code: ErrorCode) -> None:
+        """The broker will not tell it; dropped if the application has sought since."""
         position = self._positions.get(name)
-        if position is not None and position.reset_to is not None:
-            position.reset_to = None
+        if position is not None and position.reset is reset:
+            position.reset = None
             position.failure = (PositionError, f"the broker answers {code.name}")
 
     def defer(self, name: TopicPartition, leader_epoch: int, now: float) -> None:
@@ -294,6 +294,8 @@ class Positions:
         position = self._positions.get(TopicPartition(asked.topic, asked.partition))
         if position is None or position.fetch_offset != asked.fetch_offset:
             return False
+        if position.trail.last_epoch != asked.last_fetched_epoch:
+            return False  # the application has sought this offset meanwhile
         if asked.topic_id not in (b"", self.topic_id(asked.topic)):
             return False  # a deleted topic of this name
         error = error_code(answer.error)
@@ -411,7 +413,7 @@ class Positions:
             text = f"{reason}, and auto.offset.reset is none: seek"
             position.failure = (OffsetOutOfRange, text)
         else:
-            position.seek(None, RESET_TO[policy])
+            position.seek(None, Reset(RESET_TO[policy]))
             self.is_changed = True
 
     def _raise_failure(self) -> None:

@@ -191,8 +191,9 @@ def test_out_of_range_resets_by_policy(policy: str, sentinel: int) -> None:
     assert positions.unresolved(lambda _: 0, 0.0) == {}
     assert offsets(positions) == [0, 1]
     assert positions.take(1) == []
-    assert positions.unresolved(lambda _: 0, 0.0) == {A: sentinel}
-    positions.resolve(A, sentinel, 40)
+    [reset] = positions.unresolved(lambda _: 0, 0.0).values()
+    assert reset.timestamp == sentinel
+    positions.resolve(A, reset, 40)
     assert plan(positions)[A].fetch_offset == 40
 
 
@@ -437,3 +438,52 @@ def test_a_topic_that_is_let_go_is_forgotten() -> None:
     positions.seek(A, 3)
     positions.note_topic("t", NEW)
     assert positions.position(A) == 3
+
+
+def test_an_answer_from_before_a_seek_to_the_end_is_dropped() -> None:
+    """Where the end was before the application sought it the second time is not where it is now."""
+    positions = make(A)
+    positions.seek_to(A, LATEST_TIMESTAMP)
+    [before] = positions.unresolved(lambda _: 0, 0.0).values()
+    positions.seek(A, 0)
+    positions.seek_to(A, LATEST_TIMESTAMP)
+    positions.resolve(A, before, 40)
+    assert positions.position(A) is None
+    [now] = positions.unresolved(lambda _: 0, 0.0).values()
+    positions.resolve(A, now, 50)
+    assert positions.position(A) == 50
+
+
+def test_an_answer_from_before_a_new_assignment_is_dropped() -> None:
+    """A partition that was let go and assigned again begins at the end as it is then."""
+    positions = make(A, at=None)
+    [before] = positions.unresolved(lambda _: 0, 0.0).values()
+    positions.assign(())
+    positions.assign((A,))
+    positions.resolve(A, before, 40)
+    assert positions.position(A) is None
+
+
+def test_a_refusal_from_before_a_seek_stops_nothing() -> None:
+    """The broker would not tell the earliest offset; the application wants another one now."""
+    positions = make(A)
+    positions.seek_to(A, EARLIEST_TIMESTAMP)
+    [before] = positions.unresolved(lambda _: 0, 0.0).values()
+    positions.seek_to(A, LATEST_TIMESTAMP)
+    positions.fail(A, before, ErrorCode.INVALID_REQUEST)
+    assert positions.take(1) == []
+    assert A in positions.unresolved(lambda _: 0, 0.0)
+
+
+def test_where_the_logs_part_counts_for_what_was_read_only() -> None:
+    """An answer says that the leader has lost what was read. A seek to the same offset meanwhile
+    goes on there, and not below."""
+    positions = make(A)
+    fetched(positions, A, batch(0, 5))
+    assert offsets(positions) == [0, 1, 2, 3, 4]
+    asked = plan(positions)[A]
+    assert (asked.fetch_offset, asked.last_fetched_epoch) == (5, 0)
+    positions.seek(A, 5)
+    parted = PartitionFetched(*A, diverging_epoch=0, diverging_end=2)
+    positions.note(asked, parted, 0.0)
+    assert positions.position(A) == 5
