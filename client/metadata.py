@@ -3,6 +3,8 @@
 A leader is believed by its epoch: what was learnt from a newer epoch is never replaced by an older
 one, whether it came in metadata or as a hint in the answer to a request. Epochs belong to a topic
 id: a topic that was deleted and made again begins anew, and so does what is known of its leaders.
+Which of two ids is the newer one is told by the topic's creation number: a broker that has not
+heard yet that a topic was made again is not believed, whatever it tells of the deleted one.
 """
 
 from collections.abc import Iterable
@@ -33,6 +35,7 @@ class Metadata:
         self.topics: dict[str, TopicMetadata] = {}
         self.errors: dict[str, ErrorCode] = {}  # of topics, in the last answer
         self._leaders: dict[TopicPartition, Leader] = {}
+        self._creations: dict[str, int] = {}  # of each topic, the highest that was told
 
     def leader_of(self, topic_partition: TopicPartition) -> Leader | None:
         """The leader and its epoch; None while there is none, or it is not known."""
@@ -78,9 +81,14 @@ class Metadata:
         """Know nothing of a topic. Returns whether it was deleted, or was never there."""
         self._drop_leaders(topic)
         self.topics.pop(topic, None)
+        self._creations.pop(topic, None)
         return self.errors.pop(topic, ErrorCode.NONE) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _take_topic(self, topic: TopicMetadata) -> None:
+        newest = self._creations.get(topic.name, 0)
+        if 0 < topic.creation < newest:
+            return  # who tells it has not heard of the newest one
+        self._creations[topic.name] = max(topic.creation, newest)
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
             self._drop_leaders(topic.name)  # deleted and made again: epochs start anew

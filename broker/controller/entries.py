@@ -48,6 +48,7 @@ PARTITIONS: Final = "partitions/"
 TOMBSTONES: Final = "tombstones/"
 
 TOPICS_AT_ONCE: Final = 100  # read in one turn of the loop
+CREATION_BITS: Final = 32  # how many topics one controller can number
 
 Entries = Mapping[str, Entry]
 Value = TypeVar("Value")
@@ -66,6 +67,7 @@ class Office(NamedTuple):
 def read_state(entries: Entries) -> Turns[State]:
     """All but the registrations, from a snapshot of everything.
 
+    A controller numbers the topics that it makes from its epoch on, which is its own.
     `brokers` is empty: who is live is for a review to say. Raises `StoreError` naming a bad entry.
     """
     admissions = [_parse(entries, key, _admission) for key in _under(entries, ADMISSIONS)]
@@ -82,6 +84,7 @@ def read_state(entries: Entries) -> Turns[State]:
         topics={topic.name: topic for topic in topics if topic.id not in deleted},
         admissions={admission.node_id: admission for admission in admissions},
         tombstones=deleted,
+        creation=(read_controller_epoch(entries) + 1) << CREATION_BITS,
     )
 
 
@@ -99,17 +102,19 @@ def leftovers(entries: Entries, state: State) -> tuple[Delete, ...]:
 def _read_topic(entries: Entries, name: str) -> Turns[TopicRecord]:
     """One topic with its partitions. Raises `StoreError` if a part of it is missing or bad."""
 
-    def topic(_: str, found: Any) -> tuple[bytes, dict[str, str], range]:
-        return bytes.fromhex(found["id"]), dict(found["configs"]), range(found["partitions"])
+    def topic(_: str, found: Any) -> tuple[bytes, dict[str, str], range, int]:
+        numbers = range(found["partitions"])
+        creation = int(found.get("creation", 0))  # an older controller wrote none
+        return bytes.fromhex(found["id"]), dict(found["configs"]), numbers, creation
 
-    topic_id, configs, numbers = _parse(entries, TOPICS + name, topic)
+    topic_id, configs, numbers, creation = _parse(entries, TOPICS + name, topic)
     partitions: list[PartitionRecord] = []
     for some in at_once(numbers):
         keys = [_partition_key(topic_id, number) for number in some]
         partitions += [_parse(entries, key, _partition) for key in keys]
         if len(partitions) < len(numbers):
             yield
-    return TopicRecord(topic_id, name, configs, tuple(partitions))
+    return TopicRecord(topic_id, name, configs, tuple(partitions), creation)
 
 
 def read_brokers(entries: Entries) -> dict[int, Registered]:
@@ -158,7 +163,12 @@ def topic_put(topic: TopicRecord) -> Put:
     """The entry of a topic, without its partitions."""
     return _put(
         TOPICS + topic.name,
-        {"id": topic.id.hex(), "configs": topic.configs, "partitions": len(topic.partitions)},
+        {
+            "id": topic.id.hex(),
+            "configs": topic.configs,
+            "partitions": len(topic.partitions),
+            "creation": topic.creation,
+        },
     )
 
 

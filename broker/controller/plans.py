@@ -122,12 +122,15 @@ class Draft:
         self._told[topic.name] = None
         self.write([entries.topic_put(topic)])
 
-    def add_topic(self, topic: TopicRecord) -> None:
-        """Add a topic; `write_added` writes it."""
+    def add_topic(self, topic: TopicRecord) -> TopicRecord:
+        """Add a topic, and number it; `write_added` writes it."""
+        self.state = replace(self.state, creation=self.state.creation + 1)
+        topic = replace(topic, creation=self.state.creation)
         self._topics[topic.name] = topic
         self._added.append(topic)
         self._added_count += len(topic.partitions)
         self._spellings[_spelled(topic.name)] = topic.name
+        return topic
 
     def write_added(self) -> Turns[None]:
         """Write the topics that were added, each behind its partitions."""

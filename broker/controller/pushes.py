@@ -384,7 +384,7 @@ class _States:
         if topic is None:
             return None
         configs = tuple(ConfigEntry(*entry) for entry in topic.configs.items())
-        return TopicState(topic.name, topic.id, configs, len(topic.partitions))
+        return TopicState(topic.name, topic.id, configs, len(topic.partitions), topic.creation)
 
     def partition(self, name: TopicPartition) -> PartitionState | None:
         """A partition, if there is one of this name."""

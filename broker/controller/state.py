@@ -40,12 +40,16 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic; `configs` are its own settings only, as text; partitions stand at their number."""
+    """A topic; `configs` are its own settings only, as text; partitions stand at their number.
+
+    `creation` is higher than that of any topic that had this name before; 0: not known.
+    """
 
     id: bytes
     name: str
     configs: Mapping[str, str]
     partitions: tuple[PartitionRecord, ...]
+    creation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +95,17 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """See the head of this module. `brokers` are the live ones, all of them admitted."""
+    """See the head of this module. `brokers` are the live ones, all of them admitted.
+
+    `creation` is the number below that of the next topic (`TopicRecord.creation`).
+    """
 
     cluster_id: str = ""
     topics: Mapping[str, TopicRecord] = field(default_factory=dict)
     brokers: Mapping[int, Registered] = field(default_factory=dict)
     admissions: Mapping[int, Admission] = field(default_factory=dict)
     tombstones: Mapping[bytes, Tombstone] = field(default_factory=dict)
+    creation: int = 0
 
     def partition(self, name: TopicPartition) -> PartitionRecord | None:
         """A partition, or None where there is no such topic or number."""

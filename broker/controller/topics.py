@@ -52,8 +52,7 @@ def plan_create(
     def create(draft: Draft, wanted: NewTopic) -> TopicResult:
         if wanted.name == OFFSETS_TOPIC:
             wanted = _offsets_topic(config, wanted)
-        topic = _new_topic(draft, config, wanted, rng)
-        draft.add_topic(topic)
+        topic = draft.add_topic(_new_topic(draft, config, wanted, rng))
         return TopicResult(topic.name, topic_id=topic.id)
 
     draft = Draft(state)

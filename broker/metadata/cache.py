@@ -107,7 +107,8 @@ def _by_topic(
 def _topic(known: TopicImage | None, told: TopicState) -> TopicImage:
     configs = {entry.name: entry.value for entry in told.configs}
     partitions = known.partitions if known is not None and known.id == told.id else ()
-    return TopicImage(told.id, told.name, configs, _sized(partitions, told.partition_count))
+    partitions = _sized(partitions, told.partition_count)
+    return TopicImage(told.id, told.name, configs, partitions, told.creation)
 
 
 def _sized(partitions: tuple[PartitionImage, ...], count: int) -> tuple[PartitionImage, ...]:
@@ -127,4 +128,4 @@ def _with_states(topic: TopicImage, states: Iterable[PartitionState]) -> TopicIm
             partitions[number] = PartitionImage(
                 number, state.leader, state.leader_epoch, state.isr, state.replicas, told[1]
             )
-    return TopicImage(topic.id, topic.name, topic.configs, tuple(partitions))
+    return replace(topic, partitions=tuple(partitions))

@@ -56,12 +56,16 @@ class PartitionImage:
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """A topic; `configs` are its own settings only, as text; partitions stand at their number."""
+    """A topic; `configs` are its own settings only, as text; partitions stand at their number.
+
+    `creation` is higher than that of any topic that had this name before; 0: not known.
+    """
 
     id: bytes
     name: str
     configs: Mapping[str, str]
     partitions: tuple[PartitionImage, ...]
+    creation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

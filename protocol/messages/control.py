@@ -119,12 +119,16 @@ class StopReplicaResponse:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic without its partitions; `configs` are its own settings only."""
+    """A topic without its partitions; `configs` are its own settings only.
+
+    `creation` is higher than that of any topic that had this name before; 0: not known.
+    """
 
     name: str
     id: bytes
     configs: tuple[ConfigEntry, ...] = ()
     partition_count: int = 0
+    creation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,18 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """`topic_id` is a 16-byte UUID; it changes when a topic is deleted and created again."""
+    """`topic_id` is a 16-byte UUID; it changes when a topic is deleted and created again.
+
+    `creation` is then higher than before, so that of two answers the older one is known: a broker
+    may not have heard yet. 0: not known.
+    """
 
     name: str
     error: int = 0
     topic_id: bytes = bytes(16)
     is_internal: bool = False
     partitions: tuple[PartitionMetadata, ...] = ()
+    creation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

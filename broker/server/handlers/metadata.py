@@ -87,7 +87,7 @@ def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMe
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return TopicMetadata(name, errors.get(name) or unknown)
     partitions = tuple(_partition(image, partition) for partition in topic.partitions)
-    return TopicMetadata(name, 0, topic.id, name == OFFSETS_TOPIC, partitions)
+    return TopicMetadata(name, 0, topic.id, name == OFFSETS_TOPIC, partitions, topic.creation)
 
 
 def _partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:

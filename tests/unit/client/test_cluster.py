@@ -10,7 +10,7 @@ import trio
 from minibroker.client.channel import ConnectionLost
 from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.errors import ClientClosed, ClientTimeout
-from minibroker.client.metadata import Leader
+from minibroker.client.metadata import Leader, Metadata
 from minibroker.client.options import AdminOptions, ClientOptions, ProducerOptions, read_options
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -147,6 +147,26 @@ async def test_a_topic_made_anew_starts_its_epochs_anew(
         await cluster.topic("t")
         await cluster.refreshed()
         assert cluster.leader_of(T0) == Leader(2, 0)
+
+
+def test_a_broker_that_has_not_heard_of_the_new_topic_is_not_believed() -> None:
+    """Its answer names the deleted topic, also after another one knew no topic of the name; without
+    a creation number an answer is believed, as there is nothing to compare."""
+    partitions = metadata((1, 0)).topics[0].partitions
+    old, new, unnumbered = (
+        MetadataResponse(topics=(TopicMetadata("t", 0, topic_id, False, partitions, creation),))
+        for topic_id, creation in ((b"o" * 16, 4), (b"n" * 16, 7), (b"u" * 16, 0))
+    )
+    known = Metadata()
+    assert known.take_over(old)
+    assert known.take_over(new)
+    assert not known.take_over(old)
+    assert known.topics["t"].topic_id == b"n" * 16
+    known.take_over(metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    known.take_over(old)
+    assert "t" not in known.topics
+    known.take_over(unnumbered)
+    assert known.topics["t"].topic_id == b"u" * 16
 
 
 async def test_a_hint_about_a_deleted_topic_is_not_believed(

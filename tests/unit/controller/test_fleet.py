@@ -252,8 +252,8 @@ async def test_who_lost_the_office_writes_nothing(autojump_clock):
     """Its lease still lives, but the controller key is another's: the transaction is refused, and
     that is the first it hears of it; the request is answered with NOT_CONTROLLER."""
     async with open_fleet() as fleet:
-        before = await fleet.state()
         await fleet.store.transact([], entries.office_puts(9, 7, NO_LEASE))
+        before = await fleet.state()
         assert fleet[1].node.is_controller
         job = fleet[1].node.submit(CreateTopicsRequest((NewTopic("u"),)))
         (result,) = (await job.wait()).topics
