@@ -9,7 +9,8 @@ A full image comes in many updates. Only behind the last one is it known which t
 
 Updates come one after another, but one that was under way on a connection that broke may still
 arrive after a newer one. So a partition is never set back: of two states of the same topic id the
-one with the higher (leader epoch, partition epoch) stays.
+one with the higher (leader epoch, partition epoch) stays. Nor is a topic: of two with the same name
+the one with the higher creation number stays.
 """
 
 from collections.abc import Collection, Iterable
@@ -105,6 +106,8 @@ def _by_topic(
 
 
 def _topic(known: TopicImage | None, told: TopicState) -> TopicImage:
+    if known is not None and 0 < told.creation < known.creation:
+        return known
     configs = {entry.name: entry.value for entry in told.configs}
     partitions = known.partitions if known is not None and known.id == told.id else ()
     partitions = _sized(partitions, told.partition_count)

@@ -1,5 +1,6 @@
 """How a broker's picture of the cluster follows the controller's word (rows MET)."""
 
+from dataclasses import replace
 from typing import Any
 
 from minibroker.broker.metadata.cache import merged, without
@@ -120,6 +121,15 @@ def test_a_partition_is_never_set_back() -> None:
     for is_full in (False, True):
         told = update(topics=(topic(),), partitions=late, is_full=is_full)
         assert partition(merged(image, told).image).leader == 2
+
+
+def test_a_deleted_topic_does_not_come_back_in_place_of_the_new_one() -> None:
+    """An update that was under way on a broken connection names the topic that was deleted."""
+    old = replace(topic(), creation=1)
+    new = replace(topic(topic_id=OTHER_ID), creation=2)
+    image = image_of(new, state(0, 2, topic_id=OTHER_ID))
+    told = merged(image, update(topics=(old,), partitions=(state(0, 1, epochs=(5, 5)),)))
+    assert (told.image.topics, told.removed, told.reconfigured) == (image.topics, (), ())
 
 
 def test_partitions_may_come_in_any_order() -> None:
