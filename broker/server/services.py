@@ -17,6 +17,7 @@ from minibroker.broker.observe.readiness import Readiness, Standing, readiness
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
@@ -97,6 +98,15 @@ class Services:
         if topic_id not in (b"", self.image.topics[name.topic].id):
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is known")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
+
+    def check_followed(self, leader: Leader, now: float) -> None:
+        """Raise `Refused` where none of a leader's followers in sync has asked for anything for a
+        session, and for as long as a follower may wait: past its own session it may have been
+        replaced."""
+        config = self.config
+        patience_s = (config.replica_fetch_wait_max_ms + config.broker_session_timeout_ms) / 1000
+        if leader.is_abandoned(now, patience_s):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead: ask for metadata")
 
     def leader_hint(self, name: TopicPartition, error: ErrorCode) -> tuple[int, int]:
         """Leader and epoch to tell who asked the wrong broker or under a wrong epoch."""

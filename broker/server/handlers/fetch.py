@@ -163,12 +163,6 @@ class _Fetch:
             fetched.append((wanted, answer))
         return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
 
-    @property
-    def _patience_s(self) -> float:
-        """For how long a follower that copies may have nothing to ask, and some time more."""
-        config = self._services.config
-        return (config.replica_fetch_wait_max_ms + config.broker_session_timeout_ms) / 1000
-
     def _look(self, wanted: Wanted) -> tuple[Partition, int, OffsetAndEpoch | None]:
         """The partition, the offset where this reader stops, and where its log parts from ours.
 
@@ -180,8 +174,8 @@ class _Fetch:
         end = partition.readable_end(self._request.replica_id, asked.leader_epoch)
         if self._is_outlived:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")
-        if self._is_lapsed and partition.leader().is_abandoned(self._now, self._patience_s):
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead: ask for metadata")
+        if self._is_lapsed:
+            self._services.check_followed(partition.leader(), self._now)
         parted = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
         log_end = partition.log.log_end
         if parted is None and asked.fetch_offset > log_end:

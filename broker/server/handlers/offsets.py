@@ -3,7 +3,8 @@
 The latest offset is the high watermark for a consumer and the log end for a follower. A leader
 whose high watermark has not reached the start of its own term cannot name the latest offset: a
 consumer may already have read beyond that high watermark at the last leader, and an answer that
-goes back would make it read all again. It says OFFSET_NOT_AVAILABLE until it knows.
+goes back would make it read all again. It says OFFSET_NOT_AVAILABLE until it knows. One that may
+have been replaced, for all that it can know, sends consumers to look for the next, as in a fetch.
 """
 
 from minibroker.broker.log.scan import BadBytes
@@ -34,18 +35,22 @@ def list_offsets(
 ) -> ListOffsetsResponse:
     """An offset for each partition."""
     return ListOffsetsResponse(
-        tuple(_list_offset(services, asked, request.replica_id) for asked in request.partitions)
+        tuple(
+            _list_offset(services, asked, request.replica_id, now) for asked in request.partitions
+        )
     )
 
 
 def _list_offset(
-    services: Services, asked: PartitionListOffsets, replica_id: int
+    services: Services, asked: PartitionListOffsets, replica_id: int, now: float
 ) -> PartitionOffset:
     name = TopicPartition(asked.topic, asked.partition)
     try:
         partition = services.partition(name, asked.topic_id)
         leader = partition.leader(asked.leader_epoch)
         end = partition.readable_end(replica_id, asked.leader_epoch)
+        if replica_id < 0 and not services.controller.is_lease_current(now):
+            services.check_followed(leader, now)
         log = partition.log
         if asked.timestamp == EARLIEST_TIMESTAMP:
             # A leader's log has an epoch, and the first one covers the log start.

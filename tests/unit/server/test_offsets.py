@@ -16,11 +16,11 @@ INCONSISTENT = ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 def list_offset(
-    node: Node, timestamp: int, *, leader_epoch: int = -1, replica_id: int = -1
+    node: Node, timestamp: int, *, leader_epoch: int = -1, replica_id: int = -1, now: float = 0.0
 ) -> PartitionOffset:
     asked = PartitionListOffsets("t", 0, timestamp, leader_epoch)
     request = ListOffsetsRequest(replica_id, (asked,))
-    return offsets.list_offsets(node.services, request, 0.0).partitions[0]
+    return offsets.list_offsets(node.services, request, now).partitions[0]
 
 
 def epoch_end(node: Node, epoch: int, leader_epoch: int = -1) -> PartitionEpochEnd:
@@ -41,6 +41,25 @@ def test_latest_and_earliest() -> None:
     assert list_offset(node, LATEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 2, 3)
     assert list_offset(node, LATEST_TIMESTAMP, replica_id=2).offset == 5
     assert list_offset(node, EARLIEST_TIMESTAMP) == PartitionOffset("t", 0, 0, -1, 0, 3)
+
+
+def test_who_was_left_by_its_followers_tells_no_consumer_its_end() -> None:
+    """As in a fetch: a leader whose session may have ended, and of which no follower in sync has
+    asked anything for longer than a session and a follower's wait, may have been replaced, and the
+    log may have gone on at another."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    append(node, 5)
+    node.followed(2, 5)
+    config = node.services.config
+    left_at = (config.broker_session_timeout_ms + config.replica_fetch_wait_max_ms) / 1000 + 0.1
+    assert list_offset(node, LATEST_TIMESTAMP, now=left_at).offset == 5
+    node.controller.is_session_over = True
+    assert list_offset(node, LATEST_TIMESTAMP, now=left_at - 0.2).offset == 5
+    for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, 0):
+        error = list_offset(node, timestamp, now=left_at).error
+        assert error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert list_offset(node, LATEST_TIMESTAMP, now=left_at, replica_id=2).offset == 5
 
 
 def test_another_topic_of_the_same_name_is_not_meant() -> None:
