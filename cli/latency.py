@@ -15,6 +15,8 @@ from typing import Final
 
 import trio
 
+from minibroker.cli.bench import STALLED_S_MAX
+from minibroker.cli.terminal import Failure
 from minibroker.client import Consumer, Producer
 from minibroker.client.options import Seams, default_seams
 
@@ -30,10 +32,12 @@ async def measure_latency(
     seconds: float,
     seams: Seams | None = None,
 ) -> dict[str, float]:
-    """Send `rate` records a second for `seconds` after a warm-up; percentiles in milliseconds."""
+    """Send `rate` records a second for `seconds` after a warm-up; percentiles in milliseconds.
+
+    Raises `Failure` where records do not come: with acks=1 and 0 they may be lost.
+    """
     seams = seams or default_seams()
     run = seams.rng.randbytes(8)
-    latencies: list[float] = []
     count = int(rate * (seconds + WARM_UP_S))
     async with Producer(options, seams=seams) as producer:
         await producer.send_and_wait(topic, bytes(PAYLOAD_BYTES))
@@ -43,8 +47,11 @@ async def measure_latency(
             for partition, end in (await consumer.end_offsets(*partitions)).items():
                 consumer.seek(partition, end)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_receive, consumer, run, latencies, count)
-                await _send(producer, topic, run, rate, count)
+                nursery.start_soon(_send, producer, topic, run, rate, count)
+                latencies = await _receive(consumer, run, count)
+                nursery.cancel_scope.cancel()
+    if len(latencies) < count:
+        raise Failure(f"{topic} gives no more after {len(latencies)} records of {count}")
     measured = sorted(latencies[int(rate * WARM_UP_S) :])
     return {
         "records": len(measured),
@@ -63,12 +70,17 @@ async def _send(producer: Producer, topic: str, run: bytes, rate: int, count: in
         producer.send_nowait(topic, STAMP.pack(run, due) + bytes(PAYLOAD_BYTES - STAMP.size))
 
 
-async def _receive(consumer: Consumer, run: bytes, latencies: list[float], count: int) -> None:
-    while len(latencies) < count:
+async def _receive(consumer: Consumer, run: bytes, count: int) -> list[float]:
+    """The latency of each record, in milliseconds; fewer than `count` where no more come."""
+    latencies: list[float] = []
+    received_at = trio.current_time()
+    while len(latencies) < count and trio.current_time() - received_at < STALLED_S_MAX:
         records = await consumer.poll(1.0)
         now = trio.current_time()
         own = [value for record in records if (value := record.value or b"").startswith(run)]
         latencies += [(now - STAMP.unpack_from(value)[1]) * 1e3 for value in own]
+        received_at = now if own else received_at
+    return latencies
 
 
 def _percentile(ascending: list[float], share: float) -> float:
