@@ -38,7 +38,7 @@ class Office:
     """See the head of this module."""
 
     def __init__(self, run: Run, machines: Mapping[int, Machine]) -> None:
-        self._config = load(flags=run.settings).config
+        self._config = load(flags=run.broker_settings).config
         self._is_unclean_return_seen = run.is_unclean_return_seen
         self._machines = machines
         self._registered: dict[int, Registered] = {}

@@ -36,7 +36,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from minibroker.broker.config import ConfigError, load
-from minibroker.testing.lab.strategies import RULES
+from minibroker.testing.lab.strategies import RULES, SETTINGS
 
 USAGES: Final = (
     "produce BROKER VALUE",
@@ -86,6 +86,7 @@ class Step(NamedTuple):
 class Run:
     """One play of the story. `brokers` are the replicas in order of preference: the first leads.
 
+    `settings` are all that the text sets; those of an old rule (`SETTINGS`) no broker knows.
     With `is_unclean_return_seen` the controller is told when a log's tail may be gone
     (docs/architecture.md, 4.11); else it takes every replica that returns for sound.
     """
@@ -96,6 +97,11 @@ class Run:
     settings: Mapping[str, str]
     is_unclean_return_seen: bool
     steps: tuple[Step, ...]
+
+    @property
+    def broker_settings(self) -> dict[str, str]:
+        """The settings of every broker."""
+        return of_brokers(self.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,11 @@ class Scenario:
     def rules(self) -> tuple[str, ...]:
         """Every rule that a run names, the first one first."""
         return tuple(dict.fromkeys(rule for run in self.runs for rule in run.rules))
+
+
+def of_brokers(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a broker knows."""
+    return {name: value for name, value in settings.items() if name not in SETTINGS}
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
@@ -241,9 +252,14 @@ class _Draft:
         name, separator, value = " ".join(words).partition("=")
         if not separator or not name.strip():
             raise ScenarioError(line, f"with takes NAME=VALUE, not {' '.join(words)!r}")
-        self._open.settings[name.strip()] = value.strip()
+        name, value = name.strip(), value.strip()
+        self._open.settings[name] = value
+        if name in SETTINGS:
+            if not value.isdecimal():
+                raise ScenarioError(line, f"{name} is a number, not {value!r}")
+            return
         try:
-            load(flags=self._open.settings)
+            load(flags=of_brokers(self._open.settings))
         except ConfigError as error:
             raise ScenarioError(line, str(error)) from None
 

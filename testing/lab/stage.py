@@ -63,7 +63,7 @@ class Impossible(Exception):
 
 def play(run: Run, rule: str) -> Played:
     """Play all of a run. Raises `ScenarioError` where a step cannot be played."""
-    return Stage(run, RULES[rule]).play()
+    return Stage(run, RULES[rule](run.settings)).play()
 
 
 class Stage:
@@ -76,7 +76,7 @@ class Stage:
         self.now = 0.0
         self._run = run
         self._machines = {
-            number: Machine(number, run.settings, replicas_type) for number in run.brokers
+            number: Machine(number, run.broker_settings, replicas_type) for number in run.brokers
         }
         self._office = Office(run, self._machines)
         self._copying = {number: Copying(number, self._machines) for number in run.brokers}
@@ -201,12 +201,18 @@ class Stage:
 
     def _lags(self, process: Process) -> Texts:
         role, log_end = process.partition.role, process.partition.log.log_end
+        lag_s_max = process.services.config.replica_lag_time_max_ms / 1000
         for other in self._machines:
             progress = role.progress_of(other) if isinstance(role, Leader) else None
-            if progress is not None and progress.log_end < log_end:
+            if progress is None:
+                continue
+            if progress.log_end < log_end:
                 since_s = round(self.now - progress.caught_up_at, 3)
                 since = f"{since_s:g} s" if progress.caught_up_at != NEVER else "ever"
                 yield f"{other} lacks {log_end - max(0, progress.log_end)} since {since}"
+            silent_s = round(self.now - progress.fetched_at, 3)
+            if lag_s_max < silent_s < math.inf:
+                yield f"{other} has sent no FETCH for {silent_s:g} s"
 
     def flush(self, broker: int) -> Texts:
         """Force the log to the disk."""

@@ -1,12 +1,13 @@
-"""The old rules, each as a handful of methods that replace the broker's own.
+"""The rules under which a scenario is played: the broker's own, and others to compare with.
 
-The broker knows nothing of them: they come in as subclasses through the seams that `Partition` and
-`Replicas` leave for that (docs/architecture.md, 4.8). A rule's name is what `--rule` takes.
+Each other rule replaces a few methods. The broker does not know of them: they come in as subclasses
+through the seams that `Partition` and `Replicas` leave for that (docs/architecture.md, 4.8). A
+rule's name is what `--rule` takes. `SETTINGS` are the properties that only an old rule has.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 from minibroker.broker.config import TopicConfig
 from minibroker.broker.log.log import Log
@@ -16,7 +17,10 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, Progress
 from minibroker.protocol.constants import NO_EPOCH
 
-LAG_MESSAGES_MAX: Final = 4000  # what replica.lag.max.messages was by default
+LAG_MESSAGES: Final = "replica.lag.max.messages"
+# Each with its old default.
+SETTINGS: Final[Mapping[str, int]] = MappingProxyType({LAG_MESSAGES: 4000})
+Settings = Mapping[str, str]
 
 
 class HighWatermarkFollower(Follower):
@@ -50,34 +54,46 @@ class HighWatermarkReplicas(Replicas):
 
 
 class MessageLagLeader(Leader):
-    """In sync is who lacks no more than so many messages, however long it has lacked them."""
+    """The rule of Kafka before 0.9: a follower is out of sync if it lacks more messages than
+    `lag_messages_max`, or if its last FETCH is longer ago than `replica.lag.time.max.ms`."""
 
     __slots__ = ()
+    lag_messages_max: ClassVar[int] = SETTINGS[LAG_MESSAGES]
 
     def is_caught_up(self, progress: Progress, own_end: int, now: float) -> bool:
-        """The count alone decides."""
-        return own_end - progress.log_end <= LAG_MESSAGES_MAX
+        """Return whether the follower is neither slow nor stuck. A term begins like a FETCH."""
+        is_slow = own_end - max(0, progress.log_end) > self.lag_messages_max
+        fetched_at = max(progress.fetched_at, progress.caught_up_at)
+        return not is_slow and now - fetched_at <= self._host.lag_s_max
 
 
-class MessageLagPartition(Partition):
-    """A partition whose leader counts so."""
+def message_lag_replicas(settings: Settings) -> type[Replicas]:
+    """Return a broker that counts messages, with the number that the settings name."""
 
-    __slots__ = ()
-    leader_type = MessageLagLeader
+    class CountingLeader(MessageLagLeader):
+        __slots__ = ()
+        lag_messages_max = int(settings.get(LAG_MESSAGES, SETTINGS[LAG_MESSAGES]))
+
+    class CountingPartition(Partition):
+        __slots__ = ()
+        leader_type = CountingLeader
+
+    class CountingReplicas(Replicas):
+        partition_type = CountingPartition
+
+    return CountingReplicas
 
 
-class MessageLagReplicas(Replicas):
-    """A broker whose in-sync sets are a matter of messages."""
-
-    partition_type = MessageLagPartition
+def _always(replicas_type: type[Replicas]) -> Callable[[Settings], type[Replicas]]:
+    return lambda settings: replicas_type
 
 
 # "epoch" and "time" are what this broker does.
-RULES: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
+RULES: Final[Mapping[str, Callable[[Settings], type[Replicas]]]] = MappingProxyType(
     {
-        "epoch": Replicas,
-        "time": Replicas,
-        "hw": HighWatermarkReplicas,
-        "lag-messages": MessageLagReplicas,
+        "epoch": _always(Replicas),
+        "time": _always(Replicas),
+        "hw": _always(HighWatermarkReplicas),
+        "lag-messages": message_lag_replicas,
     }
 )

@@ -91,4 +91,4 @@ def test_a_push_within_a_term_is_ignored(replicas_type: type[Replicas], isr: tup
 
 def test_the_cut_at_the_high_watermark_is_a_rule_of_the_lab():
     """`cut-at-high-watermark` is shown in its own stories, hw-loss and hw-divergence (A11)."""
-    assert PLANTED["cut-at-high-watermark"] is RULES["hw"]
+    assert PLANTED["cut-at-high-watermark"] is RULES["hw"]({})

@@ -64,6 +64,7 @@ def test_transcripts_stand_below_and_are_found_again():
         (HEAD + "with min.isr=1\n", 8, "min.isr"),
         (HEAD + "with min.insync.replicas=none\n", 8, "min.insync.replicas"),
         (HEAD + "with something\n", 8, "NAME=VALUE"),
+        (HEAD + "with replica.lag.max.messages=few\n", 8, "is a number, not 'few'"),
         (HEAD + "run\n", 8, "a NAME of its own"),
         (HEAD + "run a\nrun a\n", 9, "a NAME of its own"),
         (HEAD + "run a\nbrokers 1\n", 9, "in the head"),

@@ -4,12 +4,13 @@ The transcripts in the files are compared whole. What the stories are about is d
 more in words of code, so that no rewrite of the transcripts can lose it.
 """
 
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from minibroker.testing.lab.library import load, names
-from minibroker.testing.lab.scenario import split
+from minibroker.testing.lab.scenario import parse, split
 from minibroker.testing.lab.stage import Played, play
 from minibroker.testing.lab.story import transcript
 from minibroker.testing.lab.transcript import COLUMNS_MAX, Event, ReplicaState, RoleMark
@@ -105,27 +106,53 @@ def test_a_partition_waits_for_the_log_that_may_be_longer():
     assert "b on 1,2. The replicas agree." in told.verdict
 
 
-def test_a_burst_moves_nobody_by_time_and_everybody_by_count():
-    """The rule of 4000 messages throws all followers out; by time the ISR stays whole (A4)."""
-    isrs = {
-        rule: [
-            line.replicas[0].isr
-            for line in played("isr-by-lag", "burst", rule).lines[1:]
-            if isinstance(line, Event)
-        ]
-        for rule in ("time", "lag-messages")
-    }
-    assert set(isrs["time"]) == {(1, 2, 3)}
-    assert list(dict.fromkeys(isrs["lag-messages"])) == [(1, 2, 3), (1,), (1, 2)]
-    assert isrs["lag-messages"][-1] == (1, 2, 3)
-
-
-def test_who_stands_still_leaves_by_time_only():
-    """After the lag time it leaves, and returns once it caught up; by count it stays (A3, A4)."""
-    told = played("isr-by-lag", "stall", "time")
+def isrs(told: Played) -> list[tuple[int, ...]]:
+    """The in-sync sets of broker 1 that a run shows, without repetitions."""
     events = [line for line in told.lines if isinstance(line, Event)]
-    left = [event.now for event in events if event.replicas[0].isr == (1, 2)]
-    assert min(left) > 1 + 10, "not before the lag time has passed"
-    assert events[-1].replicas[0].isr == (1, 2, 3)
-    by_count = played("isr-by-lag", "stall", "lag-messages")
-    assert {e.replicas[0].isr for e in by_count.lines if isinstance(e, Event)} == {(1, 2, 3)}
+    return [isr for isr, _ in groupby(event.replicas[0].isr for event in events)]
+
+
+def test_a_burst_moves_nobody_by_time_and_everybody_by_count():
+    """Four messages at once are more than the three that may be missing; by time all stay (A4)."""
+    assert isrs(played("isr-by-lag", "burst", "time")) == [(1, 2, 3)]
+    by_count = isrs(played("isr-by-lag", "burst", "lag-messages"))
+    assert by_count == [(1, 2, 3), (1,), (1, 2), (1, 2, 3)]
+
+
+@pytest.mark.parametrize("rule", ["time", "lag-messages"])
+def test_a_follower_that_stands_still_leaves_under_both_rules(rule: str):
+    """It leaves once the lag time has passed, and returns when it has caught up (A3, A4)."""
+    told = played("isr-by-lag", "stall", rule)
+    assert isrs(told) == [(1, 2, 3), (1, 2), (1, 2, 3)]
+    events = [line for line in told.lines if isinstance(line, Event)]
+    assert min(event.now for event in events if event.replicas[0].isr == (1, 2)) > 0.5
+
+
+@pytest.mark.parametrize("rule", ["time", "lag-messages"])
+def test_a_short_pause_moves_nobody(rule: str):
+    """Logs that end at 5, 4 and 3: two messages and 100 ms behind is in sync, and HW waits."""
+    told = played("isr-by-lag", "pause", rule)
+    assert isrs(told) == [(1, 2, 3)]
+    assert ends(after(told, "0.1 s pass")) == [(5, 3), (4, 3), (3, 3)]
+    assert ends(after(told, "1 acknowledges e"))[0] == (5, 5)
+
+
+def test_a_slow_follower_leaves_by_time_only():
+    """It always sends FETCH and never has everything: the count does not find it (KIP-16)."""
+    assert isrs(played("isr-by-lag", "slow", "time")) == [(1, 2, 3), (1, 2)]
+    assert isrs(played("isr-by-lag", "slow", "lag-messages")) == [(1, 2, 3)]
+
+
+def test_a_silent_follower_at_the_log_end_leaves_by_the_old_rule_only():
+    """Whoever has everything is in sync, even if it stops asking (PAR-11)."""
+    assert isrs(played("isr-by-lag", "quiet", "time")) == [(1, 2, 3)]
+    assert isrs(played("isr-by-lag", "quiet", "lag-messages")) == [(1, 2, 3), (1, 2)]
+
+
+def test_the_number_of_messages_is_a_setting():
+    """replica.lag.max.messages has its old default of 4000 where a text sets nothing."""
+    steps = "run a\nburst 1 4000\ncheck 1\nburst 1 1\ncheck 1\n"
+    head = "# T\nbrokers 1 2\nrules lag-messages\nunclean-return seen\n"
+    assert isrs(play(parse(head + steps).runs[0], "lag-messages")) == [(1, 2), (1,)]
+    few = f"{head}with replica.lag.max.messages=5000\n{steps}"
+    assert isrs(play(parse(few).runs[0], "lag-messages")) == [(1, 2)]
