@@ -305,7 +305,20 @@ def _step(line: int, words: list[str], brokers: tuple[int, ...], others: Iterabl
             return Step(line, "_".join(literals), tuple(arguments))
     said = ", or: ".join(" ".join(usage) for usage in usages)
     there = f" (brokers: {' '.join(map(str, brokers))})" if "BROKER" in said else ""
-    raise ScenarioError(line, f"{' '.join(words)!r} is not: {said}{there}")
+    meant = _with_unit(usages, words, brokers)
+    hint = f"; did you mean {meant!r}?" if meant else ""
+    raise ScenarioError(line, f"{' '.join(words)!r} is not: {said}{there}{hint}")
+
+
+def _with_unit(usages: list[list[str]], words: list[str], brokers: tuple[int, ...]) -> str:
+    """Return the line with the unit that a number of seconds lacks; "" if that is not the fault."""
+    for usage in usages:
+        if "SECONDS" in usage and len(words) >= len(usage):
+            place = usage.index("SECONDS")
+            mended = [*words[:place], f"{words[place]}s", *words[place + 1 :]]
+            if _match(usage, mended, brokers) is not None:
+                return " ".join(mended)
+    return ""
 
 
 def _match(usage: list[str], words: list[str], brokers: tuple[int, ...]) -> list[object] | None:
