@@ -13,10 +13,17 @@ from minibroker.protocol.messages.produce import (
     PartitionProduce,
     PartitionProduced,
     ProduceRequest,
+    ProduceResponse,
 )
+from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import T0, Node, batch_of, state_of
 from tests.unit.server.producing import answer, parked, request_of
+
+
+def stamped_request() -> ProduceRequest:
+    """The same two records of the same idempotent producer, each time it is called."""
+    return request_of(batch_of(2, producer=ProducerStamp(7, 0, 0)), acks=ACKS_ALL)
 
 
 def test_too_few_replicas_append_nothing() -> None:
@@ -42,6 +49,33 @@ async def test_acks_all_waits_for_the_isr(autojump_clock: trio.testing.MockClock
     done = waiting.attempt(0.0)
     assert done is not None
     assert done.partitions[0] == PartitionProduced("t", 0, 0, 0, -1, 0)
+
+
+async def test_a_duplicate_waits_for_the_isr(autojump_clock: trio.testing.MockClock) -> None:
+    """A14.1: a batch that is sent again waits for the high watermark like its original, and both
+    are answered with the same offset; once it is committed a third is answered at once."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    original, duplicate = (parked(node, stamped_request()) for _ in range(2))
+    assert node.partition().log.log_end == 2
+    node.followed(2, 1)
+    assert (original.attempt(0.0), duplicate.attempt(0.0)) == (None, None)
+    node.followed(2, 2)
+    expected = ProduceResponse((PartitionProduced("t", 0, 0, 0, -1, 0),))
+    assert original.attempt(0.0) == duplicate.attempt(0.0) == expected
+    assert answer(node, stamped_request()).base_offset == 0
+
+
+async def test_a_duplicate_that_is_not_committed_times_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A14.1, PRO-06: it is not acknowledged because it is known; it may still be lost."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    for _ in range(2):
+        late = await node.purgatory.settle(parked(node, stamped_request()))
+        assert late.partitions[0].error == ErrorCode.REQUEST_TIMED_OUT
+    assert node.partition().log.log_end == 2
 
 
 async def test_a_follower_s_fetch_wakes_the_producer(
