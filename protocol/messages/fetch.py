@@ -38,7 +38,11 @@ class PartitionFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """`replica_id` is -1 for a consumer. The answer comes once `bytes_min` are there, or late."""
+    """`replica_id` is -1 for a consumer. The answer comes once `bytes_min` are there, or late.
+
+    `isolation_level` changes nothing, since there are no transactions: 0 and 1 (READ_COMMITTED)
+    both read to the high watermark.
+    """
 
     replica_id: int = NO_NODE
     wait_ms_max: int = 500

@@ -123,6 +123,21 @@ async def test_acks_all_late_says_so_and_keeps_the_record(
     assert node.partition().log.log_end == 1
 
 
+async def test_below_the_min_isr_nothing_new_is_committed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A2: the high watermark stands still. A record with acks=1 is acknowledged and stays unread;
+    one with acks=all that was appended before waits out its time."""
+    node = Node(min_insync_replicas="2")
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    waiting = parked(node, request_of(batch_of(), acks=ACKS_ALL))
+    node.apply(state_of(epochs=(0, 1), isr=(1,), replicas=(1, 2)))
+    assert answer(node, request_of(batch_of())).base_offset == 1
+    assert (node.partition().high_watermark, node.partition().log.log_end) == (0, 2)
+    late = await node.purgatory.settle(waiting)
+    assert late.partitions[0].error == ErrorCode.REQUEST_TIMED_OUT
+
+
 async def test_entries_settle_one_by_one(autojump_clock: trio.testing.MockClock) -> None:
     """A16: at the time-out only what is still waiting has failed, and errors come with the rest."""
     node = Node()

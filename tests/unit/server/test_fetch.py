@@ -27,6 +27,18 @@ def test_a_consumer_reads_to_the_high_watermark_a_follower_to_the_end() -> None:
     assert len(records_of(followed)) == SMALL
 
 
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_the_isolation_level_changes_nothing(isolation_level: int) -> None:
+    """There are no transactions: READ_COMMITTED (1) reads to the high watermark, too."""
+    node = Node()
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    append(node, batch_of(), batch_of(), batch_of())
+    node.followed(2, 2)
+    consumed = answer(node, want(), isolation_level=isolation_level)
+    assert (consumed.error, len(records_of(consumed))) == (0, 2 * SMALL)
+    waits(node, want(2), isolation_level=isolation_level)
+
+
 @pytest.mark.parametrize(("wait_ms", "bytes_min"), [(0, 1), (1_000, 0)])
 def test_an_impatient_fetch_is_answered_at_once(wait_ms: int, bytes_min: int) -> None:
     """FET-03: max wait 0 or min bytes 0 answers at once, with nothing if there is nothing."""
