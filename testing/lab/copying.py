@@ -20,7 +20,7 @@ from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import Slice
-from minibroker.testing.lab.machine import WALL_MS, Machine, Process
+from minibroker.testing.lab.machine import Machine, Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +167,14 @@ class Copying:
         asked = process.copier.plan.take(answer)
         assert asked is not None, "the answer is to the request under way"
         role, before = asked.assignment.role, log.log_end
-        taken = role.take(log, Answer(asked.offset, answer, batches), partition.settings, WALL_MS)
+        wall_ms = process.services.wall_ms()
+        taken = role.take(log, Answer(asked.offset, answer, batches), partition.settings, wall_ms)
         if taken.next is Next.ASK_RANGE:
             leader = self._machines[role.leader].process
             if leader is not None:
                 theirs = leader.partition.log
                 ends = (theirs.log_start, theirs.log_end)
-                taken = role.take_range(log, ends, partition.settings, WALL_MS)
+                taken = role.take_range(log, ends, partition.settings, wall_ms)
         if taken.size:
             process.replicas.note_append(partition, now)
         if taken.next is Next.BACK_OFF:

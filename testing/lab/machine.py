@@ -8,19 +8,19 @@ nothing is sent, renewed or flushed until the scenario says so.
 again. `Process` is one life of the broker on it, and everything in it is gone with that life.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from random import Random
 from typing import Final
 
-from minibroker.broker.config import load
+from minibroker.broker.config import Config, load
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports
+from minibroker.broker.controller.producer_ids import ProducerIds
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.follower import Follower
@@ -28,21 +28,23 @@ from minibroker.broker.replication.hosted import Parts
 from minibroker.broker.replication.isr import IsrChanges
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
-from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.client.net import Network
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.disk import SimulatedFiles, Tail
+from minibroker.testing.lab.claims import BlockClaim, SteppedStore
+from minibroker.testing.lab.strategies import Rule
 from minibroker.testing.lab.transcript import ReplicaState, RoleMark
 from minibroker.testing.network import SimulatedNetwork
 
 ROOT: Final = PurePath("/data")
 CLUSTER_ID: Final = "lab"
 PARTITION: Final = TopicPartition("t", 0)
-WALL_MS: Final = 1_700_000_000_000  # at virtual time 0; it stands still
+WALL_MS: Final = 1_700_000_000_000  # the wall clock at virtual time 0
 # Nobody waits here for what else there may be to say.
 TOLD_AT_ONCE: Final = {"replica.high.watermark.wait.max.ms": "0"}
 DOWN: Final = ReplicaState(RoleMark.DOWN)
@@ -63,15 +65,16 @@ class Wishes(IsrChanges):
 class Copier:
     """Who copies on this broker: a plan, which the stage follows step by step."""
 
-    def __init__(self, limits: FetchLimits) -> None:
+    def __init__(self, limits: FetchLimits, wall_ms: Callable[[], int]) -> None:
         self._limits = limits
+        self._wall_ms = wall_ms
         self.plan = FetchPlan(limits)
 
     def assign(self, partition: Partition) -> None:
         """A new leader or a new term: another connection, another session."""
         assert isinstance(partition.role, Follower)
         self.plan = FetchPlan(self._limits)
-        partition.role.begin(partition.log, WALL_MS)
+        partition.role.begin(partition.log, self._wall_ms())
         self.plan.add(partition, partition.role)
 
     def unassign(self, name: TopicPartition) -> None:
@@ -85,28 +88,43 @@ class Copier:
         """The next step asks the log itself."""
 
 
+class LabController(ControllerNode):
+    """What a broker knows of its own session and ids. It never runs: the stage itself goes to the
+    controller, and steps decide when producer ids are claimed."""
+
+    def __init__(
+        self, config: Config, store: SteppedStore, network: Network, ports: Ports, rng: Random
+    ) -> None:
+        super().__init__(config, store, network, ports, rng)
+        self._claimed_ids = ProducerIds()
+        self.block_claim = BlockClaim(store, self._claimed_ids)
+
+    def is_lease_current(self, now: float) -> bool:
+        """A broker that runs keeps its session."""
+        return True
+
+    def next_producer_id(self) -> int | None:
+        """Return an id of the blocks that were claimed here."""
+        return self._claimed_ids.take()
+
+
 class Process:
     """One life of a broker. Made by `Machine.start`."""
 
-    def __init__(
-        self,
-        number: int,
-        settings: Mapping[str, str],
-        replicas_type: type[Replicas],
-        manager: LogManager,
-        files: SimulatedFiles,
-    ) -> None:
-        flags = {**TOLD_AT_ONCE, **settings, "node.id": str(number)}
+    def __init__(self, machine: "Machine", manager: LogManager) -> None:
+        number, files, wall_ms = machine.number, machine.files, machine.wall_ms
+        flags = {**TOLD_AT_ONCE, **machine.settings, "node.id": str(number)}
         config = load(flags=flags).config
+        self.is_running = True
 
         async def sync_dir(directory: PurePath) -> None:
             files.sync_dir(directory)
 
         purgatory, flusher, self.wishes = Purgatory(), Flusher(sync_dir), Wishes()
         self.manager, self._files = manager, files
-        self.copier = Copier(FetchLimits.of(config))
+        self.copier = Copier(FetchLimits.of(config), wall_ms)
         self.broker_epoch = NO_EPOCH
-        self.replicas = replicas_type(
+        self.replicas = machine.rule.replicas_type(
             config,
             Parts(
                 manager=manager,
@@ -114,7 +132,7 @@ class Process:
                 flusher=flusher,
                 copier=self.copier,
                 isr_changes=self.wishes,
-                wall_ms=lambda: WALL_MS,
+                wall_ms=wall_ms,
                 broker_epoch=lambda: self.broker_epoch,
                 note_damage=lambda: None,  # no disk rots here
             ),
@@ -128,10 +146,10 @@ class Process:
         )
         rng = Random(number)
         network = SimulatedNetwork(rng).host(f"broker-{number}")
-        # It never runs: acks=all needs no lease, and the stage itself goes to the controller.
-        controller = ControllerNode(config, MemoryStore(), network, ports, rng)
+        controller = LabController(config, machine.store, network, ports, rng)
+        self.block_claim = controller.block_claim
         is_lease_current = controller.is_lease_current
-        around = Around(self.replicas, purgatory, lambda: WALL_MS, is_lease_current, rng)
+        around = Around(self.replicas, purgatory, wall_ms, is_lease_current, rng)
         self.services = Services(
             config=config,
             replicas=self.replicas,
@@ -140,7 +158,7 @@ class Process:
             fetch_sessions=FetchSessions(rng, 10),
             groups=Coordinator(config, around),
             times=RequestTimes(),
-            wall_ms=lambda: WALL_MS,
+            wall_ms=wall_ms,
         )
 
     @property
@@ -149,6 +167,16 @@ class Process:
         partition = self.replicas.get(PARTITION)
         assert partition is not None, "every broker of the lab is given a role when it starts"
         return partition
+
+    @property
+    def log_end(self) -> int:
+        """Where the replica's log ends."""
+        return self.partition.log.log_end
+
+    def end(self) -> None:
+        """The process is gone."""
+        self.is_running = False
+        self.block_claim.end()
 
     @property
     def state(self) -> ReplicaState:
@@ -190,16 +218,24 @@ class Process:
 
 
 class Machine:
-    """A disk, and the broker's process on it while there is one."""
+    """A disk, and the broker's process on it while there is one. `store` is that of all brokers,
+    and `wall_ms` their wall clock in milliseconds."""
 
     def __init__(
-        self, number: int, settings: Mapping[str, str], replicas_type: type[Replicas]
+        self,
+        number: int,
+        settings: Mapping[str, str],
+        rule: Rule,
+        store: SteppedStore,
+        wall_ms: Callable[[], int],
     ) -> None:
         self.number = number
+        self.settings = settings
+        self.rule = rule
+        self.store = store
+        self.wall_ms = wall_ms
+        self.files = SimulatedFiles(Random(number))
         self.process: Process | None = None
-        self._settings = settings
-        self._replicas_type = replicas_type
-        self._files = SimulatedFiles(Random(number))
         self._boots = 1
 
     @property
@@ -210,15 +246,13 @@ class Machine:
     def start(self) -> Registered:
         """Start the process; what it tells of itself when it registers."""
         assert self.process is None
-        config = load(flags=self._settings).config
-        manager = LogManager(self._files, ROOT, config.for_topic().limits())
+        config = load(flags=self.settings).config
+        manager = LogManager(self.files, ROOT, config.for_topic().limits())
         marks = RunMarks(
             new_directory_id=self.number.to_bytes(16), is_synced=config.flush == "always"
         )
-        manager.start(f"boot-{self._boots}", CLUSTER_ID, self.number, WALL_MS, marks)
-        self.process = Process(
-            self.number, self._settings, self._replicas_type, manager, self._files
-        )
+        manager.start(f"boot-{self._boots}", CLUSTER_ID, self.number, self.wall_ms(), marks)
+        self.process = Process(self, manager)
         directory = manager.directory
         return Registered(
             node_id=self.number,
@@ -234,11 +268,16 @@ class Machine:
 
     def kill(self) -> None:
         """The process dies; what it wrote stays."""
-        self.process = None
-        self._files.kill()
+        self._end_process()
+        self.files.kill()
 
     def power_off(self, tail: Tail) -> None:
         """The machine stops."""
-        self.process = None
-        self._files.power_off(tail)
+        self._end_process()
+        self.files.power_off(tail)
         self._boots += 1
+
+    def _end_process(self) -> None:
+        if self.process is not None:
+            self.process.end()
+        self.process = None

@@ -40,7 +40,10 @@ from minibroker.testing.lab.strategies import RULES, SETTINGS
 
 USAGES: Final = (
     "produce BROKER VALUE",
+    "produce BROKER VALUE by PRODUCER epoch EPOCH sequence SEQUENCE",
     "burst BROKER COUNT",
+    "claim BROKER",
+    "init BROKER PRODUCER",
     "ask BROKER",
     "answer BROKER",
     "fetch BROKER",
@@ -56,6 +59,8 @@ USAGES: Final = (
     "wait SECONDS",
     "wait SECONDS fetching BROKERS",
 )
+WORDS: Final = ("VALUE", "PRODUCER")
+NUMBERS_FROM_0: Final = ("EPOCH", "SEQUENCE")
 UNCLEAN_RETURN: Final = {"seen": True, "unseen": False}
 TRANSCRIPT: Final = "=== rule "
 BROKERS_MAX: Final = 3  # more columns than that do not fit a terminal
@@ -343,13 +348,14 @@ def _match(usage: list[str], words: list[str], brokers: tuple[int, ...]) -> list
 
 def _value(kind: str, word: str) -> object | None:
     """A word as what a usage wants there; None if it is not that."""
-    if kind == "VALUE":
+    if kind in WORDS:
         return word
     if kind == "SECONDS":
         number = word.removesuffix("s")
         is_number = number.replace(".", "", 1).isdecimal()
         return float(number) if is_number and number != word and float(number) > 0 else None
-    return int(word) if word.isdecimal() and int(word) > 0 else None
+    is_number = word.isdecimal() and (int(word) > 0 or kind in NUMBERS_FROM_0)
+    return int(word) if is_number else None
 
 
 def nearest(what: str, word: str, known: Iterable[str]) -> str:

@@ -15,27 +15,26 @@ is a `ScenarioError`.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from minibroker.broker.replication.isr import change_of
-from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import NEVER, Leader
-from minibroker.broker.server.handlers import produce
+from minibroker.broker.server.handlers.producer_id import handle as init_producer_id
 from minibroker.broker.turns import without_pause
-from minibroker.protocol.constants import ACKS_ALL, ErrorCode
+from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import AlterPartitionRequest
-from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
-from minibroker.protocol.records.record import encode_values
+from minibroker.protocol.messages.producer_id import InitProducerIdRequest
+from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.testing.disk import Tail
+from minibroker.testing.lab.claims import SteppedStore
 from minibroker.testing.lab.copying import Copying
-from minibroker.testing.lab.machine import PARTITION, WALL_MS, Machine, Process
+from minibroker.testing.lab.machine import WALL_MS, Machine, Process
 from minibroker.testing.lab.office import Office
+from minibroker.testing.lab.producing import Producing, Sent
 from minibroker.testing.lab.scenario import Run, ScenarioError, Step
-from minibroker.testing.lab.strategies import RULES
+from minibroker.testing.lab.strategies import RULES, Rule
 from minibroker.testing.lab.transcript import Event, Line, Told
-from minibroker.testing.lab.verdict import Produced, judge
+from minibroker.testing.lab.verdict import judge
 
 Texts = Iterator[str]
 
@@ -45,16 +44,6 @@ class Played(NamedTuple):
 
     lines: list[Line]
     verdict: str
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A PRODUCE that waits at a broker, in one life of it."""
-
-    broker: int
-    process: Process
-    produced: Produced
-    parked: Parked[ProduceResponse]
 
 
 class Impossible(Exception):
@@ -67,21 +56,20 @@ def play(run: Run, rule: str) -> Played:
 
 
 class Stage:
-    """See the head of this module. `now` is the virtual time in seconds.
+    """See the head of this module. `now` is the virtual time in seconds."""
 
-    Every broker gets `replicas_type`, which is where rules come in.
-    """
-
-    def __init__(self, run: Run, replicas_type: type[Replicas]) -> None:
+    def __init__(self, run: Run, rule: Rule) -> None:
         self.now = 0.0
         self._run = run
+        store = SteppedStore(compares=rule.store_compares)
         self._machines = {
-            number: Machine(number, run.broker_settings, replicas_type) for number in run.brokers
+            number: Machine(number, run.broker_settings, rule, store, self.wall_ms)
+            for number in run.brokers
         }
         self._office = Office(run, self._machines)
         self._copying = {number: Copying(number, self._machines) for number in run.brokers}
-        self._waiting: list[Waiting] = []
-        self._acknowledged: list[Produced] = []
+        self._producing = Producing()
+        self._producer_ids: dict[str, int] = {}
         self._lines: list[Line] = []
 
     def play(self) -> Played:
@@ -92,7 +80,9 @@ class Stage:
             number: None if machine.process is None else machine.process.partition.log
             for number, machine in self._machines.items()
         }
-        return Played(self._lines, judge(self._acknowledged, logs, self._office.record.leader))
+        return Played(
+            self._lines, judge(self._producing.acknowledged, logs, self._office.record.leader)
+        )
 
     def begin(self) -> None:
         """Start every broker, and make the partition."""
@@ -110,6 +100,10 @@ class Stage:
                 self._play_step(step)
             except Impossible as impossible:
                 raise ScenarioError(step.line, str(impossible)) from None
+
+    def wall_ms(self) -> int:
+        """The wall clock of every broker, in milliseconds."""
+        return WALL_MS + round(self.now * 1000)
 
     def process(self, broker: int) -> Process:
         """The process of a broker that runs."""
@@ -132,34 +126,40 @@ class Stage:
 
     def produce(self, broker: int, value: str) -> Texts:
         """One record, with acks=all."""
-        yield from self._produce(broker, value, (value.encode(),))
+        yield from self._send(broker, Sent(value, (value.encode(),)))
+
+    def produce_by_epoch_sequence(
+        self, broker: int, value: str, producer: str, epoch: int, sequence: int
+    ) -> Texts:
+        """The same from an idempotent producer, with its stamp."""
+        stamp = ProducerStamp(self._producer_id(producer), epoch, sequence)
+        yield from self._send(broker, Sent(value, (value.encode(),), stamp))
 
     def burst(self, broker: int, count: int) -> Texts:
         """Many records in one batch."""
         values = tuple(b"%d" % number for number in range(count))
-        yield from self._produce(broker, f"{count} records", values)
+        yield from self._send(broker, Sent(f"{count} records", values))
 
-    def _produce(self, broker: int, label: str, values: tuple[bytes, ...]) -> Texts:
-        process = self.process(broker)
-        produced = Produced(label, values, process.partition.log.log_end)
-        batch = memoryview(encode_values(values, WALL_MS))
-        request = ProduceRequest(ACKS_ALL, 30_000, (PartitionProduce(*PARTITION, batch),))
-        answer = produce.handle(process.services, request, self.now)
-        if isinstance(answer, Parked):
-            self._waiting.append(Waiting(broker, process, produced, answer))
-            yield f"{broker} takes {label} at offset {produced.offset}"
+    def _send(self, broker: int, sent: Sent) -> Texts:
+        return self._producing.send(broker, self.process(broker), sent, self.now)
+
+    def _producer_id(self, name: str) -> int:
+        if name not in self._producer_ids and not name.isdecimal():
+            raise Impossible(f"producer {name} has no id: give it one with init BROKER {name}")
+        return self._producer_ids[name] if name in self._producer_ids else int(name)
+
+    def init(self, broker: int, producer: str) -> Texts:
+        """A producer asks for its id."""
+        answer = init_producer_id(self.process(broker).services, InitProducerIdRequest(), self.now)
+        if answer.error:
+            yield f"{broker} answers {producer} with {ErrorCode(answer.error).name}"
             return
-        assert answer is not None, "acks=all is always answered"
-        if process.partition.log.log_end > produced.offset:
-            yield f"{broker} takes {label} at offset {produced.offset}"
-        yield self._answered(broker, produced, answer)
+        self._producer_ids[producer] = answer.producer_id
+        yield f"{broker} gives {producer} the id {answer.producer_id}"
 
-    def _answered(self, broker: int, produced: Produced, answer: ProduceResponse) -> str:
-        error = ErrorCode(answer.partitions[0].error)
-        if error:
-            return f"{broker} answers {produced.label} with {error.name}"
-        self._acknowledged.append(produced)
-        return f"{broker} acknowledges {produced.label}"
+    def claim(self, broker: int) -> Texts:
+        """The next step of a broker's claim of a block of producer ids."""
+        yield f"{broker} {self.process(broker).block_claim.step()}"
 
     # -- copying
 
@@ -285,7 +285,7 @@ class Stage:
                 yield from self._copy_quietly(broker)
             if self.now >= end:
                 break
-            due = min(end, *(each.deadline for each in self._copying.values()), self._produce_due)
+            due = min(end, *(each.deadline for each in self._copying.values()), self._producing.due)
             self.now = max(self.now, due)
             yield from self._expire()
             yield from self._settle()
@@ -304,18 +304,11 @@ class Stage:
                 if machine.state != before:
                     yield text
 
-    @property
-    def _produce_due(self) -> float:
-        return min((each.parked.deadline() for each in self._waiting), default=math.inf)
-
     def _expire(self) -> Texts:
         """What waited until now is answered as it stands."""
         for copying in self._copying.values():
             copying.expire(self.now)
-        for each in list(self._waiting):
-            if each.parked.deadline() <= self.now:
-                self._waiting.remove(each)
-                yield self._answered(each.broker, each.produced, each.parked.expire())
+        yield from self._producing.expire(self.now)
 
     # -- what follows at once
 
@@ -330,14 +323,7 @@ class Stage:
                     yield text
 
     def _try_waiting(self) -> Texts:
-        for each in list(self._waiting):
-            if each.process is not self._machines[each.broker].process:
-                self._waiting.remove(each)  # its connection broke with the process
-                continue
-            answer = each.parked.attempt(self.now)
-            if answer is not None:
-                self._waiting.remove(each)
-                yield self._answered(each.broker, each.produced, answer)
+        yield from self._producing.try_waiting(self.now)
         for copying in self._copying.values():
             yield from copying.try_waiting(self.now)
 

@@ -7,15 +7,18 @@ rule's name is what `--rule` takes. `SETTINGS` are the properties that only an o
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from minibroker.broker.config import TopicConfig
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.producers import AppendedBatch, ProducerStates
+from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.replicas import Replicas
-from minibroker.broker.replication.roles import Leader, Progress
-from minibroker.protocol.constants import NO_EPOCH
+from minibroker.broker.replication.roles import Host, Leader, Progress
+from minibroker.protocol.constants import CACHED_BATCHES, NO_EPOCH, ErrorCode
+from minibroker.protocol.records.batch import BatchHeader
 
 LAG_MESSAGES: Final = "replica.lag.max.messages"
 # Each with its old default.
@@ -84,16 +87,82 @@ def message_lag_replicas(settings: Settings) -> type[Replicas]:
     return CountingReplicas
 
 
-def _always(replicas_type: type[Replicas]) -> Callable[[Settings], type[Replicas]]:
-    return lambda settings: replicas_type
+class UnnumberedProducers(ProducerStates):
+    """Ignores the stamps of producers, as Kafka did before 0.11."""
+
+    def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
+        """Return None: every batch is a new one."""
+        return None
 
 
-# "epoch" and "time" are what this broker does.
-RULES: Final[Mapping[str, Callable[[Settings], type[Replicas]]]] = MappingProxyType(
+class LastBatchProducers(ProducerStates):
+    """Remembers one batch of a producer, as Kafka 0.11 did."""
+
+    batches_max = 1
+
+
+class SixBatchProducers(ProducerStates):
+    """Remembers one batch more than this broker does."""
+
+    batches_max = CACHED_BATCHES + 1
+
+
+class TrustingProducers(ProducerStates):
+    """Accepts any first sequence of a producer that it does not know, as Kafka does since 2.5."""
+
+    def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
+        """Return None where the broker's own rule says UNKNOWN_PRODUCER_ID."""
+        try:
+            return super().check(header, now_ms)
+        except Refused as refused:
+            if refused.code == ErrorCode.UNKNOWN_PRODUCER_ID:
+                return None
+            raise
+
+
+def producer_replicas(producers_type: type[ProducerStates]) -> type[Replicas]:
+    """Return a broker that judges the stamps of producers by other states."""
+
+    class JudgingPartition(Partition):
+        __slots__ = ()
+
+        def __init__(self, host: Host, log: Log, settings: TopicConfig) -> None:
+            super().__init__(host, log, settings)
+            producers = producers_type(log.producers.expiration_ms)
+            producers.load(log.producers.dump(), now_ms=0)
+            log.producers = producers
+
+    class JudgingReplicas(Replicas):
+        partition_type = JudgingPartition
+
+    return JudgingReplicas
+
+
+class Rule(NamedTuple):
+    """What a rule replaces: the broker's replicas, or that its store compares before it writes."""
+
+    replicas_type: type[Replicas] = Replicas
+    store_compares: bool = True
+
+
+def _always(rule: Rule) -> Callable[[Settings], Rule]:
+    return lambda settings: rule
+
+
+OURS: Final = _always(Rule())
+# Each by the settings of a run. Every scenario has a name of its own for what this broker does.
+RULES: Final[Mapping[str, Callable[[Settings], Rule]]] = MappingProxyType(
     {
-        "epoch": _always(Replicas),
-        "time": _always(Replicas),
-        "hw": _always(HighWatermarkReplicas),
-        "lag-messages": message_lag_replicas,
+        "epoch": OURS,
+        "hw": _always(Rule(HighWatermarkReplicas)),
+        "time": OURS,
+        "lag-messages": lambda settings: Rule(message_lag_replicas(settings)),
+        "sequences": OURS,
+        "no-sequences": _always(Rule(producer_replicas(UnnumberedProducers))),
+        "one-batch": _always(Rule(producer_replicas(LastBatchProducers))),
+        "six-batches": _always(Rule(producer_replicas(SixBatchProducers))),
+        "accept-unknown": _always(Rule(producer_replicas(TrustingProducers))),
+        "compare": OURS,
+        "no-compare": _always(Rule(store_compares=False)),
     }
 )

@@ -51,8 +51,19 @@ def judge(acknowledged: Sequence[Produced], logs: Mapping[int, Log | None], lead
         where = f"on {_listed(holders)}" if holders else nowhere
         if holders and leader in stored and leader not in holders:
             where += ", NOT on the leader"
+        copies = max((_copies(produced, stored[holder]) for holder in holders), default=1)
+        if copies > 1:
+            where += f", stored {copies} TIMES"
         fates.append(f"{produced.label} {where}")
-    return f"verdict: acknowledged: {'; '.join(fates) or 'nothing'}. {_agreement(stored)}"
+    told = "; ".join(dict.fromkeys(fates)) or "nothing"
+    return f"verdict: acknowledged: {told}. {_agreement(stored)}"
+
+
+def _copies(produced: Produced, records: Mapping[int, Stored]) -> int:
+    """Return how often a log holds a batch of one record; 1 for larger ones, which are alike."""
+    if len(produced.values) > 1:
+        return 1
+    return sum(stored.value == produced.values[0] for stored in records.values())
 
 
 def _is_whole(produced: Produced, records: Mapping[int, Stored]) -> bool:

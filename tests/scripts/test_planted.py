@@ -11,7 +11,7 @@ from minibroker.protocol.records.record import encode_batch
 from minibroker.testing.lab.machine import WALL_MS
 from minibroker.testing.lab.scenario import parse
 from minibroker.testing.lab.stage import Stage
-from minibroker.testing.lab.strategies import RULES
+from minibroker.testing.lab.strategies import RULES, Rule
 from minibroker.testing.lab.transcript import Event
 from minibroker.testing.planted import PLANTED
 
@@ -27,7 +27,7 @@ GROWTH = (
 
 def events(replicas_type: type[Replicas], steps: str) -> list[Event]:
     """What happens to brokers of that kind."""
-    told = Stage(parse(f"{HEAD}run a\n{steps}").runs[0], replicas_type).play()
+    told = Stage(parse(f"{HEAD}run a\n{steps}").runs[0], Rule(replicas_type)).play()
     return [line for line in told.lines if isinstance(line, Event)]
 
 
@@ -60,7 +60,7 @@ def test_a_follower_joins_before_the_start_of_the_term():
 )
 def test_a_new_leader_forgets_producers(replicas_type: type[Replicas], remembered: int):
     """`forget-producers` knows none of those whose batches it copied (A14, PID)."""
-    stage = Stage(parse(f"{HEAD}run a\ncrash 1 process\nexpire 1\n").runs[0], replicas_type)
+    stage = Stage(parse(f"{HEAD}run a\ncrash 1 process\nexpire 1\n").runs[0], Rule(replicas_type))
     stage.begin()
     records = [(WALL_MS, None, b"x", ())]
     batch = memoryview(encode_batch(records, producer=ProducerStamp(7, 0, 0)))
@@ -75,7 +75,7 @@ def test_a_new_leader_forgets_producers(replicas_type: type[Replicas], remembere
 )
 def test_a_replaced_controller_is_obeyed(replicas_type: type[Replicas], is_refused: bool):
     """`obey-stale-controller` takes orders of any epoch (RM-01)."""
-    stage = Stage(parse(f"{HEAD}run a\nfetch 2\n").runs[0], replicas_type)
+    stage = Stage(parse(f"{HEAD}run a\nfetch 2\n").runs[0], Rule(replicas_type))
     stage.begin()
     assert stage.process(1).replicas.is_stale_controller(-1) is is_refused
 
@@ -91,4 +91,4 @@ def test_a_push_within_a_term_is_ignored(replicas_type: type[Replicas], isr: tup
 
 def test_the_cut_at_the_high_watermark_is_a_rule_of_the_lab():
     """`cut-at-high-watermark` is shown in its own stories, hw-loss and hw-divergence (A11)."""
-    assert PLANTED["cut-at-high-watermark"] is RULES["hw"]({})
+    assert PLANTED["cut-at-high-watermark"] is RULES["hw"]({}).replicas_type

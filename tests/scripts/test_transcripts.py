@@ -4,36 +4,19 @@ The transcripts in the files are compared whole. What the stories are about is d
 more in words of code, so that no rewrite of the transcripts can lose it.
 """
 
-from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from minibroker.testing.lab.library import load, names
 from minibroker.testing.lab.scenario import parse, split
-from minibroker.testing.lab.stage import Played, play
+from minibroker.testing.lab.stage import play
 from minibroker.testing.lab.story import transcript
-from minibroker.testing.lab.transcript import COLUMNS_MAX, Event, ReplicaState, RoleMark
+from minibroker.testing.lab.transcript import COLUMNS_MAX, ReplicaState, RoleMark
 from tests.scripts.__main__ import SCENARIOS, retold
+from tests.scripts.playing import after, ends, events, isrs, played
 
 PLAYED = [(name, rule) for name in names() for rule in load(name).rules]
-
-
-def played(name: str, run_name: str, rule: str) -> Played:
-    """One run of a scenario."""
-    (run,) = (run for run in load(name).runs if run.name == run_name)
-    return play(run, rule)
-
-
-def after(told: Played, text: str) -> tuple[ReplicaState, ...]:
-    """The replicas after the first event with such a text."""
-    events = [line for line in told.lines if isinstance(line, Event)]
-    return next(event.replicas for event in events if text in event.text)
-
-
-def ends(replicas: tuple[ReplicaState, ...]) -> list[tuple[int, int]]:
-    """LEO and HW of each."""
-    return [(replica.log_end, replica.high_watermark) for replica in replicas]
 
 
 @pytest.mark.parametrize(("name", "rule"), PLAYED)
@@ -44,6 +27,16 @@ def test_a_scenario_is_played_as_its_file_tells(name: str, rule: str):
         "python -m tests.scripts shows the difference"
     )
     assert all(len(line) <= COLUMNS_MAX for line in scenario.transcripts[rule].splitlines())
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [(name, rule) for name, rule in PLAYED if rule != load(name).rules[0]]
+)
+def test_another_rule_prints_something_else(name: str, rule: str):
+    """A rule that changes nothing would show nothing: at least one run differs from ours."""
+    runs = [run for run in load(name).runs if rule in run.rules]
+    ours = load(name).rules[0]
+    assert any(play(run, rule) != play(run, ours) for run in runs if ours in run.rules)
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)
@@ -106,12 +99,6 @@ def test_a_partition_waits_for_the_log_that_may_be_longer():
     assert "b on 1,2. The replicas agree." in told.verdict
 
 
-def isrs(told: Played) -> list[tuple[int, ...]]:
-    """The in-sync sets of broker 1 that a run shows, without repetitions."""
-    events = [line for line in told.lines if isinstance(line, Event)]
-    return [isr for isr, _ in groupby(event.replicas[0].isr for event in events)]
-
-
 def test_a_burst_moves_nobody_by_time_and_everybody_by_count():
     """Four messages at once are more than the three that may be missing; by time all stay (A4)."""
     assert isrs(played("isr-by-lag", "burst", "time")) == [(1, 2, 3)]
@@ -124,8 +111,7 @@ def test_a_follower_that_stands_still_leaves_under_both_rules(rule: str):
     """It leaves once the lag time has passed, and returns when it has caught up (A3, A4)."""
     told = played("isr-by-lag", "stall", rule)
     assert isrs(told) == [(1, 2, 3), (1, 2), (1, 2, 3)]
-    events = [line for line in told.lines if isinstance(line, Event)]
-    assert min(event.now for event in events if event.replicas[0].isr == (1, 2)) > 0.5
+    assert min(event.now for event in events(told) if event.replicas[0].isr == (1, 2)) > 0.5
 
 
 @pytest.mark.parametrize("rule", ["time", "lag-messages"])

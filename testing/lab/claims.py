@@ -1,0 +1,88 @@
+"""Blocks of producer ids, claimed one step at a time by several brokers.
+
+A claim reads the counter in the metadata store and writes it if nobody has written since (PID-17).
+What runs is the broker's own coroutine. The store here lets it go on by one call at each step, so
+that a scenario can put the steps of two brokers between each other.
+"""
+
+from collections.abc import Coroutine, Generator, Sequence
+from types import coroutine
+from typing import Any
+
+from minibroker.broker.controller.entries import PRODUCER_IDS, read_producer_ids
+from minibroker.broker.controller.producer_ids import ProducerIds, claim_block, next_block
+from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.metadata.store import Compare, Delete, Outcome, Put, Snapshot
+
+
+@coroutine
+def _next_step() -> Generator[None]:
+    yield
+
+
+class SteppedStore(MemoryStore):
+    """A store whose every call waits for a step. Not all methods are for this use.
+
+    Without `compares` it writes whatever has changed since the reading.
+    """
+
+    def __init__(self, *, compares: bool) -> None:
+        super().__init__()
+        self._compares = compares
+
+    async def get(self, prefix: str) -> Snapshot:
+        """Return the entries at the next step."""
+        await _next_step()
+        return self._snapshot(prefix)
+
+    async def transact(self, compare: Sequence[Compare], writes: Sequence[Put | Delete]) -> Outcome:
+        """Write at the next step, if every comparison holds then."""
+        await _next_step()
+        if self._compares and any(self._revision_of(key) != known for key, known in compare):
+            return Outcome(False, self._revision)
+        self._write(writes)
+        return Outcome(True, self._revision)
+
+    @property
+    def first_free_id(self) -> int:
+        """The counter: the first producer id that nobody has claimed."""
+        return read_producer_ids(self._snapshot(PRODUCER_IDS).entries)
+
+
+class BlockClaim:
+    """One broker's claims, one after another. The ids of each block go to `ids`."""
+
+    def __init__(self, store: SteppedStore, ids: ProducerIds) -> None:
+        self._store = store
+        self._ids = ids
+        self._claim: Coroutine[Any, Any, range] | None = None
+        self._block = range(0)  # what it is about to claim
+        self._has_read = False
+
+    def step(self) -> str:
+        """Read the counter, or write it; return what happened."""
+        if self._claim is None:
+            if not self._ids.ask():
+                return "needs no block of producer ids"
+            self._claim = claim_block(self._store)
+            self._claim.send(None)
+        try:
+            self._claim.send(None)
+        except StopIteration as done:
+            self._claim, self._has_read = None, False
+            self._ids.add(done.value)
+            return f"claims the producer ids {_text(done.value)}"
+        self._has_read = not self._has_read
+        if self._has_read:
+            self._block = next_block(self._store.first_free_id)
+            return f"reads that producer ids are free from {self._block.start}"
+        return f"does not get {_text(self._block)}: another broker has written since"
+
+    def end(self) -> None:
+        """End with the process."""
+        if self._claim is not None:
+            self._claim.close()
+
+
+def _text(block: range) -> str:
+    return f"{block.start} to {block.stop - 1}"

@@ -1,0 +1,117 @@
+"""The producers of a scenario: what they send, what waits for its answer, what is acknowledged.
+
+A producer is no more than its requests: the scenario says which ids, epochs and sequences they
+carry, and when one is sent again. The leader handles a request at the step that sends it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.handlers import produce
+from minibroker.broker.server.services import HangUp
+from minibroker.protocol.constants import ACKS_ALL, ErrorCode
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
+from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp
+from minibroker.protocol.records.record import encode_batch
+from minibroker.testing.lab.machine import PARTITION, Process
+from minibroker.testing.lab.verdict import Produced
+
+TIMEOUT_MS: Final = 30_000
+
+
+class Sent(NamedTuple):
+    """One batch as a producer sends it: what the scenario calls it, its records, its stamp."""
+
+    label: str
+    values: tuple[bytes, ...]
+    stamp: ProducerStamp = NO_PRODUCER
+    acks: int = ACKS_ALL
+
+    def __str__(self) -> str:
+        text = self.label
+        if self.stamp != NO_PRODUCER:
+            number, epoch, sequence = self.stamp
+            text += f" (id {number}, epoch {epoch}, sequence {sequence})"
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A PRODUCE that waits at a broker, in one life of it."""
+
+    broker: int
+    process: Process
+    produced: Produced
+    parked: Parked[ProduceResponse]
+    is_known: bool
+
+
+class Producing:
+    """See the head of this module. `acknowledged` holds each batch once."""
+
+    def __init__(self) -> None:
+        self.acknowledged: list[Produced] = []
+        self._waiting: list[Waiting] = []
+
+    @property
+    def due(self) -> float:
+        """When the next request that waits is answered anyway."""
+        return min((each.parked.deadline() for each in self._waiting), default=math.inf)
+
+    def send(self, broker: int, process: Process, sent: Sent, now: float) -> Iterator[str]:
+        """Send a batch to a broker, which appends it or refuses it."""
+        end = process.log_end
+        produced = Produced(sent.label, sent.values, end)
+        wall_ms = process.services.wall_ms()
+        records = [(wall_ms, None, value, ()) for value in sent.values]
+        batch = memoryview(encode_batch(records, producer=sent.stamp))
+        request = ProduceRequest(sent.acks, TIMEOUT_MS, (PartitionProduce(*PARTITION, batch),))
+        try:
+            answer = produce.handle(process.services, request, now)
+        except HangUp:
+            yield f"{broker} refuses {sent} and hangs up"
+            return
+        is_stored = process.log_end > end
+        if is_stored:
+            yield f"{broker} takes {sent} at offset {end}"
+        elif not (isinstance(answer, ProduceResponse) and answer.partitions[0].error):
+            yield f"{broker} has {sent} already"
+        if isinstance(answer, Parked):
+            self._waiting.append(Waiting(broker, process, produced, answer, not is_stored))
+        elif answer is not None:
+            yield self._answered(broker, produced, answer, is_known=not is_stored)
+
+    def try_waiting(self, now: float) -> Iterator[str]:
+        """Answer the requests that can be answered now."""
+        for each in list(self._waiting):
+            if not each.process.is_running:
+                self._waiting.remove(each)  # its connection broke with the process
+                continue
+            answer = each.parked.attempt(now)
+            if answer is not None:
+                yield self._settled(each, answer)
+
+    def expire(self, now: float) -> Iterator[str]:
+        """Answer the requests whose time is up, as they stand."""
+        for each in list(self._waiting):
+            if each.parked.deadline() <= now:
+                yield self._settled(each, each.parked.expire())
+
+    def _settled(self, each: Waiting, answer: ProduceResponse) -> str:
+        self._waiting.remove(each)
+        return self._answered(each.broker, each.produced, answer, is_known=each.is_known)
+
+    def _answered(
+        self, broker: int, produced: Produced, answer: ProduceResponse, *, is_known: bool
+    ) -> str:
+        (entry,) = answer.partitions
+        if entry.error:
+            return f"{broker} answers {produced.label} with {ErrorCode(entry.error).name}"
+        produced = produced._replace(offset=entry.base_offset)
+        if produced not in self.acknowledged:
+            self.acknowledged.append(produced)
+        where = f" at offset {entry.base_offset}" if is_known else ""
+        return f"{broker} acknowledges {produced.label}{where}"
