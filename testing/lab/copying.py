@@ -16,7 +16,7 @@ from minibroker.broker.replication.follower import Answer, Follower, Next
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.handlers import fetch
-from minibroker.protocol.constants import NO_EPOCH, ErrorCode
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import Slice
@@ -39,6 +39,11 @@ class Copying:
         self._number = number
         self._machines = machines
         self._under_way: UnderWay | None = None
+
+    @property
+    def leader(self) -> int:
+        """Where its FETCH is under way."""
+        return NO_NODE if self._current is None else self._current.leader
 
     @property
     def is_under_way(self) -> bool:
@@ -96,7 +101,7 @@ class Copying:
             process.copier.plan.end_session()
             return f"{text}; {role.leader} is down"
         answer = fetch.handle(leader.services, request, now)
-        sent = answer if isinstance(answer, Parked) else _sent(answer)
+        sent = answer if isinstance(answer, Parked) else as_sent(answer)
         self._under_way = UnderWay(role.leader, process.copier.plan, sent)
         return f"{text}; it waits" if isinstance(answer, Parked) else text
 
@@ -126,15 +131,16 @@ class Copying:
         if under_way is not None and isinstance(under_way.answer, Parked):
             answer = under_way.answer.attempt(now)
             if answer is not None:
-                self._under_way = replace(under_way, answer=_sent(answer))
+                self._under_way = replace(under_way, answer=as_sent(answer))
                 yield f"{under_way.leader} answers the FETCH of {self._number}"
 
-    def expire(self, now: float) -> None:
+    def expire(self, now: float) -> Iterator[str]:
         """Answer the FETCH that has waited for its time."""
         under_way = self._current
         if under_way is not None and self.deadline <= now:
             assert isinstance(under_way.answer, Parked)
-            self._under_way = replace(under_way, answer=_sent(under_way.answer.expire()))
+            yield f"{under_way.leader} answers the FETCH of {self._number}: its time is up"
+            self._under_way = replace(under_way, answer=as_sent(under_way.answer.expire()))
 
     def note_crash(self, broker: int) -> None:
         """A broker ended, and all its connections with it."""
@@ -187,7 +193,7 @@ class Copying:
         return text
 
 
-def _sent(response: FetchResponse) -> FetchResponse:
+def as_sent(response: FetchResponse) -> FetchResponse:
     """The response with the bytes in the place of the slices."""
     partitions = []
     for fetched in response.partitions:
@@ -199,6 +205,8 @@ def _sent(response: FetchResponse) -> FetchResponse:
 def _told(answer: PartitionFetched, before: int, after: int) -> str:
     """What an answer says, and how far the log went from `before` to `after` by it."""
     cut = f"; it cuts its log to {after}" if after < before else ""
+    if answer.error and after > before:
+        return f"is told {ErrorCode(answer.error).name}; its log starts again at {after}"
     if answer.error:
         return f"is told {ErrorCode(answer.error).name}{cut}"
     if answer.diverging_epoch != NO_EPOCH:

@@ -50,6 +50,10 @@ TOLD_AT_ONCE: Final = {"replica.high.watermark.wait.max.ms": "0"}
 DOWN: Final = ReplicaState(RoleMark.DOWN)
 
 
+class Impossible(Exception):
+    """A step that the scenario itself has made impossible."""
+
+
 class Wishes(IsrChanges):
     """What a leader wants of the controller, until the stage brings it there."""
 
@@ -163,15 +167,17 @@ class Process:
 
     @property
     def partition(self) -> Partition:
-        """The replica."""
+        """The replica. Raises `Impossible` if it was deleted."""
         partition = self.replicas.get(PARTITION)
-        assert partition is not None, "every broker of the lab is given a role when it starts"
+        if partition is None:
+            raise Impossible(f"broker {self.replicas.broker_id} has no replica any more")
         return partition
 
     @property
     def log_end(self) -> int:
-        """Where the replica's log ends."""
-        return self.partition.log.log_end
+        """Where the replica's log ends; 0 where there is none."""
+        partition = self.replicas.get(PARTITION)
+        return 0 if partition is None else partition.log.log_end
 
     def end(self) -> None:
         """The process is gone."""
@@ -211,6 +217,11 @@ class Process:
             self._files.sync_dir(directory)
         self.partition.log.finish_flush(flush)
 
+    def apply_retention(self) -> int:
+        """Delete the segments that are too old; return how many."""
+        wall_ms = self.services.wall_ms()
+        return self.manager.apply_retention(self.replicas.high_watermarks(), wall_ms)
+
     def checkpoint(self) -> None:
         """Write the high watermark down, as a timer does every few seconds."""
         self.manager.note_high_watermarks(self.replicas.high_watermarks())
@@ -236,7 +247,9 @@ class Machine:
         self.wall_ms = wall_ms
         self.files = SimulatedFiles(Random(number))
         self.process: Process | None = None
+        self._starts = 0
         self._boots = 1
+        self._disks = 1
 
     @property
     def state(self) -> ReplicaState:
@@ -249,10 +262,12 @@ class Machine:
         config = load(flags=self.settings).config
         manager = LogManager(self.files, ROOT, config.for_topic().limits())
         marks = RunMarks(
-            new_directory_id=self.number.to_bytes(16), is_synced=config.flush == "always"
+            new_directory_id=self.number.to_bytes(8) + self._disks.to_bytes(8),
+            is_synced=config.flush == "always",
         )
         manager.start(f"boot-{self._boots}", CLUSTER_ID, self.number, self.wall_ms(), marks)
         self.process = Process(self, manager)
+        self._starts += 1
         directory = manager.directory
         return Registered(
             node_id=self.number,
@@ -260,7 +275,7 @@ class Machine:
             endpoint=Endpoint(f"broker-{self.number}", 9092),
             directory_id=directory.directory_id,
             run=directory.run,
-            process=f"{self.number}.{directory.run}",
+            process=f"{self.number}.{self._starts}",
             tail_safe=directory.tail_safe,
             was_synced=directory.was_synced,
             damaged=frozenset(manager.statistics().damaged),
@@ -276,6 +291,13 @@ class Machine:
         self._end_process()
         self.files.power_off(tail)
         self._boots += 1
+
+    def lose_disk(self) -> None:
+        """The machine stops, and gets an empty disk."""
+        self._end_process()
+        self.files = SimulatedFiles(Random(self.number))
+        self._boots += 1
+        self._disks += 1
 
     def _end_process(self) -> None:
         if self.process is not None:

@@ -3,10 +3,11 @@
 It decides as the broker's controller does (`elections.review`, `recover`, `plan_alterations`), and
 what it decided is there at once. What it does not have is a life of its own: it looks at who is
 registered when the scenario says so, and its orders reach every broker that runs before the next
-step. It is wherever a broker lives; while none does, sessions end and nobody notices.
+step. It is wherever a broker lives; while none does, sessions end and nobody notices. A scenario
+can also send orders by hand, as a controller that was replaced would.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -15,13 +16,16 @@ from minibroker.broker.controller.elections import LogTail, recover, review, wai
 from minibroker.broker.controller.isr import plan_alterations
 from minibroker.broker.controller.state import PartitionRecord, Registered, State, TopicRecord
 from minibroker.broker.turns import without_pause
-from minibroker.protocol.constants import NO_NODE
+from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     LeaderAndIsrRequest,
     LiveBroker,
+    PartitionObeyed,
     PartitionState,
+    StoppedPartition,
+    StopReplicaRequest,
     TopicState,
     UpdateMetadataRequest,
 )
@@ -31,7 +35,6 @@ from minibroker.testing.lab.machine import CLUSTER_ID, PARTITION, Machine, Proce
 from minibroker.testing.lab.scenario import Run
 
 TOPIC_ID: Final = b"lab".ljust(16, b".")
-EPOCH: Final = 0  # of the controller: it is never replaced here
 
 
 class Office:
@@ -43,6 +46,7 @@ class Office:
         self._machines = machines
         self._registered: dict[int, Registered] = {}
         self._revision = 0
+        self._epoch = 0  # of the controller
         self._state = State(CLUSTER_ID)
 
     @property
@@ -60,6 +64,13 @@ class Office:
             for number, machine in self._machines.items()
             if machine.process is not None and number in self._registered
         }
+
+    @property
+    def _live(self) -> tuple[LiveBroker, ...]:
+        return tuple(
+            LiveBroker(broker.node_id, *broker.endpoint, broker.epoch)
+            for broker in self._registered.values()
+        )
 
     def register(self, broker: Registered) -> None:
         """A broker came, or came back."""
@@ -107,30 +118,50 @@ class Office:
 
     def push(self, now: float) -> None:
         """Tell every broker that runs all that it has to know."""
-        live = tuple(
-            LiveBroker(broker.node_id, *broker.endpoint, broker.epoch)
-            for broker in self._registered.values()
-        )
-        record = self.record
-        state = PartitionState(
-            PARTITION.topic,
-            TOPIC_ID,
-            PARTITION.partition,
-            record.leader,
-            record.leader_epoch,
-            record.partition_epoch,
-            record.isr,
-            record.replicas,
-        )
+        live, state = self._live, _state_of(self.record)
         topics = (TopicState(PARTITION.topic, TOPIC_ID, (), 1),)
         for number, process in self._processes.items():
-            known = (number, EPOCH, process.broker_epoch)
+            known = (number, self._epoch, process.broker_epoch)
             process.replicas.update_metadata(
                 UpdateMetadataRequest(*known, CLUSTER_ID, live, topics, (state,), is_full=True), now
             )
             process.replicas.take_roles(
                 LeaderAndIsrRequest(*known, (state,), live, is_full=True), now
             )
+
+    def replace_controller(self, now: float) -> Iterator[str]:
+        """Another broker becomes controller, and tells all what holds."""
+        self._epoch += 1
+        self.push(now)
+        yield f"controller: replaced, controller epoch {self._epoch}"
+
+    def order_leader(
+        self, number: int, leader: int, epoch: int, controller: int, now: float
+    ) -> str:
+        """Send a broker a LEADER_AND_ISR by hand, of any epoch of leader and controller."""
+        record, process = self.record, self._processes[number]
+        if epoch == record.leader_epoch:
+            state = _state_of(replace(record, leader=leader))
+        else:
+            isr = (leader, *(one for one in record.isr if one != leader))
+            state = _state_of(
+                replace(record, leader=leader, leader_epoch=epoch, partition_epoch=0, isr=isr)
+            )
+        known = (number, controller, process.broker_epoch)
+        answer = process.replicas.take_roles(LeaderAndIsrRequest(*known, (state,), self._live), now)
+        order = f"{leader} leads, epoch {epoch}"
+        return _ordered(number, controller, order, answer.error, answer.partitions)
+
+    def stop_replica(
+        self, number: int, epoch: int, controller: int, now: float, *, delete: bool
+    ) -> str:
+        """Send a broker a STOP_REPLICA by hand."""
+        process = self._processes[number]
+        stopped = StoppedPartition(PARTITION.topic, TOPIC_ID, PARTITION.partition, epoch, delete)
+        known = (number, controller, process.broker_epoch)
+        answer = process.replicas.stop(StopReplicaRequest(*known, (stopped,)), now)
+        order = f"{'delete' if delete else 'stop'} the replica, epoch {epoch}"
+        return _ordered(number, controller, order, answer.error, answer.partitions)
 
     def _tails(self, now: float) -> dict[int, dict[TopicPartition, LogTail]]:
         """How far the log of each replica goes."""
@@ -142,6 +173,28 @@ class Office:
                 for one in found
             }
         return tails
+
+
+def _ordered(
+    number: int, controller: int, order: str, error: int, obeyed: Sequence[PartitionObeyed]
+) -> str:
+    """An order, and what became of it at the broker."""
+    refused = error or next((one.error for one in obeyed), 0)
+    outcome = ErrorCode(refused).name if refused else "done"
+    return f"controller epoch {controller} orders {number}: {order}; {outcome}"
+
+
+def _state_of(record: PartitionRecord) -> PartitionState:
+    return PartitionState(
+        PARTITION.topic,
+        TOPIC_ID,
+        PARTITION.partition,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.isr,
+        record.replicas,
+    )
 
 
 def _outcome(record: PartitionRecord) -> str:

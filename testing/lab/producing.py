@@ -5,7 +5,7 @@ carry, and when one is sent again. The leader handles a request at the step that
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -50,10 +50,12 @@ class Waiting:
 
 
 class Producing:
-    """See the head of this module. `acknowledged` holds each batch once."""
+    """See the head of this module. `acknowledged` holds each batch once, `unanswered` what was sent
+    with acks=0."""
 
     def __init__(self) -> None:
         self.acknowledged: list[Produced] = []
+        self.unanswered: list[Produced] = []
         self._waiting: list[Waiting] = []
 
     @property
@@ -83,10 +85,14 @@ class Producing:
             self._waiting.append(Waiting(broker, process, produced, answer, not is_stored))
         elif answer is not None:
             yield self._answered(broker, produced, answer, is_known=not is_stored)
+        else:
+            self.unanswered.append(produced)
 
-    def try_waiting(self, now: float) -> Iterator[str]:
-        """Answer the requests that can be answered now."""
+    def try_waiting(self, now: float, busy: Collection[int]) -> Iterator[str]:
+        """Answer the requests that can be answered now, but for those at a broker that is busy."""
         for each in list(self._waiting):
+            if each.broker in busy:
+                continue
             if not each.process.is_running:
                 self._waiting.remove(each)  # its connection broke with the process
                 continue

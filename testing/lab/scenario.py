@@ -41,9 +41,13 @@ from minibroker.testing.lab.strategies import RULES, SETTINGS
 USAGES: Final = (
     "produce BROKER VALUE",
     "produce BROKER VALUE by PRODUCER epoch EPOCH sequence SEQUENCE",
+    "produce BROKER VALUE acks ACKS",
     "burst BROKER COUNT",
     "claim BROKER",
     "init BROKER PRODUCER",
+    "read BROKER",
+    "read BROKER from OFFSET",
+    "read BROKER waiting",
     "ask BROKER",
     "answer BROKER",
     "fetch BROKER",
@@ -51,16 +55,24 @@ USAGES: Final = (
     "check BROKER",
     "flush BROKER",
     "checkpoint BROKER",
+    "retain BROKER",
+    "hold BROKER",
+    "release BROKER",
     "crash BROKER process",
     "crash BROKER power tail kept",
     "crash BROKER power tail lost",
+    "crash BROKER disk lost",
     "expire BROKER",
     "start BROKER",
+    "replace-controller",
+    "order BROKER leader BROKER epoch EPOCH controller EPOCH",
+    "stop-replica BROKER epoch EPOCH controller EPOCH",
+    "stop-replica BROKER epoch EPOCH controller EPOCH delete",
     "wait SECONDS",
     "wait SECONDS fetching BROKERS",
 )
 WORDS: Final = ("VALUE", "PRODUCER")
-NUMBERS_FROM_0: Final = ("EPOCH", "SEQUENCE")
+NUMBERS_FROM_0: Final = ("EPOCH", "OFFSET", "SEQUENCE")
 UNCLEAN_RETURN: Final = {"seen": True, "unseen": False}
 TRANSCRIPT: Final = "=== rule "
 BROKERS_MAX: Final = 3  # more columns than that do not fit a terminal
@@ -307,7 +319,7 @@ def _step(line: int, words: list[str], brokers: tuple[int, ...], others: Iterabl
         arguments = _match(usage, words, brokers)
         if arguments is not None:
             literals = [word for word in usage if word.islower()]
-            return Step(line, "_".join(literals), tuple(arguments))
+            return Step(line, "_".join(literals).replace("-", "_"), tuple(arguments))
     said = ", or: ".join(" ".join(usage) for usage in usages)
     there = f" (brokers: {' '.join(map(str, brokers))})" if "BROKER" in said else ""
     meant = _with_unit(usages, words, brokers)
@@ -350,6 +362,8 @@ def _value(kind: str, word: str) -> object | None:
     """A word as what a usage wants there; None if it is not that."""
     if kind in WORDS:
         return word
+    if kind == "ACKS":
+        return int(word) if word in ("0", "1") else None
     if kind == "SECONDS":
         number = word.removesuffix("s")
         is_number = number.replace(".", "", 1).isdecimal()

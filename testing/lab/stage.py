@@ -19,22 +19,18 @@ from typing import NamedTuple
 
 from minibroker.broker.replication.isr import change_of
 from minibroker.broker.replication.roles import NEVER, Leader
-from minibroker.broker.server.handlers.producer_id import handle as init_producer_id
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import AlterPartitionRequest
-from minibroker.protocol.messages.producer_id import InitProducerIdRequest
-from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.testing.disk import Tail
 from minibroker.testing.lab.claims import SteppedStore
+from minibroker.testing.lab.clients import READS, Clients
 from minibroker.testing.lab.copying import Copying
-from minibroker.testing.lab.machine import WALL_MS, Machine, Process
+from minibroker.testing.lab.machine import PARTITION, WALL_MS, Impossible, Machine, Process
 from minibroker.testing.lab.office import Office
-from minibroker.testing.lab.producing import Producing, Sent
 from minibroker.testing.lab.scenario import Run, ScenarioError, Step
 from minibroker.testing.lab.strategies import RULES, Rule
 from minibroker.testing.lab.transcript import Event, Line, Told
-from minibroker.testing.lab.verdict import judge
 
 Texts = Iterator[str]
 
@@ -44,10 +40,6 @@ class Played(NamedTuple):
 
     lines: list[Line]
     verdict: str
-
-
-class Impossible(Exception):
-    """A step that the scenario itself has made impossible."""
 
 
 def play(run: Run, rule: str) -> Played:
@@ -68,8 +60,9 @@ class Stage:
         }
         self._office = Office(run, self._machines)
         self._copying = {number: Copying(number, self._machines) for number in run.brokers}
-        self._producing = Producing()
-        self._producer_ids: dict[str, int] = {}
+        self._clients = Clients(self.process, lambda: self.now)
+        self._has_reader = any(step.action in READS for step in run.steps)
+        self._busy: set[int] = set()
         self._lines: list[Line] = []
 
     def play(self) -> Played:
@@ -77,12 +70,11 @@ class Stage:
         self.begin()
         self.play_steps()
         logs = {
-            number: None if machine.process is None else machine.process.partition.log
+            number: None if machine.process is None else machine.process.manager.get(PARTITION)
             for number, machine in self._machines.items()
         }
-        return Played(
-            self._lines, judge(self._producing.acknowledged, logs, self._office.record.leader)
-        )
+        leader = self._office.record.leader
+        return Played(self._lines, self._clients.verdict(logs, leader))
 
     def begin(self) -> None:
         """Start every broker, and make the partition."""
@@ -113,53 +105,16 @@ class Stage:
         return process
 
     def _play_step(self, step: Step) -> None:
-        action: Callable[..., Texts] = getattr(self, step.action)
+        player = self if hasattr(self, step.action) else self._clients
+        action: Callable[..., Texts] = getattr(player, step.action)
         self._note(action(*step.arguments))
         self._note(self._settle())
 
     def _note(self, texts: Texts) -> None:
         for text in texts:
             states = tuple(machine.state for machine in self._machines.values())
-            self._lines.append(Event(round(self.now, 3), text, states))
-
-    # -- producing
-
-    def produce(self, broker: int, value: str) -> Texts:
-        """One record, with acks=all."""
-        yield from self._send(broker, Sent(value, (value.encode(),)))
-
-    def produce_by_epoch_sequence(
-        self, broker: int, value: str, producer: str, epoch: int, sequence: int
-    ) -> Texts:
-        """The same from an idempotent producer, with its stamp."""
-        stamp = ProducerStamp(self._producer_id(producer), epoch, sequence)
-        yield from self._send(broker, Sent(value, (value.encode(),), stamp))
-
-    def burst(self, broker: int, count: int) -> Texts:
-        """Many records in one batch."""
-        values = tuple(b"%d" % number for number in range(count))
-        yield from self._send(broker, Sent(f"{count} records", values))
-
-    def _send(self, broker: int, sent: Sent) -> Texts:
-        return self._producing.send(broker, self.process(broker), sent, self.now)
-
-    def _producer_id(self, name: str) -> int:
-        if name not in self._producer_ids and not name.isdecimal():
-            raise Impossible(f"producer {name} has no id: give it one with init BROKER {name}")
-        return self._producer_ids[name] if name in self._producer_ids else int(name)
-
-    def init(self, broker: int, producer: str) -> Texts:
-        """A producer asks for its id."""
-        answer = init_producer_id(self.process(broker).services, InitProducerIdRequest(), self.now)
-        if answer.error:
-            yield f"{broker} answers {producer} with {ErrorCode(answer.error).name}"
-            return
-        self._producer_ids[producer] = answer.producer_id
-        yield f"{broker} gives {producer} the id {answer.producer_id}"
-
-    def claim(self, broker: int) -> Texts:
-        """The next step of a broker's claim of a block of producer ids."""
-        yield f"{broker} {self.process(broker).block_claim.step()}"
+            seen = self._clients.seen if self._has_reader else ""
+            self._lines.append(Event(round(self.now, 3), text, states, seen))
 
     # -- copying
 
@@ -227,6 +182,25 @@ class Stage:
         process.checkpoint()
         yield f"{broker} writes its HW {process.partition.high_watermark} to disk"
 
+    def retain(self, broker: int) -> Texts:
+        """Delete what is too old."""
+        process = self.process(broker)
+        count = process.apply_retention()
+        segments = f"{count} segment{'' if count == 1 else 's'}"
+        start = process.partition.log.log_start
+        yield f"{broker} deletes {segments}; its log starts at {start}"
+
+    def hold(self, broker: int) -> Texts:
+        """The broker is busy: requests that wait there are not looked at."""
+        self.process(broker)
+        self._busy.add(broker)
+        yield f"{broker} is busy; requests that wait there go on waiting"
+
+    def release(self, broker: int) -> Texts:
+        """The broker looks at the requests that wait there."""
+        self._busy.discard(broker)
+        yield f"{broker} looks at the requests that wait"
+
     # -- failing
 
     def crash_process(self, broker: int) -> Texts:
@@ -244,9 +218,14 @@ class Stage:
         what = "loses power, and what was not forced to disk"
         yield from self._crash(broker, lambda: power_off(Tail.LOST), what)
 
+    def crash_disk_lost(self, broker: int) -> Texts:
+        """The machine stops, and comes back with an empty disk."""
+        yield from self._crash(broker, self._machines[broker].lose_disk, "loses its disk")
+
     def _crash(self, broker: int, end: Callable[[], None], what: str) -> Texts:
         self.process(broker)
         end()
+        self._busy.discard(broker)
         for copying in self._copying.values():
             copying.note_crash(broker)
         yield f"{broker} {what}"
@@ -269,6 +248,31 @@ class Stage:
         yield from self._office.decide(self.now)
         self.process(broker).manager.forget_lost_tail()
 
+    # -- orders of a controller
+
+    def replace_controller(self) -> Texts:
+        """Another broker becomes controller."""
+        yield from self._office.replace_controller(self.now)
+
+    def order_leader_epoch_controller(
+        self, broker: int, leader: int, epoch: int, controller: int
+    ) -> Texts:
+        """A LEADER_AND_ISR of these epochs arrives, early or late."""
+        self.process(broker)
+        yield self._office.order_leader(broker, leader, epoch, controller, self.now)
+
+    def stop_replica_epoch_controller(self, broker: int, epoch: int, controller: int) -> Texts:
+        """A STOP_REPLICA of these epochs arrives."""
+        self.process(broker)
+        yield self._office.stop_replica(broker, epoch, controller, self.now, delete=False)
+
+    def stop_replica_epoch_controller_delete(
+        self, broker: int, epoch: int, controller: int
+    ) -> Texts:
+        """The same, and the replica is to be deleted."""
+        self.process(broker)
+        yield self._office.stop_replica(broker, epoch, controller, self.now, delete=True)
+
     # -- time
 
     def wait(self, seconds: float) -> Texts:
@@ -285,9 +289,9 @@ class Stage:
                 yield from self._copy_quietly(broker)
             if self.now >= end:
                 break
-            due = min(end, *(each.deadline for each in self._copying.values()), self._producing.due)
-            self.now = max(self.now, due)
-            yield from self._expire()
+            fetches = (each.deadline for each in self._copying.values())
+            self.now = max(self.now, min(end, self._clients.deadline, *fetches))
+            yield from self._expire(brokers)
             yield from self._settle()
         others = f", {' and '.join(map(str, brokers))} fetching" if brokers else ""
         yield f"{seconds:g} s pass{others}"
@@ -304,11 +308,13 @@ class Stage:
                 if machine.state != before:
                     yield text
 
-    def _expire(self) -> Texts:
-        """What waited until now is answered as it stands."""
-        for copying in self._copying.values():
-            copying.expire(self.now)
-        yield from self._producing.expire(self.now)
+    def _expire(self, fetching: tuple[int, ...]) -> Texts:
+        """What waited until now is answered as it stands. Of brokers that go on fetching only
+        answers that bring something are told."""
+        for broker, copying in self._copying.items():
+            told = list(copying.expire(self.now))
+            yield from [] if broker in fetching else told
+        yield from self._clients.expire()
 
     # -- what follows at once
 
@@ -323,9 +329,11 @@ class Stage:
                     yield text
 
     def _try_waiting(self) -> Texts:
-        yield from self._producing.try_waiting(self.now)
+        yield from self._clients.try_producers(self._busy)
         for copying in self._copying.values():
-            yield from copying.try_waiting(self.now)
+            if copying.leader not in self._busy:
+                yield from copying.try_waiting(self.now)
+        yield from self._clients.try_reader(self._busy)
 
     def _bring_wishes(self) -> Texts:
         for number, machine in self._machines.items():

@@ -14,11 +14,18 @@ from minibroker.broker.log.log import Log
 from minibroker.broker.log.producers import AppendedBatch, ProducerStates
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.follower import Follower
-from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Host, Leader, Progress
 from minibroker.protocol.constants import CACHED_BATCHES, NO_EPOCH, ErrorCode
+from minibroker.protocol.messages.control import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
 from minibroker.protocol.records.batch import BatchHeader
+from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 
 LAG_MESSAGES: Final = "replica.lag.max.messages"
 # Each with its old default.
@@ -56,6 +63,25 @@ class HighWatermarkReplicas(Replicas):
     partition_type = HighWatermarkPartition
 
 
+def with_partition(type_of_partition: type[Partition]) -> type[Replicas]:
+    """Return a broker whose partitions are of another type."""
+
+    class OtherReplicas(Replicas):
+        partition_type = type_of_partition
+
+    return OtherReplicas
+
+
+def with_leader(type_of_leader: type[Leader]) -> type[Replicas]:
+    """Return a broker whose leaders are of another type."""
+
+    class OtherPartition(Partition):
+        __slots__ = ()
+        leader_type = type_of_leader
+
+    return with_partition(OtherPartition)
+
+
 class MessageLagLeader(Leader):
     """The rule of Kafka before 0.9: a follower is out of sync if it lacks more messages than
     `lag_messages_max`, or if its last FETCH is longer ago than `replica.lag.time.max.ms`."""
@@ -77,17 +103,10 @@ def message_lag_replicas(settings: Settings) -> type[Replicas]:
         __slots__ = ()
         lag_messages_max = int(settings.get(LAG_MESSAGES, SETTINGS[LAG_MESSAGES]))
 
-    class CountingPartition(Partition):
-        __slots__ = ()
-        leader_type = CountingLeader
-
-    class CountingReplicas(Replicas):
-        partition_type = CountingPartition
-
-    return CountingReplicas
+    return with_leader(CountingLeader)
 
 
-class UnnumberedProducers(ProducerStates):
+class NoSequenceProducers(ProducerStates):
     """Ignores the stamps of producers, as Kafka did before 0.11."""
 
     def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
@@ -107,7 +126,7 @@ class SixBatchProducers(ProducerStates):
     batches_max = CACHED_BATCHES + 1
 
 
-class TrustingProducers(ProducerStates):
+class AcceptUnknownProducers(ProducerStates):
     """Accepts any first sequence of a producer that it does not know, as Kafka does since 2.5."""
 
     def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
@@ -132,10 +151,128 @@ def producer_replicas(producers_type: type[ProducerStates]) -> type[Replicas]:
             producers.load(log.producers.dump(), now_ms=0)
             log.producers = producers
 
-    class JudgingReplicas(Replicas):
-        partition_type = JudgingPartition
+    return with_partition(JudgingPartition)
 
-    return JudgingReplicas
+
+class TimedLeader(Leader):
+    """Looks at its high watermark only when the timer says so."""
+
+    is_time = False
+
+    def advance(self, own_end: int, min_insync_replicas: int, now: float) -> bool:
+        """Raise the high watermark, if it is time."""
+        return self.is_time and super().advance(own_end, min_insync_replicas, now)
+
+
+class TimedPartition(Partition):
+    """See its leader."""
+
+    __slots__ = ()
+    leader_type = TimedLeader
+
+    def review(self, now: float) -> Change:
+        """It is time."""
+        role = self.role
+        if isinstance(role, TimedLeader):
+            role.is_time = True
+        change = super().review(now)
+        if isinstance(role, TimedLeader):
+            role.is_time = False
+        return change
+
+
+class AppendedLeader(Leader):
+    """What it has appended counts as committed, though no other replica has it."""
+
+    __slots__ = ()
+
+    def is_committed(self, end: int) -> bool:
+        """Return True: acks=all is acknowledged at once."""
+        return True
+
+
+class AppendedPartition(Partition):
+    """Acknowledges, and shows to consumers, what is appended."""
+
+    __slots__ = ()
+    leader_type = AppendedLeader
+
+    def readable_end(self, replica_id: int, leader_epoch: int = NO_EPOCH) -> int:
+        """Return the log end, for consumers too."""
+        super().readable_end(replica_id, leader_epoch)
+        return self.log.log_end
+
+
+class NoMinIsrLeader(Leader):
+    """Does not ask how many replicas are in sync."""
+
+    __slots__ = ()
+
+    def is_isr_large_enough(self, min_insync_replicas: int) -> bool:
+        """Return True: append, and raise the high watermark, however few there are."""
+        return True
+
+    def is_acknowledgeable(self, min_insync_replicas: int) -> bool:
+        """Return True: acknowledge, however few there are."""
+        return True
+
+
+class JoinAtOnceLeader(Leader):
+    """Any follower that asks may join the in-sync set."""
+
+    __slots__ = ()
+
+    def has_reached(self, progress: Progress) -> bool:
+        """Return True, whatever the follower has."""
+        return True
+
+
+class NearestOffsetPartition(Partition):
+    """Answers an offset outside of its log with the nearest one inside, as if logs had parted."""
+
+    __slots__ = ()
+
+    def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> OffsetAndEpoch | None:
+        """Return the log start or end where the offset is not between them."""
+        start, end = self.log.log_start, self.log.log_end
+        if start <= fetch_offset <= end:
+            return super().divergence(fetch_offset, last_fetched_epoch)
+        return OffsetAndEpoch(max(start, min(fetch_offset, end)), self.leader_epoch)
+
+
+class EarlyRetentionReplicas(Replicas):
+    """A broker whose retention also deletes what is not committed."""
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return the log ends instead."""
+        return {name: partition.log.log_end for name, partition in self.partitions.items()}
+
+
+class UnfencedReplicas(Replicas):
+    """A broker that obeys every order, however old its epochs are."""
+
+    def is_stale_controller(self, controller_epoch: int) -> bool:
+        """Return False: whoever gives orders is the controller."""
+        return False
+
+    def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
+        """Forget newer orders first."""
+        for state in request.partitions:
+            epochs = (state.leader_epoch, state.partition_epoch)
+            self._forget_above(TopicPartition(state.topic, state.partition), epochs)
+        return super().take_roles(request, now)
+
+    def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
+        """Forget newer orders first."""
+        for stopped in request.partitions:
+            name = TopicPartition(stopped.topic, stopped.partition)
+            self._forget_above(name, (stopped.leader_epoch, NO_EPOCH))
+        return super().stop(request, now)
+
+    def _forget_above(self, name: TopicPartition, epochs: tuple[int, int]) -> None:
+        partition = self.get(name)
+        if partition is not None and epochs < partition.version:
+            partition.version = (NO_EPOCH, NO_EPOCH)
 
 
 class Rule(NamedTuple):
@@ -158,11 +295,24 @@ RULES: Final[Mapping[str, Callable[[Settings], Rule]]] = MappingProxyType(
         "time": OURS,
         "lag-messages": lambda settings: Rule(message_lag_replicas(settings)),
         "sequences": OURS,
-        "no-sequences": _always(Rule(producer_replicas(UnnumberedProducers))),
+        "no-sequences": _always(Rule(producer_replicas(NoSequenceProducers))),
         "one-batch": _always(Rule(producer_replicas(LastBatchProducers))),
         "six-batches": _always(Rule(producer_replicas(SixBatchProducers))),
-        "accept-unknown": _always(Rule(producer_replicas(TrustingProducers))),
+        "accept-unknown": _always(Rule(producer_replicas(AcceptUnknownProducers))),
         "compare": OURS,
         "no-compare": _always(Rule(store_compares=False)),
+        "causes": OURS,
+        "by-timer": _always(Rule(with_partition(TimedPartition))),
+        "fencing": OURS,
+        "no-fencing": _always(Rule(UnfencedReplicas)),
+        "committed": OURS,
+        "appended": _always(Rule(with_partition(AppendedPartition))),
+        "range": OURS,
+        "nearest-offset": _always(Rule(with_partition(NearestOffsetPartition))),
+        "early-retention": _always(Rule(EarlyRetentionReplicas)),
+        "min-isr": OURS,
+        "no-min-isr": _always(Rule(with_leader(NoMinIsrLeader))),
+        "reached": OURS,
+        "join-at-once": _always(Rule(with_leader(JoinAtOnceLeader))),
     }
 )

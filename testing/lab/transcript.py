@@ -5,7 +5,8 @@ as this run needs. A text that is too long for its column goes on in the next li
 in the first one.
 
 Each replica shows its state after the event, as it sees it itself: role and leader epoch, log end
-offset (LEO), high watermark (HW), and the ISR where it leads.
+offset (LEO), high watermark (HW), and the ISR where it leads. Where a run has a reader, the last
+column shows the offset that it asks for next, and every value that it has been given.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 
 COLUMNS_MAX: Final = 100
 INDENT: Final = 7  # the time, and a space
+READER_HEAD: Final = "next seen"
 LEGEND: Final = (
     "L leads, F follows, N neither, ! has failed, x is down; behind it the leader epoch it knows."
     " LEO: the next offset. HW: the first one that is not known to be committed."
@@ -42,11 +44,12 @@ class ReplicaState(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What happened at `now` (seconds), and how the replicas are after it."""
+    """What happened at `now` (seconds), how the replicas are after it, and what the reader has."""
 
     now: float
     text: str
     replicas: tuple[ReplicaState, ...]
+    reader: str = ""
 
 
 class Told(NamedTuple):
@@ -65,9 +68,15 @@ def render(brokers: Sequence[int], lines: Sequence[Line]) -> Iterator[str]:
     number_width = max(3, len(str(max(numbers, default=0))))
     cell_width = 3 + 2 * (number_width + 1) + 1 + max(3, 2 * len(brokers) - 1)
     text_width = COLUMNS_MAX - INDENT - len(brokers) * (cell_width + 3)
+    reader_width = max((len(event.reader) for event in events), default=0)
+    has_reader = reader_width > 0
+    if has_reader:
+        text_width -= max(reader_width, len(READER_HEAD)) + 3
     number_heads = f"{'LEO':>{number_width}} {'HW':>{number_width}} ISR"
-    names = _join("", [f"broker {broker}" for broker in brokers], text_width, cell_width)
-    heads = _join("event", [f"    {number_heads}"] * len(brokers), text_width, cell_width)
+    titles = [*(f"broker {broker}" for broker in brokers), *["reader"] * has_reader]
+    columns = [*[f"    {number_heads}"] * len(brokers), *[READER_HEAD] * has_reader]
+    names = _join("", titles, text_width, cell_width)
+    heads = _join("event", columns, text_width, cell_width)
     yield f"{' ' * INDENT}{names}\n{'time s':<{INDENT}}{heads}"
     for line in lines:
         if isinstance(line, Told):
@@ -75,6 +84,7 @@ def render(brokers: Sequence[int], lines: Sequence[Line]) -> Iterator[str]:
             continue
         text, *more = wrap(line.text, text_width)
         cells = [_cell(state, number_width) for state in line.replicas]
+        cells += [line.reader] * has_reader
         first = f"{line.now:<{INDENT}g}{_join(text, cells, text_width, cell_width)}"
         yield "\n".join([first, *(f"{' ' * INDENT}{part}" for part in more)])
 

@@ -6,11 +6,13 @@ replica has it so. The logs of brokers that are down are not looked at.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from minibroker.broker.log.log import Log
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import decode_records
+from minibroker.protocol.types import Buffer
 
 WHOLE_LOG_BYTES = 1 << 30
 
@@ -34,29 +36,78 @@ def records_of(log: Log) -> dict[int, Stored]:
     """Everything in a log, by offset."""
     found = {}
     for part in log.read(log.log_start, WHOLE_LOG_BYTES, log.log_end):
-        data = part.read()
-        for position, header in iterate_headers(data):
-            for record in decode_records(data[position : position + header.size], header):
-                found[record.offset] = Stored(header.leader_epoch, record.value)
+        found.update(records_in(part.read()))
     return found
 
 
-def judge(acknowledged: Sequence[Produced], logs: Mapping[int, Log | None], leader: int) -> str:
-    """The verdict over what was acknowledged; a broker that is down has no log here."""
-    stored = {broker: records_of(log) for broker, log in logs.items() if log is not None}
-    nowhere = "LOST" if len(stored) == len(logs) else "on none that runs"
-    fates = []
-    for produced in acknowledged:
-        holders = [broker for broker, records in stored.items() if _is_whole(produced, records)]
-        where = f"on {_listed(holders)}" if holders else nowhere
-        if holders and leader in stored and leader not in holders:
-            where += ", NOT on the leader"
-        copies = max((_copies(produced, stored[holder]) for holder in holders), default=1)
-        if copies > 1:
-            where += f", stored {copies} TIMES"
-        fates.append(f"{produced.label} {where}")
-    told = "; ".join(dict.fromkeys(fates)) or "nothing"
-    return f"verdict: acknowledged: {told}. {_agreement(stored)}"
+def records_in(data: Buffer) -> dict[int, Stored]:
+    """The records of some batches, by offset."""
+    return {
+        record.offset: Stored(header.leader_epoch, record.value)
+        for position, header in iterate_headers(data)
+        for record in decode_records(data[position : position + header.size], header)
+    }
+
+
+def judge(
+    acknowledged: Sequence[Produced],
+    unanswered: Sequence[Produced],
+    logs: Mapping[int, Log | None],
+    leader: int,
+) -> str:
+    """The verdict over what was acknowledged, and over what was sent with acks=0. A broker that is
+    down has no log here."""
+    running = {broker: log for broker, log in logs.items() if log is not None}
+    evidence = Evidence(
+        {broker: records_of(log) for broker, log in running.items()},
+        {broker: log.log_start for broker, log in running.items()},
+        leader,
+        is_complete=len(running) == len(logs),
+    )
+    told = f"acknowledged: {evidence.fates(acknowledged) or 'nothing'}"
+    if unanswered:
+        told += f". Sent with acks=0: {evidence.fates(unanswered)}"
+    return f"verdict: {told}. {evidence.agreement()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the logs hold, and where they start, by broker. `is_complete`: every broker runs, so
+    what is not in these logs is nowhere."""
+
+    stored: Mapping[int, Mapping[int, Stored]]
+    log_starts: Mapping[int, int]
+    leader: int
+    is_complete: bool
+
+    def fates(self, batches: Sequence[Produced]) -> str:
+        """What has become of these batches."""
+        return "; ".join(dict.fromkeys(f"{each.label} {self._fate(each)}" for each in batches))
+
+    def _fate(self, produced: Produced) -> str:
+        holders = [broker for broker, held in self.stored.items() if _is_whole(produced, held)]
+        if not holders:
+            if produced.offset < self.log_starts.get(self.leader, 0):
+                return "deleted by retention"
+            return "LOST" if self.is_complete else "on none that runs"
+        fate = f"on {_listed(holders)}"
+        if self.leader in self.stored and self.leader not in holders:
+            fate += ", NOT on the leader"
+        copies = max(_copies(produced, self.stored[holder]) for holder in holders)
+        return f"{fate}, stored {copies} TIMES" if copies > 1 else fate
+
+    def agreement(self) -> str:
+        """Whether the logs hold the same, where all of them have something."""
+        starts, logs = self.log_starts, self.stored
+        ends = {broker: max(logs[broker], default=starts[broker] - 1) + 1 for broker in logs}
+        shortest = min(ends.values(), default=0)
+        for offset in range(max(starts.values(), default=0), shortest):
+            if len({held.get(offset) for held in logs.values()}) > 1:
+                return f"The replicas DIFFER at offset {offset}."
+        if len(set(ends.values())) > 1:
+            behind = [broker for broker, end in ends.items() if end == shortest]
+            return f"The replicas agree up to {shortest}, where {_listed(behind)} ends."
+        return "The replicas agree."
 
 
 def _copies(produced: Produced, records: Mapping[int, Stored]) -> int:
@@ -71,18 +122,6 @@ def _is_whole(produced: Produced, records: Mapping[int, Stored]) -> bool:
         offset in records and records[offset].value == value
         for offset, value in enumerate(produced.values, produced.offset)
     )
-
-
-def _agreement(stored: Mapping[int, Mapping[int, Stored]]) -> str:
-    ends = {broker: max(records, default=-1) + 1 for broker, records in stored.items()}
-    shortest = min(ends.values(), default=0)
-    for offset in range(shortest):
-        if len({records.get(offset) for records in stored.values()}) > 1:
-            return f"The replicas DIFFER at offset {offset}."
-    if len(set(ends.values())) > 1:
-        behind = [broker for broker, end in ends.items() if end == shortest]
-        return f"The replicas agree up to {shortest}, where {_listed(behind)} ends."
-    return "The replicas agree."
 
 
 def _listed(brokers: Iterable[int]) -> str:

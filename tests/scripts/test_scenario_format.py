@@ -7,6 +7,7 @@ import pytest
 from minibroker.testing.lab.library import ScenarioUnknown, choose_rule, load, names
 from minibroker.testing.lab.scenario import USAGES, ScenarioError, Step, join, parse, split
 from minibroker.testing.lab.stage import play
+from minibroker.testing.lab.strategies import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD = "# A title\n#\n# A story.\n\nbrokers 1 2\nrules epoch hw\nunclean-return seen\n"
@@ -77,6 +78,9 @@ def test_transcripts_stand_below_and_are_found_again():
         (HEAD + "run a\nwait 31\n", 9, "did you mean 'wait 31s'?"),
         (HEAD + "run a\nwait 5 fetching 2\n", 9, "did you mean 'wait 5s fetching 2'?"),
         (HEAD + "run a\nwait 0s\n", 9, "wait SECONDS"),
+        (HEAD + "run a\nproduce 1 x acks 2\n", 9, "produce BROKER VALUE acks ACKS"),
+        (HEAD + "run a\nproduce 1 x by p epoch 0\n", 9, "epoch EPOCH sequence SEQUENCE"),
+        (HEAD + "run a\nread 1 from the start\n", 9, "read BROKER from OFFSET"),
         (HEAD + "run a\nburst 1 many\n", 9, "burst BROKER COUNT"),
     ],
 )
@@ -97,6 +101,8 @@ def test_a_wrong_line_is_named(text: str, line: int, words: str):
         ("crash 1 process\ncrash 1 process\n", 10, "broker 1 is down"),
         ("start 2\n", 9, "broker 2 runs already"),
         ("expire 2\n", 9, "keeps its session"),
+        ("init 1 p\nproduce 1 x by p epoch 0 sequence 0\n", 10, "producer p has no id"),
+        ("stop-replica 2 epoch 0 controller 0 delete\ncheck 2\n", 10, "no replica any more"),
         ("wait 1s fetching 2\ncrash 2 process\nwait 1s fetching 2\n", 11, "broker 2 is down"),
     ],
 )
@@ -155,9 +161,12 @@ def test_followers_of_a_synced_topic_force_their_log_to_disk_first():
 
 
 def test_the_page_about_the_lab_shows_what_is_played():
-    """docs/lab.md names every step, and each line of its tables stands in a transcript."""
+    """docs/lab.md names every step, rule and scenario, and each line that it shows stands in a
+    transcript."""
     page = (ROOT / "docs" / "lab.md").read_text(encoding="utf-8")
     assert [usage for usage in USAGES if f"| `{usage}` |" not in page] == []
+    assert [rule for rule in RULES if f"`{rule}`" not in page] == []
+    assert [name for name in names() if f"**{name}" not in page] == []
     transcripts = [text for name in names() for text in load(name).transcripts.values()]
     told = {line for text in transcripts for line in text.splitlines()}
     shown = [line for block in page.split("```")[1::2] for line in block.strip("\n").splitlines()]

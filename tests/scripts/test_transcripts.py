@@ -12,6 +12,7 @@ from minibroker.testing.lab.library import load, names
 from minibroker.testing.lab.scenario import parse, split
 from minibroker.testing.lab.stage import play
 from minibroker.testing.lab.story import transcript
+from minibroker.testing.lab.strategies import RULES
 from minibroker.testing.lab.transcript import COLUMNS_MAX, ReplicaState, RoleMark
 from tests.scripts.__main__ import SCENARIOS, retold
 from tests.scripts.playing import after, ends, events, isrs, played
@@ -37,6 +38,11 @@ def test_another_rule_prints_something_else(name: str, rule: str):
     runs = [run for run in load(name).runs if rule in run.rules]
     ours = load(name).rules[0]
     assert any(play(run, rule) != play(run, ours) for run in runs if ours in run.rules)
+
+
+def test_every_rule_is_told_in_a_scenario():
+    """What no scenario names would be compared with nothing."""
+    assert {rule for _, rule in PLAYED} == set(RULES)
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)

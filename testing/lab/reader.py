@@ -1,0 +1,108 @@
+"""The consumer of a scenario: one reader without a group, that fetches when a step says so.
+
+It asks from the offset behind the last record that it has read, and names the epoch of that record,
+as the client does. `seen` is every value it was ever given, in order: what it has seen once it
+keeps, even if the log loses it.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.handlers import fetch
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
+from minibroker.testing.lab.copying import as_sent
+from minibroker.testing.lab.machine import PARTITION, Process
+from minibroker.testing.lab.verdict import records_in
+
+WAIT_MS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A FETCH that waits at a broker, in one life of it."""
+
+    broker: int
+    process: Process
+    parked: Parked[FetchResponse]
+
+
+class Reader:
+    """See the head of this module. `position` is the offset it asks from next."""
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.seen: list[str] = []
+        self._last_epoch = NO_EPOCH
+        self._waiting: Waiting | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its FETCH waits at a broker that runs."""
+        return self._waiting is not None and self._waiting.process.is_running
+
+    @property
+    def leader(self) -> int:
+        """Where its FETCH waits."""
+        return self._waiting.broker if self._waiting and self.is_waiting else NO_NODE
+
+    @property
+    def deadline(self) -> float:
+        """When a FETCH that waits is answered anyway."""
+        return self._waiting.parked.deadline() if self._waiting and self.is_waiting else math.inf
+
+    def __str__(self) -> str:
+        return f"{self.position:>4} {' '.join(self.seen)}".rstrip()
+
+    def seek(self, offset: int) -> None:
+        """Read from this offset on, and forget where the last records came from."""
+        self.position, self._last_epoch = offset, NO_EPOCH
+
+    def ask(self, broker: int, process: Process, now: float, *, waits: bool) -> Iterator[str]:
+        """Send a FETCH to a broker; with `waits` it may wait there."""
+        if self.is_waiting:
+            yield "the reader has a FETCH under way"
+            return
+        asked = PartitionFetch(*PARTITION, self.position, last_fetched_epoch=self._last_epoch)
+        request = FetchRequest(wait_ms_max=WAIT_MS_MAX if waits else 0, partitions=(asked,))
+        answer = fetch.handle(process.services, request, now)
+        if isinstance(answer, Parked):
+            self._waiting = Waiting(broker, process, answer)
+            yield f"the reader asks {broker} from {self.position}; it waits"
+        else:
+            yield f"the reader asks {broker} from {self.position}: {self._take(answer)}"
+
+    def try_waiting(self, now: float) -> Iterator[str]:
+        """Take the answer to the FETCH that waits, if there is one now."""
+        waiting = self._waiting
+        if waiting is not None and self.is_waiting:
+            answer = waiting.parked.attempt(now)
+            if answer is not None:
+                self._waiting = None
+                yield f"{waiting.broker} answers the reader: {self._take(answer)}"
+
+    def expire(self, now: float) -> Iterator[str]:
+        """Take the answer to a FETCH whose time is up."""
+        waiting = self._waiting
+        if waiting is not None and self.deadline <= now:
+            self._waiting = None
+            answer = waiting.parked.expire()
+            yield f"{waiting.broker} answers the reader, its time is up: {self._take(answer)}"
+
+    def _take(self, answer: FetchResponse) -> str:
+        (fetched,) = as_sent(answer).partitions
+        if fetched.error:
+            return ErrorCode(fetched.error).name
+        if fetched.diverging_epoch != NO_EPOCH:
+            self.seek(fetched.diverging_end)
+            return f"epoch {fetched.diverging_epoch} ends at {fetched.diverging_end}; it goes there"
+        values = []
+        for offset, record in records_in(cast(bytes, fetched.records)).items():
+            if offset >= self.position:
+                values.append((record.value or b"").decode())
+                self.position, self._last_epoch = offset + 1, record.leader_epoch
+        self.seen += values
+        return " ".join(values) or "nothing"
