@@ -140,13 +140,10 @@ class Office:
     ) -> str:
         """Send a broker a LEADER_AND_ISR by hand, of any epoch of leader and controller."""
         record, process = self.record, self._processes[number]
-        if epoch == record.leader_epoch:
-            state = _state_of(replace(record, leader=leader))
-        else:
+        state = _state_of(record)
+        if (leader, epoch) != (record.leader, record.leader_epoch):
             isr = (leader, *(one for one in record.isr if one != leader))
-            state = _state_of(
-                replace(record, leader=leader, leader_epoch=epoch, partition_epoch=0, isr=isr)
-            )
+            state = replace(state, leader=leader, leader_epoch=epoch, partition_epoch=0, isr=isr)
         known = (number, controller, process.broker_epoch)
         answer = process.replicas.take_roles(LeaderAndIsrRequest(*known, (state,), self._live), now)
         order = f"{leader} leads, epoch {epoch}"

@@ -19,7 +19,8 @@ INDENT: Final = 7  # the time, and a space
 READER_HEAD: Final = "next seen"
 LEGEND: Final = (
     "L leads, F follows, N neither, ! has failed, x is down; behind it the leader epoch it knows."
-    " LEO: the next offset. HW: the first one that is not known to be committed."
+    " LEO: the next offset. HW: the first one that is not known to be committed. next, seen: what a"
+    " reader asks for, and all that it was given."
 )
 
 

@@ -143,6 +143,14 @@ def test_what_a_role_cannot_do_is_told():
     ]
 
 
+def test_an_order_may_name_any_leader():
+    """Also one that is out of sync, in the present epoch: the broker refuses it, not the lab."""
+    steps = "crash 1 process\nexpire 1\nstart 1\norder 2 leader 1 epoch 1 controller 0\n"
+    told = play(parse(f"{HEAD}run a\n{steps}").runs[0], "epoch")
+    text = "controller epoch 0 orders 2: 1 leads, epoch 1; FENCED_LEADER_EPOCH"
+    assert told.lines[-1].text == text
+
+
 def test_followers_of_a_synced_topic_force_their_log_to_disk_first():
     """With flush=always a FETCH waits for the own fsync, and an ack for that of all (4.12)."""
     steps = "produce 1 x\ncopy 2\nfetch 2\nflush 2\nask 2\nflush 1\n"
