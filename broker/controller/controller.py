@@ -103,7 +103,7 @@ class Controller:
         self._revision = 0  # of the registrations
         self._is_review_due = True
         self._channels: dict[int, Channel] = {}
-        # What those that lost their registration had not been told, for their process may come back.
+        # What those without a registration have not been told: their process may come back.
         self._away: dict[int, Pushes] = {}
         # Of deleted topics, by their ids: the brokers that hold nothing of it any more, as long as
         # others do; and those topics of which none does, whose tombstones can go.

@@ -278,7 +278,7 @@ async def test_full_state_after_a_new_controller(autojump_clock):
 
 
 async def test_a_process_that_lost_its_session_is_told_what_it_missed(autojump_clock):
-    """Not the whole cluster again: it is the same process, and the controller knows what it told."""
+    """Not the whole cluster again: the process knows what it has acknowledged."""
     async with open_fleet() as fleet:
         await fleet.create(partitions=300, replicas=3)
         await fleet.create("u", partitions=300, replicas=2)
