@@ -11,16 +11,18 @@ then on it leaves `pushes` alone, for the next channel of the same process goes 
 
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import trio
 
+from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.plans import NO_CHANGE, Change
 from minibroker.broker.controller.ports import Ports, Surroundings
 from minibroker.broker.controller.pushes import Push, Pushes, Told
-from minibroker.broker.controller.state import Registered, State
+from minibroker.broker.controller.state import Registered, State, Tombstone
 from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
@@ -119,6 +121,69 @@ class Channel:
         options = ChannelOptions(f"controller-{node_id}", REQUEST_S_MAX, REQUEST_S_MAX)
         async with open_channel(self._around.network, broker.endpoint, options) as channel:
             yield partial(_send, channel)
+
+
+class Channels:
+    """One channel for each live registration. `live` is by broker.
+
+    What a broker had not been told when its registration went is kept: its process may come back.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        office: Office,
+        controller_epoch: int,
+        state: Callable[[], State],
+        note_told: Callable[[int, Told], None],
+    ) -> None:
+        self.live: dict[int, Channel] = {}
+        self._away: dict[int, Pushes] = {}
+        self._around = around
+        self._office = office
+        self._controller_epoch = controller_epoch
+        self._get_state = state
+        self._note_told = note_told
+
+    def set(self, state: State, nursery: trio.Nursery) -> None:
+        """Open one for who has come, and end those of who has gone."""
+        for node, channel in list(self.live.items()):
+            if state.brokers.get(node) != channel.pushes.broker:
+                channel.scope.cancel()
+                self._away[node] = self.live.pop(node).pushes
+        for node, broker in state.brokers.items():
+            if node not in self.live:
+                pushes = self._pushes_of(broker, state)
+                channel = Channel(self._around, pushes, self._get_state, self._note_told)
+                self.live[node] = channel
+                nursery.start_soon(channel.run)
+
+    def _pushes_of(self, broker: Registered, state: State) -> Pushes:
+        """To a new process everything is to be told."""
+        pushes = self._away.pop(broker.node_id, None)
+        if pushes is not None and pushes.broker.process == broker.process:
+            pushes.renew(broker)
+            return pushes
+        pushes = Pushes(broker, self._office, self._controller_epoch)
+        pushes.stop(state.tombstones.values())
+        return pushes
+
+    def note(self, change: Change, tombstones: Sequence[Tombstone]) -> None:
+        """Have it told what has changed, and which topics have been deleted."""
+        for pushes in (*(channel.pushes for channel in self.live.values()), *self._away.values()):
+            if change != NO_CHANGE:
+                pushes.note(change)
+            pushes.stop(tombstones)
+        for channel in self.live.values():
+            channel.wake()
+
+    def wanted(self, nodes: Collection[int]) -> Mapping[int, int]:
+        """Marks of what these brokers shall know now, as far as they live."""
+        return {node: self.live[node].pushes.wanted for node in nodes if node in self.live}
+
+    def has_told(self, marks: Mapping[int, int]) -> bool:
+        """Whether all of them that still live know it."""
+        return all(channel.pushes.told >= marks.get(node, 0) for node, channel in self.live.items())
 
 
 async def _send(channel: RpcChannel, push: Push) -> Any:

@@ -31,12 +31,12 @@ from typing import Any, Final
 import trio
 
 from minibroker.broker.controller import elections, entries, isr, topics
-from minibroker.broker.controller.channels import Channel
+from minibroker.broker.controller.channels import Channel, Channels
 from minibroker.broker.controller.elections import LogTail
 from minibroker.broker.controller.entries import Office
-from minibroker.broker.controller.plans import NO_CHANGE, Plan
+from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.ports import Job, Surroundings
-from minibroker.broker.controller.pushes import Pushes, Told
+from minibroker.broker.controller.pushes import Told
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import Registered, State
 from minibroker.broker.controller.statistics import Statistics, count
@@ -102,9 +102,7 @@ class Controller:
         self._without_heirs: set[TopicPartition] = set()  # see elections.without_heirs
         self._revision = 0  # of the registrations
         self._is_review_due = True
-        self._channels: dict[int, Channel] = {}
-        # What those without a registration have not been told: their process may come back.
-        self._away: dict[int, Pushes] = {}
+        self._channels = Channels(around, office, epoch, self._get_state, self._note_told)
         # Of deleted topics, by their ids: the brokers that hold nothing of it any more, as long as
         # others do; and those topics of which none does, whose tombstones can go.
         self._stopped: dict[bytes, set[int]] = {}
@@ -236,7 +234,7 @@ class Controller:
 
     async def _finish_when_told(self, job: Job[Any], answer: Any) -> None:
         """What was written is answered for in any case, even if the office is lost meanwhile."""
-        nodes = [node for node in self._channels if not self._state.is_leaving(node)]
+        nodes = [node for node in self._channels.live if not self._state.is_leaving(node)]
         if isinstance(job.request, ControlledShutdownRequest):
             nodes.append(job.request.broker_id)
         try:
@@ -255,16 +253,9 @@ class Controller:
         old, self._state, change = self._state, plan.state, plan.change
         self._without_heirs.difference_update(change.partitions)
         self._without_heirs |= elections.without_heirs(self._state, change.partitions)
-        self._set_channels(nursery)
-        tombstones = [
-            one for key, one in self._state.tombstones.items() if key not in old.tombstones
-        ]
-        for pushes in (*(one.pushes for one in self._channels.values()), *self._away.values()):
-            if change != NO_CHANGE:
-                pushes.note(change)
-            pushes.stop(tombstones)
-        for channel in self._channels.values():
-            channel.wake()
+        self._channels.set(self._state, nursery)
+        new = [one for key, one in self._state.tombstones.items() if key not in old.tombstones]
+        self._channels.note(change, new)
         for report in plan.reports[:REPORTS_MAX]:
             log.log(report.level, "%s %s", self._name, report.text)
         if len(plan.reports) > REPORTS_MAX:
@@ -290,29 +281,6 @@ class Controller:
         outcome = await self._around.patience.ask(transact, compare, writes)
         if not outcome.succeeded:
             raise ControllerLost
-
-    def _set_channels(self, nursery: trio.Nursery) -> None:
-        """One channel for each live registration; to a new process it tells everything."""
-        for node, channel in list(self._channels.items()):
-            if self._state.brokers.get(node) != channel.pushes.broker:
-                channel.scope.cancel()
-                del self._channels[node]
-                self._away[node] = channel.pushes
-        for node, broker in self._state.brokers.items():
-            if node not in self._channels:
-                pushes = self._pushes_of(broker)
-                channel = Channel(self._around, pushes, self._get_state, self._note_told)
-                self._channels[node] = channel
-                nursery.start_soon(channel.run)
-
-    def _pushes_of(self, broker: Registered) -> Pushes:
-        pushes = self._away.pop(broker.node_id, None)
-        if pushes is not None and pushes.broker.process == broker.process:
-            pushes.renew(broker)
-            return pushes
-        pushes = Pushes(broker, self._office, self._epoch)
-        pushes.stop(self._state.tombstones.values())
-        return pushes
 
     def _get_state(self) -> State:
         return self._state
@@ -345,19 +313,15 @@ class Controller:
 
     async def _until_told(self, nodes: Collection[int]) -> None:
         """Until these brokers know what is true now, as far as they live; not for ever."""
-        marks = {
-            node: self._channels[node].pushes.wanted for node in nodes if node in self._channels
-        }
+        marks = self._channels.wanted(nodes)
         with trio.move_on_after(TELLING_S_MAX):
-            while any(
-                channel.pushes.told < marks.get(node, 0) for node, channel in self._channels.items()
-            ):
+            while not self._channels.has_told(marks):
                 await self._progress.wait()
 
     def _unmade(self) -> Mapping[str, int]:
         """Of which topics how many partitions are led by a broker that has no room for them."""
         count = Counter[str]()
-        for node, channel in self._channels.items():
+        for node, channel in self._channels.live.items():
             for name, error in channel.pushes.unmade.items():
                 record = self._state.partition(name)
                 is_led = record is not None and record.leader == node
@@ -374,9 +338,9 @@ class Controller:
             nodes = sorted({node for candidates in waiting.values() for node in candidates})
             await self._until_told(nodes)
             tails = {
-                node: await self._tails_of(self._channels[node])
+                node: await self._tails_of(self._channels.live[node])
                 for node in nodes
-                if node in self._channels
+                if node in self._channels.live
             }
             await self.submit(Tails(tails)).wait()
             if self._waiting_for_tails():
