@@ -43,6 +43,7 @@ from tests.processes import (
 NODES = 3
 PARTITIONS_OF_A_TOPIC = 100
 AWAY_S = 5.0  # how long a killed broker is away
+SETTLING_S = 5.0
 IDLE_S = 20.0
 LATENCY_RATE = 100
 LATENCY_S = 10
@@ -144,9 +145,10 @@ class Told:
 class ManyPartitions:
     """A cluster, and the stories of its life; made by `many_partitions`."""
 
-    def __init__(self, cluster: ClusterProcesses, size: Size, store: str) -> None:
+    def __init__(self, cluster: ClusterProcesses, size: Size, store: str, away_s: float) -> None:
         self.cluster = cluster
         self.size = size
+        self._away_s = away_s
         self._store = store or f"sqlite:{cluster.layout.root / 'metadata.db'}"
         self._look_every_s = max(LOOK_EVERY_S_MIN, size.partitions * LOOK_EVERY_S_EACH)
 
@@ -243,7 +245,7 @@ class ManyPartitions:
             while victim in trio.run(self._described)[1]:
                 time.sleep(LOOK_EVERY_S_MIN)
             self.until_in_sync()
-        time.sleep(AWAY_S)
+        time.sleep(self._away_s)
         with told.timing("back, answers"):
             self.cluster.start(victim)
         with told.timing("then in sync"):
@@ -290,7 +292,7 @@ class ManyPartitions:
     def rest(self) -> dict[str, str]:
         """Nothing happens: processor time and memory of each broker."""
         brokers = [*self.cluster.brokers.values()]
-        time.sleep(AWAY_S)
+        time.sleep(SETTLING_S)
         before = [_cpu_s(one.pid) for one in brokers]
         time.sleep(IDLE_S)
         spent = [_cpu_s(one.pid) - was for one, was in zip(brokers, before, strict=True)]
@@ -333,30 +335,34 @@ MEASURES: Mapping[str, Callable[[ManyPartitions], dict[str, str]]] = {
 
 
 @contextmanager
-def many_partitions(root: Path, size: Size, store: str = "sqlite") -> Iterator[ManyPartitions]:
+def many_partitions(
+    root: Path, size: Size, store: str = "sqlite", *, away_s: float = AWAY_S
+) -> Iterator[ManyPartitions]:
     """Brokers that answer, without their topics yet."""
     with ExitStack() as stack:
         url = ""
         if store == "etcd":
+            (root / "etcd").mkdir()
             (member,) = stack.enter_context(running_etcd(root / "etcd", is_durable=True))
             url = f"etcd:{member.url}"
         cluster = stack.enter_context(running_cluster(root / "cluster", NODES, SETTINGS, url))
-        yield ManyPartitions(cluster, size, url)
+        yield ManyPartitions(cluster, size, url, away_s)
 
 
 def figures_of(size: Size, store: str, names: list[str]) -> Iterator[tuple[str, str]]:
     """What each story cost, as (what, figure)."""
-    with TemporaryDirectory(prefix="minibroker-many-") as directory:
-        (Path(directory) / "etcd").mkdir()
-        with many_partitions(Path(directory), size, store) as many:
-            for name, story in STORIES.items():
-                if name in names or name == "create":
-                    with many.telling() as told:
-                        story(many, told)
-                    yield from ((f"{name}: {what}", it) for what, it in told.figures().items())
-            for name, measure in MEASURES.items():
-                if name in names:
-                    yield from ((f"{name}: {what}", it) for what, it in measure(many).items())
+    with (
+        TemporaryDirectory(prefix="minibroker-many-") as directory,
+        many_partitions(Path(directory), size, store) as many,
+    ):
+        for name, story in STORIES.items():
+            if name in names or name == "create":
+                with many.telling() as told:
+                    story(many, told)
+                yield from ((f"{name}: {what}", it) for what, it in told.figures().items())
+        for name, measure in MEASURES.items():
+            if name in names:
+                yield from ((f"{name}: {what}", it) for what, it in measure(many).items())
 
 
 def main() -> None:
