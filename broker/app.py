@@ -66,6 +66,7 @@ from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import take_turns
 from minibroker.client.channel import ChannelOptions
 from minibroker.client.net import Listener, Network
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
@@ -349,7 +350,8 @@ class _Broker:
         await self._system.in_worker(self._system.files.sync_dir, directory)
 
     async def _keep_house(self) -> None:
-        """Do the recurring duties. What syncs a file goes to a worker, the rest is quick."""
+        """Do the recurring duties. What syncs a file goes to a worker, what concerns all partitions
+        takes turns."""
         house = Housekeeping(_intervals(self._config), trio.current_time())
         while True:
             await trio.sleep_until(house.next_deadline)
@@ -367,13 +369,13 @@ class _Broker:
             case Duty.LOG_STARTS:
                 await self._system.in_worker(manager.checkpoint_log_starts)
             case Duty.RETENTION:
-                manager.apply_retention(self._replicas.high_watermarks(), now_ms)
+                await take_turns(self._replicas.apply_retention(now_ms))
             case Duty.DELETED_FILES:
-                manager.remove_deleted_files(now_ms)
+                await take_turns(manager.remove_deleted_files(now_ms))
             case Duty.PRODUCERS:
-                manager.expire_producers(now_ms)
+                await take_turns(manager.expire_producers(now_ms))
             case Duty.UNMADE_LOGS:
-                self._replicas.retry(trio.current_time())
+                await take_turns(self._replicas.retry(trio.current_time))
 
 
 def _ports(replicas: Replicas, purgatory: Purgatory) -> Ports:

@@ -6,7 +6,8 @@ A log that nobody knows is never deleted: it is renamed `*-stray` and reported. 
 deleted is renamed `*-delete` at once, so that its name is free, and removed after a delay. What is
 no log (`names.py`) is left alone.
 
-`start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint.
+`start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint,
+and pauses where it concerns all logs (`broker/turns.py`).
 """
 
 import logging
@@ -42,10 +43,12 @@ from minibroker.broker.log.recovery import DAMAGED_SUFFIX
 from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.broker.log.trash import is_over
 from minibroker.broker.log.validate import Refused
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
 LOGGER = logging.getLogger(__name__)
+REMOVED_AT_ONCE = 20  # logs, in one turn: some milliseconds
 SPARE_FILES = 32  # left to what the process opens for a moment only
 
 
@@ -75,7 +78,7 @@ class LogManager:
         self.directory = DataDirectory(files, root)  # whose it is, how the last runs ended
         self._logs: dict[TopicPartition, Log] = {}
         self._high_watermarks: dict[TopicPartition, int] = {}
-        self._deleted: list[tuple[int, Log]] = []
+        self._deleted: dict[Log, int] = {}  # when their files go, in wall clock ms
         self._is_closed = False
         self._recovery_point_file = Checkpoint(
             files,
@@ -261,7 +264,7 @@ class LogManager:
         """Take a log away: its name is free at once, its files go when the delay has passed."""
         log = self._take_out(topic_partition)
         self._put_aside(log, DELETE_SUFFIX)
-        self._deleted.append((now_ms + log.limits.file_delete_delay_ms, log))
+        self._deleted[log] = now_ms + log.limits.file_delete_delay_ms
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Keep the bytes of a log that nobody knows, out of the way."""
@@ -289,36 +292,41 @@ class LogManager:
 
     # -- duties
 
-    def apply_retention(self, high_watermarks: Mapping[TopicPartition, int], now_ms: int) -> int:
-        """Delete expired segments of the logs named, below the high watermark; how many."""
-        count = 0
-        for topic_partition, high_watermark in high_watermarks.items():
-            log = self._logs.get(topic_partition)
-            if log is None:
-                continue
-            try:
-                count += log.apply_retention(high_watermark, now_ms)
-            except OSError as error:
-                if error.errno not in DISK_IS_FULL:
-                    raise
-                LOGGER.warning("%s keeps expired segments: the disk is full", topic_partition)
-        return count
+    def apply_retention(self, name: TopicPartition, high_watermark: int, now_ms: int) -> int:
+        """Delete a log's expired segments below the high watermark; how many."""
+        try:
+            return self._logs[name].apply_retention(high_watermark, now_ms)
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            LOGGER.warning("%s keeps expired segments: the disk is full", name)
+            return 0
 
-    def remove_deleted_files(self, now_ms: int) -> None:
+    def remove_deleted_files(self, now_ms: int) -> Turns[None]:
         """Remove the files of deleted segments and logs whose time has come."""
-        for log in self._logs.values():
-            log.remove_deleted_files(now_ms)
-        for due_ms, log in list(self._deleted):
-            if is_over(due_ms, log.limits.file_delete_delay_ms, now_ms):
+        for logs in at_once(list(self._logs.values())):
+            for log in logs:
+                log.remove_deleted_files(now_ms)
+            yield
+        over = [
+            log
+            for log, due_ms in self._deleted.items()
+            if is_over(due_ms, log.limits.file_delete_delay_ms, now_ms)
+        ]
+        for logs in at_once(over, REMOVED_AT_ONCE):
+            for log in logs:
                 self._forget(log.topic_partition)
                 log.abandon()
                 self._files.remove_tree(log.directory)
-                self._deleted.remove((due_ms, log))
+                del self._deleted[log]
+            yield
 
-    def expire_producers(self, now_ms: int) -> None:
+    def expire_producers(self, now_ms: int) -> Turns[None]:
         """Forget idle producers in all logs."""
-        for log in self._logs.values():
-            log.expire_producers(now_ms)
+        for logs in at_once(list(self._logs.values())):
+            for log in logs:
+                log.expire_producers(now_ms)
+            yield
 
     # -- checkpoints
 
@@ -383,7 +391,7 @@ class LogManager:
     def abandon(self) -> None:
         """Close all files and give the directory back, without a word. May be called twice."""
         self._is_closed = True
-        for log in [*self._logs.values(), *(log for _, log in self._deleted)]:
+        for log in [*self._logs.values(), *self._deleted]:
             log.abandon()
         self.directory.release()
 

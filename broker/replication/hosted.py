@@ -40,6 +40,7 @@ from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.roles import Host, Leader
 from minibroker.broker.replication.rot import find_rot
 from minibroker.broker.replication.statistics import Traffic
+from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import EPOCH_DURING_DELETE, NO_NODE, ErrorCode
 from minibroker.protocol.messages.control import (
     PartitionObeyed,
@@ -272,11 +273,12 @@ class Hosted:
         self._parts.purgatory.notify(log.topic_partition)
         self._parts.note_damage()
 
-    def retry(self, now: float) -> None:
+    def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Make the logs for which there was no room before; called now and then."""
         for name, state in list(self.unmade.items()):
-            if not self.obey(state, now).error:
+            if self.unmade.get(name) is state and not self.obey(state, clock()).error:
                 logger.info("%s is made", name)
+            yield
 
     def set_strays_aside(self) -> None:
         """Every role was told: a log without one is kept, but in nobody's way."""

@@ -285,9 +285,9 @@ class Replicas:
         self._parts.purgatory.notify(ROLES)
         return StopReplicaResponse(ErrorCode.NONE, obeyed)
 
-    def retry(self, now: float) -> None:
+    def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Make the logs for which there was no room before; called now and then."""
-        self._hosted.retry(now)
+        return self._hosted.retry(clock)
 
     def _reconfigure(self, topic: str, now: float) -> None:
         """A topic has these settings from now on."""
@@ -373,6 +373,20 @@ class Replicas:
         for some in at_once(list(self._partitions.values())):
             for partition in some:
                 self._hosted.see_to(partition, partition.review(now), now)
+            yield
+
+    def apply_retention(self, now_ms: int) -> Turns[None]:
+        """Delete expired segments; called by timer."""
+        for some in at_once(list(self._partitions.values())):
+            for partition in some:
+                name, log = partition.topic_partition, partition.log
+                if self._partitions.get(name) is not partition:
+                    continue
+                log_start = log.log_start
+                self._parts.manager.apply_retention(name, partition.high_watermark, now_ms)
+                if log.log_start != log_start:
+                    self._parts.purgatory.notify(name)
+                    yield  # a checkpoint was written
             yield
 
     def flush_events(self, now: float) -> None:

@@ -21,6 +21,7 @@ import pytest
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import ProducerStamp, has_valid_crc, iterate_headers
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
@@ -163,7 +164,7 @@ class Script:
         self.log.apply_retention(self.log_end, self.now_ms)
         assert self.log.log_start >= before
         self.log_start = self.log.log_start
-        self.manager.remove_deleted_files(self.now_ms)
+        without_pause(self.manager.remove_deleted_files(self.now_ms))
 
     def cut(self) -> None:
         assert self.log is not None

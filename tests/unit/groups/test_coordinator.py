@@ -7,6 +7,7 @@ import trio.testing
 from minibroker.broker.groups.records import GroupKey, OffsetKey, encode_key
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.control import TopicState
 from minibroker.protocol.messages.group_offsets import (
@@ -179,7 +180,7 @@ async def test_a_partition_that_is_given_up_is_not_read(
         partition = keeper.offsets
         keeper.stop(state_of_offsets(), delete=True, leader_epoch=0)
         partition.role.high_watermark = 1
-        keeper.manager.remove_deleted_files(2**40)
+        without_pause(keeper.manager.remove_deleted_files(2**40))
         answer = parked.attempt(trio.current_time())
         await turn()
         assert answer.partitions[0].error == ErrorCode.NOT_COORDINATOR

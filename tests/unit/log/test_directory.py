@@ -9,6 +9,7 @@ from minibroker.broker.log.directory import DataDirectoryError, RunMarks
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.validate import Refused
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles
 from tests.unit.log.test_manager import (
@@ -36,9 +37,9 @@ def test_a_deleted_log_frees_its_name_at_once():
     assert f"a-b.c-0.{ID.hex()}-delete" in files.list(ROOT)
     manager.create(A, OTHER_ID, UNLIMITED, NOW)
     assert ends(manager) == {A: 0, B: 5}
-    manager.remove_deleted_files(NOW + 999)
+    without_pause(manager.remove_deleted_files(NOW + 999))
     assert len(part.read()) == 3 * len(encode())
-    manager.remove_deleted_files(NOW + 1000)
+    without_pause(manager.remove_deleted_files(NOW + 1000))
     assert not part.is_valid()
     assert not [name for name in files.list(ROOT) if name.endswith("-delete")]
 
@@ -199,8 +200,8 @@ def test_a_clock_that_goes_back_keeps_no_deleted_file():
     manager = with_logs(files)
     manager.get(B).limits = replace(UNLIMITED, retention_bytes=0)
     manager.delete(A, NOW)
-    manager.apply_retention({B: 5}, NOW)
-    manager.remove_deleted_files(NOW - 1_000_000)
+    manager.apply_retention(B, 5, NOW)
+    without_pause(manager.remove_deleted_files(NOW - 1_000_000))
     assert not [name for name in files.list(ROOT) if name.endswith("-delete")]
     assert not [name for name in files.list(ROOT / str(B)) if name.endswith(".deleted")]
 

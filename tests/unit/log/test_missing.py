@@ -8,6 +8,7 @@ import pytest
 
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.recovery import accept_damage
+from minibroker.broker.turns import without_pause
 from minibroker.testing.disk import SimulatedFiles, Stopped
 from tests.unit.log.test_directory import flush
 from tests.unit.log.test_manager import ID, OTHER_ID, ROOT, A, B, append, disk, start, with_logs
@@ -150,7 +151,7 @@ def test_what_retention_took_is_no_damage(is_full):
     manager.get(A).limits = replace(SMALL, retention_ms=10)
     if is_full:
         files.space_bytes = 0
-    assert manager.apply_retention({A: 4}, NOW + 1000) == 2
+    assert manager.apply_retention(A, 4, NOW + 1000) == 2
     assert files.exists(LOG_STARTS) == (not is_full)
     files.space_bytes = None
     files.kill()
@@ -255,7 +256,7 @@ def test_a_log_that_went_through_us_is_not_missed(kind):
     else:
         manager.delete(B, NOW)
     if kind == "removed":
-        manager.remove_deleted_files(NOW + 1000)
+        without_pause(manager.remove_deleted_files(NOW + 1000))
     files.kill()
     assert [*start(files).logs] == [A]
     files.kill()

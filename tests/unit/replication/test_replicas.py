@@ -7,6 +7,7 @@ import pytest
 
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.follower import Follower
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -249,7 +250,7 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     failed, fine = node.apply(state_of(OTHER), state_of(epochs=(0, 1)))
     assert failed.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert fine.error == ErrorCode.NONE
-    node.replicas.retry(0.0)
+    without_pause(node.replicas.retry(lambda: 0.0))
     with pytest.raises(Refused) as refused:
         node.services.partition(OTHER)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -261,7 +262,7 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
         (1, "offline", -1),
     }
     node.files.space_bytes = None
-    node.replicas.retry(0.0)
+    without_pause(node.replicas.retry(lambda: 0.0))
     assert node.services.partition(OTHER).is_leader
     statistics = node.replicas.statistics()
     assert ([replica.name for replica in statistics.replicas], statistics.unmade) == (
@@ -277,8 +278,8 @@ def test_no_file_left_makes_no_partition_but_no_harm() -> None:
     assert node.apply(state_of())[0].error == ErrorCode.KAFKA_STORAGE_ERROR
     node.files.fail("open", number=errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
-        node.replicas.retry(0.0)
-    node.replicas.retry(0.0)
+        without_pause(node.replicas.retry(lambda: 0.0))
+    without_pause(node.replicas.retry(lambda: 0.0))
     assert node.partition().is_leader
     assert node.manager.statistics().strays == ()
 
@@ -290,7 +291,7 @@ def test_a_partition_that_was_never_made_can_be_deleted() -> None:
     node.apply(state_of())
     assert node.stop(state_of(), delete=True, leader_epoch=0)[0].error == ErrorCode.NONE
     node.files.space_bytes = None
-    node.replicas.retry(0.0)
+    without_pause(node.replicas.retry(lambda: 0.0))
     assert node.replicas.get(T0) is None
     assert node.manager.logs == {}
 
