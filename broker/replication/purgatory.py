@@ -47,12 +47,26 @@ class _Waiter:
         self.event = trio.Event()
 
 
+class Watch:
+    """Keys that one owner watches, and itself a key that can be waited on.
+
+    `notified` are those that were notified since the owner last emptied it, in that order.
+    """
+
+    __slots__ = ("notified",)
+
+    def __init__(self) -> None:
+        self.notified: dict[Hashable, None] = {}
+
+
 class Purgatory:
-    """The tables of who waits for what. A waiter stands under each of its keys while it waits."""
+    """The tables of who waits for what. A waiter stands under each of its keys while it waits, a
+    watch under each of its keys until it is taken out."""
 
     def __init__(self) -> None:
         # A dict as an ordered set: waiters wake in the order in which they came.
         self._waiters: dict[Hashable, dict[_Waiter, None]] = {}
+        self._watches: dict[Hashable, tuple[Watch, ...]] = {}
 
     def notify(self, key: Hashable) -> None:
         """Let everybody who waits on `key` try again."""
@@ -60,6 +74,19 @@ class Purgatory:
         if waiters is not None:
             for waiter in waiters:
                 waiter.event.set()
+        for watch in self._watches.get(key, ()):
+            watch.notified[key] = None
+            self.notify(watch)
+
+    def watch(self, watch: Watch, key: Hashable) -> None:
+        """Have a watch told of each notification of `key`, which it does not watch yet."""
+        self._watches[key] = (*self._watches.get(key, ()), watch)
+
+    def unwatch(self, watch: Watch, key: Hashable) -> None:
+        """Have a watch told no more of `key`."""
+        left = tuple([each for each in self._watches.pop(key, ()) if each is not watch])
+        if left:
+            self._watches[key] = left
 
     async def settle(self, parked: Parked[Answer]) -> Answer:
         """Wait until the request can be answered or its time is up; return the answer.
@@ -85,8 +112,8 @@ class Purgatory:
             self._forget(parked, waiter)
 
     def statistics(self) -> int:
-        """How many keys are waited on."""
-        return len(self._waiters)
+        """How many keys are waited on, and how many are watched."""
+        return len(self._waiters) + len(self._watches)
 
     def _register(self, parked: Parked[Answer], waiter: _Waiter) -> None:
         for key in parked.keys:

@@ -71,7 +71,7 @@ def connection_families(sources: Sources) -> Iterator[Metric]:
     yield single("minibroker_request_memory_bytes", text, held)
     text = "Fetch sessions that are remembered"
     yield single("minibroker_fetch_sessions", text, sources.services.fetch_sessions.statistics())
-    text = "Partitions and other things that requests wait for"
+    text = "Partitions and other things that requests wait for or fetch sessions watch"
     yield single("minibroker_purgatory_keys", text, sources.services.purgatory.statistics())
 
 

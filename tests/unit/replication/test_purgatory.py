@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.replication.purgatory import Parked, Purgatory
+from minibroker.broker.replication.purgatory import Parked, Purgatory, Watch
 
 
 def answer_when(condition: Callable[[], bool], *keys: str, deadline: float = 10.0) -> Parked[str]:
@@ -157,3 +157,53 @@ async def test_cancelled_waits_leave_nothing(autojump_clock: trio.testing.MockCl
         nursery.cancel_scope.cancel()
     assert answers == []
     assert purgatory.statistics() == 0
+
+
+def test_a_watch_notes_its_keys() -> None:
+    """Each key once, in order, as often as the owner looks; others' watches of a key have their
+    own."""
+    purgatory, watch, other = Purgatory(), Watch(), Watch()
+    for key in ("a", "b"):
+        purgatory.watch(watch, key)
+    purgatory.watch(other, "a")
+    for key in ("b", "a", "c", "b"):
+        purgatory.notify(key)
+    assert [*watch.notified] == ["b", "a"]
+    assert [*other.notified] == ["a"]
+    watch.notified = {}
+    purgatory.notify("a")
+    assert [*watch.notified] == ["a"]
+
+
+def test_what_is_watched_no_more_is_forgotten() -> None:
+    """The other watches of a key stay."""
+    purgatory, watch, other = Purgatory(), Watch(), Watch()
+    purgatory.watch(watch, "a")
+    purgatory.watch(other, "a")
+    purgatory.unwatch(watch, "a")
+    purgatory.notify("a")
+    assert not watch.notified
+    assert [*other.notified] == ["a"]
+    purgatory.unwatch(other, "a")
+    assert purgatory.statistics() == 0
+
+
+async def test_who_waits_on_a_watch_wakes_with_any_key(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """One key to wait on, however many are watched."""
+    purgatory, watch = Purgatory(), Watch()
+    for number in range(100):
+        purgatory.watch(watch, number)
+    answers: list[str] = []
+
+    async def wait() -> None:
+        parked = Parked((watch,), lambda: 10.0, lambda _: "done" if watch.notified else None, str)
+        answers.append(await purgatory.settle(parked))
+
+    nursery.start_soon(wait)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not answers
+    purgatory.notify(57)
+    await trio.testing.wait_all_tasks_blocked()
+    assert answers == ["done"]
