@@ -253,7 +253,7 @@ class _Broker:
             replicas=self._replicas,
             purgatory=purgatory,
             controller=self._node,
-            fetch_sessions=FetchSessions(system.rng, slots),
+            fetch_sessions=FetchSessions(system.rng, slots, purgatory),
             groups=self._groups,
             times=RequestTimes(),
             wall_ms=system.wall_ms,

@@ -10,9 +10,10 @@ Settings of topics come with UPDATE_METADATA, which a controller always sends be
 new topic. Who waits for that finds `IMAGE` notified in the purgatory. A full image comes in many
 parts; which topics are no more is known only behind the last, with the last of the roles.
 
-After anything that may let a waiting request go on (an append, a flush, another role, another
-setting) the partition's name is notified in the purgatory. That is the whole coupling: a request's
-attempt looks at the partition again.
+After anything that may let a waiting request go on, or that a fetch session has to tell (an append,
+a flush, another high watermark or log start, another role or in-sync set, another setting), the
+partition's name is notified in the purgatory. That is the whole coupling: a request's attempt looks
+at the partition again. A fetch session looks at a resting partition for no other reason.
 
 Rejected: a registry that also answers clients. That is in `server/handlers`.
 """
@@ -349,10 +350,14 @@ class Replicas:
     def note_fetch(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """A follower's read was granted. A log that turns out to be damaged does not lead on."""
         role = partition.role
-        if isinstance(role, Leader) and role.is_asked_again(fetch):
-            self._hosted.check(partition, fetch.offset)
-            if not partition.is_leader:
-                return
+        if isinstance(role, Leader):
+            if role.is_resting(fetch.replica_id):
+                # In another fetch session, which has to look at it again.
+                self._parts.purgatory.notify(partition.topic_partition)
+            if role.is_asked_again(fetch):
+                self._hosted.check(partition, fetch.offset)
+                if not partition.is_leader:
+                    return
         change = partition.note_fetch(fetch, now)
         if change is not NO_CHANGE:
             self._hosted.see_to(partition, change, now)
@@ -405,6 +410,8 @@ class Replicas:
         self._hosted.see_to(partition, change, now)
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
+            # A follower that has left the in-sync set asks to join by its next fetch.
+            self._parts.purgatory.notify(partition.topic_partition)
             name, text = partition.topic_partition, confirmed_text(partition, role)
             self._hosted.events.note(name, text, now)
             self._note_isr(proposal.pending.isr, role.isr)

@@ -94,6 +94,17 @@ class FollowerFetch(NamedTuple):
     broker_epoch: int = NO_EPOCH
 
 
+class LastFetch:
+    """A follower's last fetch in one fetch session, which counts for every partition that rests in
+    this session; `fetched_at` in seconds."""
+
+    __slots__ = ("broker_epoch", "fetched_at")
+
+    def __init__(self) -> None:
+        self.fetched_at = NEVER
+        self.broker_epoch = NO_EPOCH
+
+
 class Progress:
     """What a leader knows of one follower (A1). Times in seconds, offsets -1 until it fetches.
 
@@ -101,12 +112,16 @@ class Progress:
 
     `leader_end` is how far the leader was at the follower's last fetch; `caught_up_at` when it was
     last known to have all that the leader had at that time.
+
+    While the partition rests in a fetch session, each fetch of the session repeats the follower's
+    last fetch of the partition, at the leader's end. Then the times are those of `_resting_in`.
     """
 
     __slots__ = (
-        "broker_epoch",
-        "caught_up_at",
-        "fetched_at",
+        "_broker_epoch",
+        "_caught_up_at",
+        "_fetched_at",
+        "_resting_in",
         "given_from",
         "leader_end",
         "log_end",
@@ -116,30 +131,73 @@ class Progress:
     def __init__(self, caught_up_at: float = NEVER) -> None:
         self.log_end = NO_OFFSET
         self.log_start = NO_OFFSET
-        self.broker_epoch = NO_EPOCH
         self.leader_end = NO_OFFSET
         self.given_from = NO_OFFSET
-        self.fetched_at = NEVER
-        self.caught_up_at = caught_up_at
+        self._broker_epoch = NO_EPOCH
+        self._fetched_at = NEVER
+        self._caught_up_at = caught_up_at
+        self._resting_in: LastFetch | None = None
+
+    @property
+    def broker_epoch(self) -> int:
+        """The registration in which the follower last fetched."""
+        last = self._resting_in
+        return self._broker_epoch if last is None else last.broker_epoch
+
+    @property
+    def fetched_at(self) -> float:
+        """When the follower last fetched."""
+        last = self._resting_in
+        return self._fetched_at if last is None else last.fetched_at
+
+    @property
+    def caught_up_at(self) -> float:
+        """When the follower last had all that the leader had."""
+        last = self._resting_in
+        return self._caught_up_at if last is None else last.fetched_at
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether the fetches of a session count without being noted one by one."""
+        return self._resting_in is not None
 
     def note_fetch(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
         """Its newest fetch. Who reaches what the leader had at the fetch before was caught up
         then, though the leader has moved on: else a busy leader would have no in-sync follower."""
+        self._keep_times()
         if fetch.offset >= leader_end:
-            self.caught_up_at = max(self.caught_up_at, now)
+            self._caught_up_at = max(self._caught_up_at, now)
         elif fetch.offset >= self.leader_end:
-            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+            self._caught_up_at = max(self._caught_up_at, self._fetched_at)
         self.log_end = fetch.offset
         self.log_start = fetch.log_start
-        self.broker_epoch = fetch.broker_epoch
         self.leader_end = max(self.leader_end, leader_end)
         self.given_from = NO_OFFSET
-        self.fetched_at = now
+        self._broker_epoch = fetch.broker_epoch
+        self._fetched_at = now
 
     def carry_on(self, *, is_in_sync: bool, leader_end: int, now: float) -> None:
         """The same leader begins its next term: what it knows of the follower's log stays."""
+        self._keep_times()
         self.leader_end = leader_end
-        self.caught_up_at = self.fetched_at = now if is_in_sync else NEVER
+        self._caught_up_at = self._fetched_at = now if is_in_sync else NEVER
+
+    def rest_in(self, last: LastFetch) -> None:
+        """From now on the fetches of a session count. The last one was noted, at the leader's
+        end."""
+        self._resting_in = last
+
+    def end_rest(self, last: LastFetch) -> None:
+        """From now on the fetches of this session count no more."""
+        if self._resting_in is last:
+            self._keep_times()
+
+    def _keep_times(self) -> None:
+        last = self._resting_in
+        if last is not None:
+            self._fetched_at = self._caught_up_at = last.fetched_at
+            self._broker_epoch = last.broker_epoch
+            self._resting_in = None
 
 
 class Offline:
@@ -310,18 +368,26 @@ class Leader:
         progress = self._progress.get(fetch.replica_id)
         return progress is not None and progress.given_from == fetch.offset
 
-    def note_calm_fetch(self, fetch: FollowerFetch, now: float) -> bool:
-        """The same fetch at the log end once more, by a member of the in-sync set: only times are
-        to be noted. False where `note_fetch` must be asked."""
-        progress = self._progress.get(fetch.replica_id)
+    def rest(self, replica_id: int, offset: int, last: LastFetch) -> Progress | None:
+        """Let the fetches of a session count for a follower whose last one was from the log end, at
+        this offset; its progress. None where each of them must be noted: it may join the in-sync
+        set, or another fetch of it was noted meanwhile."""
+        progress = self._progress.get(replica_id)
         if (
             progress is None
-            or progress.log_end != fetch.offset
-            or fetch.replica_id not in self.isr_state.isr
+            or progress.is_resting
+            or progress.log_end != offset
+            or not progress.fetched_at == progress.caught_up_at == last.fetched_at
+            or replica_id not in self.isr
         ):
-            return False
-        progress.note_fetch(fetch, fetch.offset, now)
-        return True
+            return None
+        progress.rest_in(last)
+        return progress
+
+    def is_resting(self, replica_id: int) -> bool:
+        """Whether the fetches of a session count for a follower."""
+        progress = self._progress.get(replica_id)
+        return progress is not None and progress.is_resting
 
     def is_isr_large_enough(self, min_insync_replicas: int) -> bool:
         """Whether acks=all may be promised. More than there are replicas cannot be asked for."""

@@ -159,7 +159,7 @@ class Process:
             replicas=self.replicas,
             purgatory=purgatory,
             controller=controller,
-            fetch_sessions=FetchSessions(rng, 10),
+            fetch_sessions=FetchSessions(rng, 10, purgatory),
             groups=Coordinator(config, around),
             times=RequestTimes(),
             wall_ms=wall_ms,

@@ -155,7 +155,7 @@ class Node:
             replicas=self.replicas,
             purgatory=self.purgatory,
             controller=cast(Any, self.controller),
-            fetch_sessions=FetchSessions(random.Random(2), 10),
+            fetch_sessions=FetchSessions(random.Random(2), 10, self.purgatory),
             groups=self.groups,
             times=RequestTimes(),
             wall_ms=lambda: self.wall_time_ms,

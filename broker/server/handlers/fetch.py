@@ -1,10 +1,11 @@
 """FETCH: answer with file slices, or wait until there is enough to answer with.
 
 A fetch is answered at once if it will not wait, asks for nothing, has `bytes_min` to read, or has a
-partition whose answer is an error or a divergence. Otherwise it is parked under its partitions.
-Each attempt looks at the partitions as they are then, by arithmetic over the index, and the answer
-is read from the log only when it is due. All that is kept of a look is that a partition had nothing
-to say (`Calm`), for as long as it does not change: of hundreds of partitions most are at rest.
+partition whose answer is an error or a divergence. Otherwise it is parked under its partitions, or
+in a session under the session's watch. Each attempt looks at the partitions as they are then, by
+arithmetic over the index, and the answer is read from the log only when it is due. A partition of a
+session that had nothing to say when an answer was made rests (`fetch_sessions.py`): neither this
+nor a later request looks at it before it is notified.
 
 A consumer reads up to the high watermark, a follower up to the log end. An offset between high
 watermark and log end is no error: a new leader may not know yet that it is committed, so there is
@@ -26,14 +27,14 @@ however long it is, so that a reader always gets on; everything else obeys both 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import FollowerFetch
-from minibroker.broker.server.fetch_sessions import Calm, FetchContext, Wanted
+from minibroker.broker.server.fetch_sessions import FetchContext, Wanted
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.fetch import (
@@ -74,8 +75,11 @@ class _Fetch:
         self._now = now
 
     @property
-    def keys(self) -> tuple[TopicPartition, ...]:
-        """What the answer depends on."""
+    def keys(self) -> tuple[Hashable, ...]:
+        """What the answer depends on: its partitions, or the watch that stands under them."""
+        session = self._context.session
+        if session is not None:
+            return (session.watch,)
         return tuple([wanted.name for wanted in self._context.wanted])
 
     def deadline(self) -> float:
@@ -86,56 +90,47 @@ class _Fetch:
     def _is_follower(self) -> bool:
         return self._request.replica_id >= 0
 
-    def note_progress(self, now: float) -> None:
-        """Note a follower's reads, but for those that are refused or diverge (FET-09)."""
-        replica_id, broker_epoch = self._request.replica_id, self._request.broker_epoch
-        live = self._services.image.brokers.get(replica_id)
-        self._is_outlived = live is not None and NO_EPOCH < broker_epoch < live.epoch
-        for wanted in self._context.wanted:
-            calm, asked = wanted.calm, wanted.request
-            if self._is_outlived:
-                wanted.calm = None
-            elif calm is not None and calm.holds():
-                fetch = FollowerFetch(replica_id, asked.fetch_offset, asked.log_start, broker_epoch)
-                if calm.role.note_calm_fetch(fetch, now):
-                    continue
-            self._note_progress(wanted, now)
+    def begin(self, now: float) -> None:
+        """Note a follower's reads; look at all partitions if the asker may be refused in all."""
+        session, request = self._context.session, self._request
+        if self._is_follower:
+            live = self._services.image.brokers.get(request.replica_id)
+            self._is_outlived = live is not None and NO_EPOCH < request.broker_epoch < live.epoch
+        if session is not None and (self._is_outlived or self._is_lapsed):
+            session.wake_all()
+        if self._is_follower and not self._is_outlived:
+            for wanted in self._context.wanted:
+                self._note_progress(wanted, now)
+            if session is not None:
+                session.note_fetch(request.broker_epoch, now)
 
     def _note_progress(self, wanted: Wanted, now: float) -> None:
-        asked = wanted.request
+        """Note one read of a follower, unless it is refused or diverges (FET-09)."""
+        asked, request = wanted.request, self._request
         try:
-            partition, end, parted = self._look(wanted)
+            partition, _, parted = self._look(wanted)
         except Refused:  # the answer will say so
             return
         if self._context.session is None:
             wanted.high_watermark = partition.high_watermark
         if parted is None:
             fetch = FollowerFetch(
-                self._request.replica_id,
-                asked.fetch_offset,
-                asked.log_start,
-                self._request.broker_epoch,
+                request.replica_id, asked.fetch_offset, asked.log_start, request.broker_epoch
             )
             self._services.replicas.note_fetch(partition, fetch, now)
-            if asked.fetch_offset == end:
-                wanted.calm = _calm(partition)
 
     def attempt(self, now: float) -> FetchResponse | None:
         """The answer, if it is due; news of a high watermark alone bring the deadline forward."""
         readable = 0
         wait_s_max = math.inf
         for wanted in self._context.wanted:
-            calm = wanted.calm
-            if calm is not None and calm.holds() and not self._is_lapsed:
-                high_watermark = calm.high_watermark
-            else:
-                try:
-                    size, high_watermark = self._look_for_bytes(wanted)
-                except Refused:
-                    return self.answer()
-                readable += size
-                if readable >= self._bytes_min:
-                    return self.answer()
+            try:
+                size, high_watermark = self._look_for_bytes(wanted)
+            except Refused:
+                return self.answer()
+            readable += size
+            if readable >= self._bytes_min:
+                return self.answer()
             if self._is_follower and high_watermark != wanted.high_watermark:
                 wait_s_max = min(wait_s_max, self._news_wait_s(wanted))
         self._deadline = min(self._deadline, now + wait_s_max)
@@ -152,16 +147,15 @@ class _Fetch:
         """Read what there is, which may be nothing."""
         room = self._bytes_max
         is_empty = True
-        fetched = []
+        answers = []
         for wanted in self._context.wanted:
-            if self._context.is_incremental and wanted.knows_all and not self._is_lapsed:
-                continue
             answer, size = self._fetch(wanted, room, at_least_one=is_empty)
             if size:
                 is_empty = False
                 room = max(0, room - size)
-            fetched.append((wanted, answer))
-        return FetchResponse(0, self._context.session_id, self._context.answers(fetched))
+            if self._context.travels(wanted, answer):
+                answers.append(answer)
+        return FetchResponse(0, self._context.session_id, tuple(answers))
 
     def _look(self, wanted: Wanted) -> tuple[Partition, int, OffsetAndEpoch | None]:
         """The partition, the offset where this reader stops, and where its log parts from ours.
@@ -193,7 +187,6 @@ class _Fetch:
             return self._bytes_min, high_watermark
         offset = wanted.request.fetch_offset
         if offset >= end:
-            wanted.calm = _calm(partition)
             return 0, high_watermark
         size = partition.log.readable_bytes(offset, end)
         return min(size, wanted.request.bytes_max), high_watermark
@@ -201,7 +194,7 @@ class _Fetch:
     def _fetch(
         self, wanted: Wanted, room: int, *, at_least_one: bool
     ) -> tuple[PartitionFetched, int]:
-        """One partition's answer, and the bytes of its records."""
+        """One partition's answer, which will be sent, and the bytes of its records."""
         asked, (topic, number) = wanted.request, wanted.name
         offset, size = asked.fetch_offset, 0
         records: Sequence[Slice] = ()
@@ -213,6 +206,8 @@ class _Fetch:
                 if records:
                     size = records_size(records)
                     self._note_given(partition, offset, size)
+            elif parted is None and self._context.session is not None:
+                self._context.session.rest(wanted, partition.leader())
         except BadBytes as bad:
             refused = self._services.replicas.refusal_of(partition, bad)
             return self._failure(wanted.name, refused.code), 0
@@ -238,13 +233,6 @@ class _Fetch:
         return PartitionFetched(*name, code, leader_id=leader_id, leader_epoch=leader_epoch)
 
 
-def _calm(partition: Partition) -> Calm:
-    """How a partition is that has nothing to say."""
-    log = partition.log
-    role = partition.leader()
-    return Calm(partition, role, log.log_start, log.log_end, role.high_watermark)
-
-
 def handle(
     services: Services, request: FetchRequest, now: float
 ) -> FetchResponse | Parked[FetchResponse]:
@@ -254,9 +242,8 @@ def handle(
     except Refused as refused:
         return FetchResponse(refused.code)
     fetch = _Fetch(services, request, context, now)
-    if request.replica_id >= 0:
-        fetch.note_progress(now)
-    if request.wait_ms_max <= 0 or not context.wanted:
+    fetch.begin(now)
+    if request.wait_ms_max <= 0 or context.is_empty:
         return fetch.answer()
     answer = fetch.attempt(now)
     if answer is not None:

@@ -141,7 +141,7 @@ class FakeBroker:
             self.replicas,  # type: ignore[arg-type]
             purgatory,
             self.node,
-            FetchSessions(self._rng, 10),
+            FetchSessions(self._rng, 10, purgatory),
             Coordinator(self._config, around),
             RequestTimes(),
             lambda: 0,

@@ -10,6 +10,7 @@ from minibroker.broker.replication.roles import (
     Committed,
     FollowerFetch,
     Host,
+    LastFetch,
     Leader,
     PendingExpand,
     PendingShrink,
@@ -147,6 +148,61 @@ def test_more_than_all_replicas_cannot_be_demanded() -> None:
 
 
 # -- who keeps up
+
+
+def rested(leader: Leader, replica: int, offset: int, last: LastFetch, now: float) -> bool:
+    """Have a follower fetch at the end, and rest if it may."""
+    fetched(leader, replica, offset, offset, now=now)
+    last.fetched_at, last.broker_epoch = now, 7
+    return leader.rest(replica, offset, last) is not None
+
+
+def test_the_fetches_of_a_session_count_for_who_rests() -> None:
+    """A1: times and registration are those of the session's last fetch, until the rest ends."""
+    leader, last = lead((1, 2, 3), now=0.0), LastFetch()
+    assert rested(leader, 2, 5, last, 1.0)
+    last.fetched_at, last.broker_epoch = 9.0, 8
+    known = progress_of(leader, 2)
+    assert (known.caught_up_at, known.fetched_at, known.broker_epoch) == (9.0, 9.0, 8)
+    assert leader.shrink_isr(5, 9.0 + LAG_S) is not None  # 3 has not come at all
+    known.end_rest(last)
+    last.fetched_at = 20.0
+    assert (known.caught_up_at, known.fetched_at, known.broker_epoch) == (9.0, 9.0, 8)
+    fetched(leader, 2, 5, 6, now=21.0)
+    assert known.caught_up_at == 9.0
+
+
+def test_who_must_be_noted_does_not_rest() -> None:
+    """Outside of the in-sync set, elsewhere than it is known to be, not noted at the end in the
+    session's last fetch, resting in another session, or not assigned."""
+    leader, last, other = lead((1, 2), (1, 2, 3)), LastFetch(), LastFetch()
+    assert not rested(leader, 3, 5, last, 1.0)
+    fetched(leader, 2, 5, 5, now=1.0)
+    assert leader.rest(2, 4, last) is None
+    last.fetched_at = 2.0
+    assert leader.rest(2, 5, last) is None
+    fetched(leader, 2, 5, 6, now=2.0)
+    assert leader.rest(2, 5, last) is None
+    assert rested(leader, 2, 6, last, 3.0)
+    other.fetched_at = 3.0
+    assert leader.rest(2, 6, other) is None
+    assert leader.rest(9, 6, last) is None
+
+
+def test_another_fetch_ends_a_rest() -> None:
+    """A1, A2: a fetch past the session counts from then on, and the session's no more; so does the
+    leader's next term."""
+    leader, last = lead((1, 2), (1, 2)), LastFetch()
+    assert rested(leader, 2, 5, last, 1.0)
+    fetched(leader, 2, 3, 5, now=2.0)
+    last.fetched_at = 9.0
+    assert not leader.is_resting(2)
+    assert (progress_of(leader, 2).fetched_at, progress_of(leader, 2).caught_up_at) == (2.0, 1.0)
+    assert rested(leader, 2, 5, last, 10.0)
+    again = lead((1, 2), (1, 2), epoch=6)
+    again.succeed(leader, 12.0)
+    last.fetched_at = 20.0
+    assert progress_of(again, 2).caught_up_at == 12.0
 
 
 def test_at_the_end_is_caught_up() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from minibroker.broker.log.validate import Refused
+from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.server.fetch_sessions import (
     IDLE_S_MAX,
     SESSION_EPOCH_MAX,
@@ -23,7 +24,7 @@ from minibroker.protocol.types import TopicPartition
 
 
 def sessions(slots: int = 10) -> FetchSessions:
-    return FetchSessions(random.Random(1), slots)
+    return FetchSessions(random.Random(1), slots, Purgatory())
 
 
 def want(partition: int, offset: int = 0) -> PartitionFetch:
@@ -43,7 +44,8 @@ def numbers(context: FetchContext) -> list[int]:
 
 
 def answers(context: FetchContext, *fetched: PartitionFetched) -> tuple[PartitionFetched, ...]:
-    return context.answers(zip(context.wanted, fetched, strict=True))
+    pairs = zip(context.wanted, fetched, strict=True)
+    return tuple(answer for wanted, answer in pairs if context.travels(wanted, answer))
 
 
 def told(partition: int, high_watermark: int, **more: object) -> PartitionFetched:
@@ -132,6 +134,17 @@ def test_out_of_order_is_refused(session: str, epoch: int, code: ErrorCode) -> N
         slots.context(later(wrong, epoch), 0.0)
     assert refused.value.code == code
     assert numbers(slots.context(later(session_id, 1), 0.0)) == [0]
+
+
+def test_a_session_is_its_asker_s() -> None:
+    """Another broker, or a consumer, that names it is told that there is none."""
+    slots = sessions()
+    session_id = slots.context(replace(opening(want(0)), replica_id=2), 0.0).session_id
+    for stranger in (3, -1):
+        with pytest.raises(Refused) as refused:
+            slots.context(replace(later(session_id, 1), replica_id=stranger), 0.0)
+        assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert numbers(slots.context(replace(later(session_id, 1), replica_id=2), 0.0)) == [0]
 
 
 def test_epochs_wrap_to_one() -> None:

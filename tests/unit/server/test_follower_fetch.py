@@ -1,16 +1,10 @@
 """FETCH of followers: progress, in-sync sets, the high watermark (A1 to A3, A7, A17)."""
 
-from dataclasses import replace
-
-import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.server.handlers import fetch
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse
-from minibroker.protocol.types import TopicPartition
+from minibroker.protocol.messages.fetch import FetchResponse
 from tests.unit.node import Node, batch_of, records_of, state_of
 from tests.unit.server.fetching import SMALL, answer, append, ask, waits, want
 
@@ -160,134 +154,6 @@ def test_a_waiting_fetch_counts_once() -> None:
     known = (before.log_end, before.leader_end, before.fetched_at)
     waiting.expire()
     assert (before.log_end, before.leader_end, before.fetched_at) == known
-
-
-# -- sessions with partitions that rest
-
-
-def resting(*names: TopicPartition) -> tuple[Node, int]:
-    """Broker 2 follows partitions of broker 1, in a session in which nothing is new."""
-    node = Node()
-    node.live(1, 2)
-    node.lead(*(state_of(name, isr=(1, 2), replicas=(1, 2)) for name in names))
-    opened = ask(node, *(want(0, name=name) for name in names), replica_id=2, session_epoch=0)
-    assert isinstance(opened, FetchResponse)
-    waits(node, replica_id=2, session_id=opened.session_id, session_epoch=1)
-    return node, opened.session_id
-
-
-NAMES = [TopicPartition("t", number) for number in range(3)]
-
-
-def test_who_rests_keeps_up() -> None:
-    """A1: each fetch counts for the partitions in which nothing happened too: a follower at the
-    end is caught up as of its newest fetch."""
-    node, session_id = resting(*NAMES)
-    request = FetchRequest(2, 1_000, session_id=session_id, session_epoch=2, broker_epoch=7)
-    assert isinstance(fetch.handle(node.services, request, 50.0), Parked)
-    for name in NAMES:
-        progress = node.leader(name).progress_of(2)
-        assert progress is not None
-        assert progress.caught_up_at == progress.fetched_at == 50.0
-        assert progress.broker_epoch == 7
-
-
-def test_what_wakes_up_is_told_alone() -> None:
-    """A17: records in one partition end the wait, and the resting ones do not travel; the follower
-    that comes back with its offset is told the high watermark."""
-    node, session_id = resting(*NAMES)
-    waiting = waits(node, replica_id=2, session_id=session_id, session_epoch=2)
-    append(node, batch_of(), name=NAMES[1])
-    done = waiting.attempt(0.0)
-    assert done is not None
-    (fetched,) = done.partitions
-    assert (fetched.partition, fetched.high_watermark) == (1, 0)
-    session = {"session_id": session_id, "session_epoch": 3}
-    (fetched,) = waits(node, want(1, name=NAMES[1]), replica_id=2, **session).expire().partitions
-    assert (fetched.partition, fetched.high_watermark, len(fetched.records)) == (1, 1, 0)
-
-
-@pytest.mark.parametrize("change", ["demoted", "led anew", "deleted", "replaced"])
-def test_another_role_ends_the_rest(change: str) -> None:
-    """A17: whatever becomes of a resting partition is seen by waiting and by the next fetch."""
-    node, session_id = resting(*NAMES[:2])
-    session = {"replica_id": 2, "session_id": session_id}
-    waiting = waits(node, session_epoch=2, **session)
-    state = state_of(NAMES[0], epochs=(1, 1), isr=(1, 2), replicas=(1, 2))
-    match change:
-        case "demoted":
-            node.apply(replace(state, leader=2))
-        case "led anew":
-            node.apply(state)
-            node.append(1, name=NAMES[0])
-        case "deleted":
-            node.stop(state, delete=True, leader_epoch=-2)
-        case "replaced":
-            node.stop(state, delete=True, leader_epoch=-2)
-            node.apply(replace(state, topic_id=b"j" * 16, isr=(1,), replicas=(1,)))
-    for outcome in (waiting.attempt(0.0), ask(node, session_epoch=3, **session)):
-        assert isinstance(outcome, FetchResponse)
-        (fetched,) = outcome.partitions
-        assert fetched.partition == 0
-        assert fetched.error or len(fetched.records)
-
-
-def test_who_went_back_meanwhile_does_not_rest() -> None:
-    """A2: a fetch past the session, from further back, holds the high watermark; the session's next
-    one lets it rise, though nothing else has changed for that partition."""
-    node = Node()
-    node.live(1, 2, 3)
-    node.lead(state_of(isr=(1, 2, 3), replicas=(1, 2, 3)))
-    append(node, batch_of())
-    opened = ask(node, want(1), replica_id=2, session_epoch=0)
-    assert isinstance(opened, FetchResponse)
-    waits(node, replica_id=2, session_id=opened.session_id, session_epoch=1)
-    ask(node, want(0), replica_id=2)
-    ask(node, want(1), replica_id=3, wait_ms_max=0)
-    assert node.partition().high_watermark == 0
-    ask(node, replica_id=2, session_id=opened.session_id, session_epoch=2)
-    assert node.partition().high_watermark == 1
-
-
-def test_an_impatient_fetch_of_resting_partitions_is_answered_at_once() -> None:
-    """FET-03: min bytes 0 does not wait, though there is nothing to say."""
-    node, session_id = resting(*NAMES)
-    done = ask(node, replica_id=2, session_id=session_id, session_epoch=2, bytes_min=0)
-    assert isinstance(done, FetchResponse)
-    assert done.partitions == ()
-
-
-def test_who_rests_outside_the_isr_asks_to_join() -> None:
-    """A3: the fetch of a replica at the end that was taken out of the in-sync set proposes it."""
-    node, session_id = resting(*NAMES[:2])
-    node.apply(state_of(NAMES[1], epochs=(0, 1), isr=(1,), replicas=(1, 2)))
-    ask(node, replica_id=2, session_id=session_id, session_epoch=2, broker_epoch=1)
-    (proposal,) = node.isr_changes.take_nowait()
-    assert (proposal.partition, proposal.pending.wanted) == (1, (1, 2))
-
-
-def test_who_registered_anew_rests_no_more() -> None:
-    """RM-02: a session of a former life is refused in all its partitions."""
-    node, session_id = resting(*NAMES[:2])
-    node.live(1, 2, epoch=5)
-    done = ask(node, replica_id=2, session_id=session_id, session_epoch=2, broker_epoch=1)
-    assert isinstance(done, FetchResponse)
-    assert [p.error for p in done.partitions] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
-
-
-def test_a_consumer_rests_at_the_high_watermark() -> None:
-    """FET-01: a consumer at the high watermark waits while records are not committed, and gets
-    them when they are."""
-    node = replicated()
-    opened = ask(node, want(0), session_epoch=0, wait_ms_max=0)
-    assert isinstance(opened, FetchResponse)
-    waiting = waits(node, session_id=opened.session_id, session_epoch=1)
-    append(node, batch_of())
-    assert waiting.attempt(0.0) is None
-    node.followed(2, 1)
-    done = waiting.attempt(0.0)
-    assert done is not None
-    assert len(records_of(done.partitions[0])) == SMALL
 
 
 def test_a_follower_of_another_topic_of_this_name_is_refused() -> None:
