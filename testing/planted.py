@@ -139,6 +139,14 @@ class ObedientReplicas(Replicas):
         return False
 
 
+class OverlookingReplicas(Replicas):
+    """Lets fetch sessions rest when records are appended (A17)."""
+
+    def note_append(self, partition: Partition, now: float) -> None:
+        """Nobody is notified."""
+        self._parts.flusher.note_append(partition, now)
+
+
 PLANTED: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
     {
         "cut-at-high-watermark": HighWatermarkReplicas,
@@ -148,6 +156,7 @@ PLANTED: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
         "forget-producers": ForgetfulReplicas,
         "obey-stale-controller": ObedientReplicas,
         "ignore-partition-epoch": DeafReplicas,
+        "overlook-appends": OverlookingReplicas,
     }
 )
 

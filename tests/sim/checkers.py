@@ -26,6 +26,15 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
+class Resting(NamedTuple):
+    """A follower that rests in a fetch session, as its leader knows it: the end of its log, and
+    when (seconds) the session last fetched."""
+
+    broker: int
+    log_end: int
+    fetched_at: float
+
+
 class Replica(NamedTuple):
     """One replica in one process of a broker. `read(start, end)`: its batches as bytes."""
 
@@ -40,6 +49,7 @@ class Replica(NamedTuple):
     log_end: int
     generation: int  # grows with every cut
     read: Callable[[int, int], bytes]
+    resting: tuple[Resting, ...] = ()  # the followers of a leader
 
     def __str__(self) -> str:
         role = "leader" if self.is_leader else "replica"
@@ -239,6 +249,30 @@ class NewestController:
                     f"broker {process[0]} obeyed controller epoch {newest}, and now {epoch}"
                 )
             self._newest[process] = epoch
+
+
+class WakefulSessions:
+    """A follower that rests in a fetch session when its leader's log grows rests no more after the
+    session's next fetch: else it would count as keeping up and never get the records."""
+
+    def __init__(self) -> None:
+        self._behind: dict[tuple[object, ...], float] = {}
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        behind = {}
+        for each in sight.replicas:
+            for follower in each.resting:
+                if follower.log_end < each.log_end:
+                    term = (each.key, each.broker, each.life, each.leader_epoch)
+                    place = (*term, follower.broker, follower.log_end)
+                    behind[place] = self._behind.get(place, follower.fetched_at)
+                    if follower.fetched_at > behind[place]:
+                        raise Violation(
+                            f"{each} ends at {each.log_end}: broker {follower.broker} has fetched"
+                            f" and still rests at {follower.log_end}"
+                        )
+        self._behind = behind
 
 
 class Shown:

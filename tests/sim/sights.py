@@ -12,6 +12,8 @@ import trio
 
 from minibroker.broker.log.log import Log
 from minibroker.broker.metadata.store import Snapshot
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.roles import Leader
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record, decode_records
 from minibroker.protocol.types import TopicPartition
@@ -29,9 +31,11 @@ from tests.sim.checkers import (
     NewestController,
     OneLeader,
     Replica,
+    Resting,
     RisingHighWatermark,
     Sight,
     SoundIsr,
+    WakefulSessions,
 )
 
 INTERVAL_S = 0.02
@@ -51,6 +55,7 @@ class Watcher:
             self.committed,
             SoundIsr(),
             NewestController(),
+            WakefulSessions(),
         )
         self._world = world
         self._cluster = cluster
@@ -199,7 +204,18 @@ def holdings(broker: SimulatedBroker) -> Iterator[Replica]:
             log_end=log.log_end,
             generation=log.generation,
             read=partial(read_log, log),
+            resting=tuple(resting_of(partition)),
         )
+
+
+def resting_of(partition: Partition) -> Iterator[Resting]:
+    """The followers that rest, where the partition is led."""
+    role = partition.role
+    if isinstance(role, Leader):
+        for broker in role.replicas:
+            progress = role.progress_of(broker)
+            if progress is not None and progress.is_resting:
+                yield Resting(broker, progress.log_end, progress.fetched_at)
 
 
 def told_of(broker: SimulatedBroker) -> set[tuple[object, ...]]:

@@ -32,7 +32,7 @@ def test_many_seeds():
 def test_a_broker_that_forgets_its_producers_is_found(monkeypatch):
     """Without the duplicate test, a retry after a lost answer is stored twice."""
     monkeypatch.setattr(ProducerStates, "check", lambda *_: None)
-    assert fails(0)
+    assert fails(1)
 
 
 def test_a_disk_that_does_not_sync_is_found(monkeypatch):

@@ -13,11 +13,13 @@ from tests.sim.checkers import (
     NewestController,
     OneLeader,
     Replica,
+    Resting,
     RisingHighWatermark,
     Shown,
     Sight,
     SoundIsr,
     Violation,
+    WakefulSessions,
 )
 
 NAME = TopicPartition("t", 0)
@@ -175,6 +177,24 @@ def test_a_controller_that_was_replaced_and_is_obeyed_is_found():
     checker.look(sight(obeyed={(1, 2): 1, (2, 1): 2}))
     with pytest.raises(Violation, match="broker 2 obeyed controller epoch 2, and now 1"):
         checker.look(sight(obeyed={(2, 1): 1}))
+
+
+def test_a_session_that_overlooks_what_came_is_found():
+    """Its follower fetches and goes on resting below the leader's end; not if it did not fetch
+    since, or rests at a later end."""
+
+    def led(log_end: int, *resting: Resting) -> Sight:
+        return sight(leader(1, bytes(log_end), 0, resting=resting))
+
+    checker = WakefulSessions()
+    for log_end, resting in ((3, Resting(2, 3, 1.0)), (4, Resting(2, 3, 2.0))):
+        checker.look(led(log_end, resting))
+    checker.look(led(4, Resting(2, 3, 2.0)))
+    checker.look(led(5, Resting(2, 4, 3.0)))
+    checker.look(led(5))
+    checker.look(led(6, Resting(2, 5, 4.0)))
+    with pytest.raises(Violation, match="broker 2 has fetched and still rests at 5"):
+        checker.look(led(6, Resting(2, 5, 4.5)))
 
 
 def test_a_consumer_that_is_shown_a_gap_or_a_change_is_found():

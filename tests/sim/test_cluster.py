@@ -21,6 +21,7 @@ FOUND_BY = {
     "forget-producers": 0,
     "obey-stale-controller": 5,
     "ignore-partition-epoch": 5,
+    "overlook-appends": 0,
 }
 
 
