@@ -23,6 +23,7 @@ from tests.bench import (
     growth,
     portals,
     replication,
+    sessions,
     stores,
     throughput,
 )
@@ -35,6 +36,7 @@ MEASURES = {
         *footprint.MEASURES,
         *portals.MEASURES,
         *replication.MEASURES,
+        *sessions.MEASURES,
         *cluster.MEASURES,
         *groups.MEASURES,
         *stores.MEASURES,

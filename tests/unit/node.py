@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from minibroker.broker.config import Config, load
 from minibroker.broker.groups.coordinator import Around, Coordinator
+from minibroker.broker.log.files import Files
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.replication.flusher import Flusher
@@ -106,8 +107,9 @@ class Node:
 
     def __init__(
         self,
-        files: SimulatedFiles | None = None,
+        files: Files | None = None,
         *,
+        root: PurePath = ROOT,
         replicas_type: type[Replicas] = Replicas,
         is_ready: bool = True,
         **settings: str,
@@ -118,7 +120,7 @@ class Node:
         self.wall_time_ms = 1_000
         self.broker_epoch = 1
         self.damage_count = 0  # how often the controller was to hear of one
-        self.manager = LogManager(self.files, ROOT, self.config.for_topic().limits())
+        self.manager = LogManager(self.files, root, self.config.for_topic().limits())
         self.manager.start("boot", "cluster", 1, self.wall_time_ms)
         self.purgatory = Purgatory()
         self.flusher = Flusher(self._sync_dir)
