@@ -82,9 +82,12 @@ class Whim:
         self._rng = rng
         self.may_command = may_command
 
-    def api(self) -> ApiKey:
-        """Any of them, and more often those that move records."""
-        return self._rng.choice((*OFTEN, *OFTEN, *ApiKey))
+    def apis(self, count: int) -> list[ApiKey]:
+        """All of them, and more often those that move records."""
+        chosen = [*ApiKey, *ApiKey]
+        chosen += self._rng.choices((*OFTEN, *OFTEN, *ApiKey), k=count - len(chosen))
+        self._rng.shuffle(chosen)
+        return chosen
 
     def message(self, hint: typing.Any, name: str = "") -> typing.Any:
         """Some value of a field's type, or a whole message of a message's."""
@@ -167,8 +170,7 @@ async def live(seed: int, count: int) -> Counter[tuple[str, str]]:
     seen = Counter[tuple[str, str]]()
     settings = {"flush": "always"} if seed % 2 else {}
     async with open_broker(world, settings) as broker:
-        for _ in range(count):
-            api_key = whim.api()
+        for api_key in whim.apis(count):
             answers = await ask(world, api_key, whim.message(APIS[api_key].request))
             assert broker.is_running
             assert len(answers) <= 1
