@@ -8,6 +8,7 @@ import gc
 import logging
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -50,11 +51,19 @@ def assert_no_thread_is_left(where: object) -> None:
     """The loop of an interrupted client ends, at the latest when nobody has the client any more."""
     names = {"minibroker-producer", "minibroker-consumer", "minibroker-admin"}
     for thread in [each for each in threading.enumerate() if each.name in names]:
-        thread.join(0.1)
-        if thread.is_alive():  # interrupted before anything could be done about it
+        if not ends(thread, 0.1):  # interrupted before anything could be done about it
             gc.collect()
-            thread.join(ENDS_WITHIN_S)
-        assert not thread.is_alive(), f"interrupted at {where}: {thread.name} goes on"
+            assert ends(thread, ENDS_WITHIN_S), f"interrupted at {where}: {thread.name} goes on"
+
+
+def ends(thread: threading.Thread, within_s: float) -> bool:
+    """Whether a thread ends so soon; one that is just being started cannot be joined yet."""
+    until = time.monotonic() + within_s
+    while thread in threading.enumerate():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.001)
+    return True
 
 
 def values_of(deliveries: list[Delivery]) -> Counter[bytes]:
