@@ -40,9 +40,9 @@ MAY_IMPORT = {
     "broker.observe.loop_lag": "broker.histogram",
     "broker.observe.pages": "broker.observe",
     "broker.observe.http": "protocol broker.server.listener broker.observe",
-    "broker.observe.metrics": "protocol broker.histogram broker.machine broker.metadata.model"
-    " broker.replication broker.controller.statistics broker.groups.coordinator"
-    " broker.server.request_times broker.observe",
+    "broker.observe.metrics": "protocol broker.histogram broker.machine broker.turns"
+    " broker.metadata.model broker.replication broker.controller.statistics"
+    " broker.groups.coordinator broker.server.request_times broker.observe",
     "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
     "broker.app": "protocol client.net client.channel broker",
     "testing": "protocol client broker testing",

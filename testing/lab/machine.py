@@ -220,7 +220,10 @@ class Process:
     def apply_retention(self) -> int:
         """Delete the segments that are too old; return how many."""
         wall_ms = self.services.wall_ms()
-        return self.manager.apply_retention(self.replicas.high_watermarks(), wall_ms)
+        return sum(
+            self.manager.apply_retention(name, high_watermark, wall_ms)
+            for name, high_watermark in self.replicas.high_watermarks().items()
+        )
 
     def checkpoint(self) -> None:
         """Write the high watermark down, as a timer does every few seconds."""

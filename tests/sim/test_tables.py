@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
+from minibroker.broker.turns import without_pause
 from minibroker.client import Admin, Consumer, NewTopic, Producer
 from minibroker.testing.cluster import SimulatedCluster, World, open_cluster, simulate
 from tests.census import census, grown
@@ -149,7 +150,7 @@ def told(cluster: SimulatedCluster, traffic: Traffic) -> list[object]:
     held: list[object] = []
     for broker in cluster.brokers:
         assert broker.replicas is not None
-        statistics = broker.replicas.statistics()
+        statistics = without_pause(broker.replicas.statistics())
         names = sorted(each.name for each in statistics.replicas)
         held += [names, statistics.unmade]
     held += [consumer.statistics() for consumer in traffic.consumers]

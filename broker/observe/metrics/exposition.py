@@ -1,8 +1,8 @@
 """Metric families as the text that Prometheus reads, made in pieces.
 
 A broker with a thousand partitions has some twenty thousand samples, which take a tenth of a second
-to write down. Between two pieces of them the loop goes on with what it has to do; all pieces of one
-answer are of the same moment, because the families are made from figures that were read before.
+to write down. Between two pieces of them the loop goes on with what it has to do. All pieces of one
+answer are made from figures that were read before, those of a replica at one moment.
 
 The text itself is prometheus_client's.
 """

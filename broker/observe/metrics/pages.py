@@ -9,6 +9,7 @@ from minibroker.broker.observe.loop_lag import LoopLag
 from minibroker.broker.observe.metrics import cluster, groups, replicas, server
 from minibroker.broker.observe.metrics.exposition import write
 from minibroker.broker.observe.sources import Sources
+from minibroker.broker.turns import take_turns
 
 
 async def all_metrics(sources: Sources | None, loop_lag: LoopLag) -> bytes:
@@ -17,7 +18,7 @@ async def all_metrics(sources: Sources | None, loop_lag: LoopLag) -> bytes:
         return await write(server.process_families(loop_lag))
     services = sources.services
     found = await groups.read_groups(services.groups)
-    statistics = services.replicas.statistics()
+    statistics = await take_turns(services.replicas.statistics())
     controller = services.controller.statistics()
     broker_id = services.replicas.broker_id
     families = chain(
@@ -38,7 +39,7 @@ async def public_metrics(sources: Sources | None, loop_lag: LoopLag) -> bytes:
     if sources is None:
         return await write(server.process_families(loop_lag))
     services = sources.services
-    statistics = services.replicas.statistics()
+    statistics = await take_turns(services.replicas.statistics())
     families = chain(
         _broker_families(sources, loop_lag),
         replicas.broker_families(statistics),

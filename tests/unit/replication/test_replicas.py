@@ -144,7 +144,7 @@ def test_a_stop_without_delete_keeps_the_log() -> None:
     node.stop(state_of(), delete=False, leader_epoch=0)
     assert not node.partition().is_leader
     assert node.partition().log.log_end == 1
-    statistics = node.replicas.statistics()
+    statistics = without_pause(node.replicas.statistics())
     assert [replica.role for replica in statistics.replicas] == ["offline"]
     node.apply(state_of())
     assert not node.partition().is_leader
@@ -254,7 +254,7 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     with pytest.raises(Refused) as refused:
         node.services.partition(OTHER)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    statistics = node.replicas.statistics()
+    statistics = without_pause(node.replicas.statistics())
     assert ([replica.name for replica in statistics.replicas], statistics.unmade) == ([T0], 1)
     shown = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
     assert {(r.partition, r.role, r.log_end) for r in shown} == {
@@ -264,7 +264,7 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     node.files.space_bytes = None
     without_pause(node.replicas.retry(lambda: 0.0))
     assert node.services.partition(OTHER).is_leader
-    statistics = node.replicas.statistics()
+    statistics = without_pause(node.replicas.statistics())
     assert ([replica.name for replica in statistics.replicas], statistics.unmade) == (
         [T0, OTHER],
         0,

@@ -34,7 +34,7 @@ def test_what_goes_through_a_leader_is_counted() -> None:
     answer(node, want(4), replica_id=2, wait_ms_max=0)
     assert answer(node, want(3)).records
     assert not answer(node, want(4), wait_ms_max=0).records
-    (replica,) = node.replicas.statistics().replicas
+    (replica,) = without_pause(node.replicas.statistics()).replicas
     size = replica.log.size
     assert replica.traffic == (4, size, SMALL, size, 0)
 
@@ -45,17 +45,17 @@ def test_replicas_say_where_they_stand() -> None:
     node.live(1, 2)
     node.lead(state_of(isr=(1,), replicas=(1, 2), epochs=(4, 1)))
     append(node, batch_of(5))
-    (leader,) = node.replicas.statistics().replicas
+    (leader,) = without_pause(node.replicas.statistics()).replicas
     assert (leader.role, leader.leader_epoch, leader.high_watermark) == ("leader", 4, 0)
     assert (leader.isr, leader.replicas, leader.needed) == ((1,), (1, 2), 2)
     assert (leader.log.log_end, leader.flush) == (5, "interval")
     node.apply(state_of(leader=2, isr=(1, 2), replicas=(1, 2), epochs=(5, 2)))
-    (follower,) = node.replicas.statistics().replicas
+    (follower,) = without_pause(node.replicas.statistics()).replicas
     assert (follower.role, follower.isr, follower.needed) == ("follower", (), 0)
     node.partition().role.failure = "its leader is strange"  # type: ignore[union-attr]
-    assert node.replicas.statistics().replicas[0].role == "failed"
+    assert without_pause(node.replicas.statistics()).replicas[0].role == "failed"
     node.partition().go_offline(ErrorCode.KAFKA_STORAGE_ERROR, "gone")
-    assert node.replicas.statistics().replicas[0].role == "offline"
+    assert without_pause(node.replicas.statistics()).replicas[0].role == "offline"
 
 
 def test_confirmed_changes_of_in_sync_sets_are_counted() -> None:
@@ -65,12 +65,12 @@ def test_confirmed_changes_of_in_sync_sets_are_counted() -> None:
     node.lead(state_of(isr=(1,), replicas=(1, 2)))
     node.followed(2, 0)
     told(node, 1, 2, epochs=(0, 1))
-    statistics = node.replicas.statistics()
+    statistics = without_pause(node.replicas.statistics())
     assert (statistics.isr_shrinks, statistics.isr_expands) == (0, 1)
     append(node, batch_of())
     without_pause(node.replicas.review_isrs(1e6))
     told(node, 1, epochs=(0, 2))
-    statistics = node.replicas.statistics()
+    statistics = without_pause(node.replicas.statistics())
     assert (statistics.isr_shrinks, statistics.isr_expands) == (1, 1)
 
 
@@ -80,7 +80,7 @@ def test_the_broker_still_counts_what_went_through_deleted_replicas() -> None:
     node.lead()
     append(node, batch_of(3))
     node.stop(state_of(), delete=True, leader_epoch=0)
-    statistics = node.replicas.statistics()
+    statistics = without_pause(node.replicas.statistics())
     assert statistics.replicas == []
     assert (statistics.gone.records_in, statistics.gone.bytes_in) == (3, len(batch_of(3)))
 
