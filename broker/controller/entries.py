@@ -47,7 +47,7 @@ TOPICS: Final = "topics/"
 PARTITIONS: Final = "partitions/"
 TOMBSTONES: Final = "tombstones/"
 
-TOPICS_AT_ONCE: Final = 100  # read in one turn of the loop
+READ_AT_ONCE: Final = 500  # topics and partitions, in one turn of the loop
 CREATION_BITS: Final = 32  # how many topics one controller can number
 
 Entries = Mapping[str, Entry]
@@ -73,11 +73,14 @@ def read_state(entries: Entries) -> Turns[State]:
     admissions = [_parse(entries, key, _admission) for key in _under(entries, ADMISSIONS)]
     tombstones = [_parse(entries, key, _tombstone) for key in _under(entries, TOMBSTONES)]
     topics: list[TopicRecord] = []
-    for some in at_once(_under(entries, TOPICS), TOPICS_AT_ONCE):
-        for key in some:
-            topic = yield from _read_topic(entries, key.removeprefix(TOPICS))
-            topics.append(topic)
-        yield
+    read = 0  # topics and partitions, since the last pause
+    for key in _under(entries, TOPICS):
+        topic = yield from _read_topic(entries, key.removeprefix(TOPICS))
+        topics.append(topic)
+        read += 1 + len(topic.partitions)
+        if read > READ_AT_ONCE:
+            read = 0
+            yield
     deleted = {tombstone.id: tombstone for tombstone in tombstones}
     return State(
         cluster_id=read_cluster_id(entries) or "",
@@ -109,7 +112,7 @@ def _read_topic(entries: Entries, name: str) -> Turns[TopicRecord]:
 
     topic_id, configs, numbers, creation = _parse(entries, TOPICS + name, topic)
     partitions: list[PartitionRecord] = []
-    for some in at_once(numbers):
+    for some in at_once(numbers, READ_AT_ONCE):
         keys = [_partition_key(topic_id, number) for number in some]
         partitions += [_parse(entries, key, _partition) for key in keys]
         if len(partitions) < len(numbers):

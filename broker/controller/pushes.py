@@ -114,6 +114,7 @@ class Pushes:
         self._stops: _Queue[tuple[bytes, int]] = OrderedDict()
         self._roles: _Queue[TopicPartition] = OrderedDict()
         self._new_roles: _Queue[TopicPartition] = OrderedDict()  # behind the others: see `_is_new`
+        self._held: set[TopicPartition] = set()  # of which the broker has logs, as far as is known
         # What the request under way tells, to be put back where it came from.
         self._sent: list[tuple[_Queue[Any], Any, int]] = []
         self._tombstones: dict[bytes, Tombstone] = {}
@@ -227,6 +228,7 @@ class Pushes:
             queue.clear()
         _add(self._topics, state.topics, 1)
         _add(self._partitions, (name for name, _ in state.partitions()), 1)
+        self._held.update(name for name, one in state.partitions() if one.partition_epoch > 0)
         _add(self._roles, self._partitions, 1)
 
     def _take(self, queue: "_Queue[Name]") -> Name:
@@ -306,13 +308,13 @@ class Pushes:
                 role = self._role(states, name)
                 if role is not None and name.topic in self._topics:
                     early.append((queue, name, number))  # its settings are told first
-                elif role is not None and _is_new(role) and queue is self._roles:
+                elif role is not None and self._is_new(role, name) and queue is self._roles:
                     self._new_roles.setdefault(name, number)
                 else:
                     self._sent.append((queue, name, number))
                     if role is not None:
                         roles.append(role)
-                        room -= MAKING_WEIGHT if _is_new(role) else 1
+                        room -= MAKING_WEIGHT if self._is_new(role, name) else 1
         _put_back(early)
         request = LeaderAndIsrRequest(
             *self._sender,
@@ -328,7 +330,13 @@ class Pushes:
         if state is not None and self.broker.node_id in state.replicas:
             return state
         self.unmade.pop(name, None)
+        self._held.discard(name)
         return None
+
+    def _is_new(self, role: PartitionState, name: TopicPartition) -> bool:
+        """Whether a log may have to be made for it: nothing has happened to the partition since it
+        was made, or the broker was never told of it."""
+        return role.partition_epoch == 0 or name not in self._held
 
     def _settle_roles(self, response: LeaderAndIsrResponse) -> Iterator[Refusal]:
         for one in response.partitions:
@@ -337,6 +345,7 @@ class Pushes:
                 self.unmade[name] = one.error
             else:
                 self.unmade.pop(name, None)
+                self._held.add(name)
             if one.error:
                 yield Refusal(name, one.error)
 
@@ -405,8 +414,3 @@ class _States:
 
 def _deleted_topic(name: str, topic_id: bytes) -> PartitionState:
     return PartitionState(name, topic_id, 0, DELETED_LEADER, NO_EPOCH, NO_EPOCH, (), ())
-
-
-def _is_new(state: PartitionState) -> bool:
-    """Whether nothing has happened to it since it was made, so that a log may have to be made."""
-    return state.partition_epoch == 0

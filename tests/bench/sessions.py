@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 import trio
 
 from minibroker.broker.disk import RealFiles
+from minibroker.broker.replication.fetch_plan import NEWS_MAX
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import fetch
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
@@ -28,7 +29,6 @@ from tests.unit.node import Node, state_of
 
 RESTING = (100, 1_000, 10_000)
 FOLLOWER = 2
-NEWS_MAX = 500
 ROUNDS_S = 1.0
 # Thousands of logs are made there in seconds; without it, on the disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

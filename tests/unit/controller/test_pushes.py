@@ -379,6 +379,20 @@ def test_new_partitions_come_last_and_in_small_parts():
     assert [part.is_full for part in parts] == [False, False, False, True]
 
 
+def test_a_partition_that_changed_before_it_was_told_is_still_new():
+    """Its leader has put out the follower that was not told in time: the log is to be made."""
+    old = state_of()
+    pushes = told(old)
+    state = state_of(topic_of("t", 10, epoch=1))
+    pushes.note(difference(old, state))
+    taken, _ = tell(pushes, state)
+    roles = [push.request for push in taken if push.api_key == ApiKey.LEADER_AND_ISR]
+    assert [len(one.partitions) for one in roles] == [4, 4, 2]
+    again = state_of(topic_of("t", 10, epoch=2))
+    pushes.note(difference(state, again))
+    assert [len(push.request.partitions) for push in tell(pushes, again)[0]] == [10, 10]
+
+
 def test_a_role_waits_for_the_settings_of_its_topic():
     """A topic made anew, while a role of the old one was still to be told: settings, then the end
     of the old one, then the role."""
