@@ -50,6 +50,7 @@ from minibroker.protocol.types import TopicPartition
 LOGGER = logging.getLogger(__name__)
 REMOVED_AT_ONCE = 20  # logs, in one turn: some milliseconds
 SPARE_FILES = 32  # left to what the process opens for a moment only
+LOGS_AHEAD = 16  # each opens one file
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class LogManager:
         self._limits = limits
         self.directory = DataDirectory(files, root)  # whose it is, how the last runs ended
         self._logs: dict[TopicPartition, Log] = {}
+        self._spare_logs = 0  # that there are descriptors for, when last looked
         self._high_watermarks: dict[TopicPartition, int] = {}
         self._deleted: dict[Log, int] = {}  # when their files go, in wall clock ms
         self._is_closed = False
@@ -251,14 +253,17 @@ class LogManager:
 
     def _require_spare_files(self) -> None:
         """Raise OSError if a new log would take the last descriptors: checkpoints, flushes and
-        rolls need some for a moment, and cannot be refused."""
-        spare: list[File] = []
-        try:
-            for _ in range(SPARE_FILES):
-                spare.append(self._files.open(self._root / META))  # noqa: PERF401 -- all are closed
-        finally:
-            for file in spare:
-                file.close()
+        rolls need some for a moment, and cannot be refused. Looked at for some logs at once."""
+        if self._spare_logs == 0:
+            spare: list[File] = []
+            try:
+                for _ in range(SPARE_FILES + LOGS_AHEAD):
+                    spare.append(self._files.open(self._root / META))  # noqa: PERF401 -- closed
+            finally:
+                for file in spare:
+                    file.close()
+            self._spare_logs = LOGS_AHEAD
+        self._spare_logs -= 1
 
     def delete(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Take a log away: its name is free at once, its files go when the delay has passed."""
