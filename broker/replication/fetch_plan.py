@@ -49,7 +49,7 @@ SESSION_EPOCH_MAX = 2**31 - 1
 NEWS_MAX = 200
 # To open a session anew costs about so much for each partition, here and at the leader together.
 REOPENING_S = 0.0001
-REOPENING_SHARE = 0.25  # of the time, at most
+REOPENING_SHARE = 0.05  # of the time, at most; a broker has several such sessions on both ends
 
 
 class Backoff:

@@ -214,9 +214,9 @@ def test_a_leader_without_room_for_a_session_is_asked_for_all():
 
 def test_a_session_is_given_up_seldom_for_those_that_join():
     """The more it costs, the longer it stands; a small one at once."""
-    assert Desk(A).plan.may_reopen_at(5.0) == pytest.approx(5.0, abs=0.001)
+    assert Desk(A).plan.may_reopen_at(5.0) == pytest.approx(5.0, abs=0.005)
     many = [TopicPartition("t", number) for number in range(1000)]
-    assert Desk(*many).plan.may_reopen_at(5.0) == pytest.approx(5.4)
+    assert Desk(*many).plan.may_reopen_at(5.0) == pytest.approx(7.0)
 
 
 def test_who_got_records_comes_last():
