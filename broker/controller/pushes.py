@@ -27,7 +27,7 @@ be logged.
 """
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
@@ -114,7 +114,8 @@ class Pushes:
         self._stops: _Queue[tuple[bytes, int]] = OrderedDict()
         self._roles: _Queue[TopicPartition] = OrderedDict()
         self._new_roles: _Queue[TopicPartition] = OrderedDict()  # behind the others: see `_is_new`
-        self._held: set[TopicPartition] = set()  # of which the broker has logs, as far as is known
+        # The partitions of each topic of which the broker has logs, as far as is known.
+        self._held: defaultdict[str, set[int]] = defaultdict(set)
         # What the request under way tells, to be put back where it came from.
         self._sent: list[tuple[_Queue[Any], Any, int]] = []
         self._tombstones: dict[bytes, Tombstone] = {}
@@ -228,7 +229,9 @@ class Pushes:
             queue.clear()
         _add(self._topics, state.topics, 1)
         _add(self._partitions, (name for name, _ in state.partitions()), 1)
-        self._held.update(name for name, one in state.partitions() if one.partition_epoch > 0)
+        for name, one in state.partitions():
+            if one.partition_epoch > 0:
+                self._held[name.topic].add(name.partition)
         _add(self._roles, self._partitions, 1)
 
     def _take(self, queue: "_Queue[Name]") -> Name:
@@ -248,6 +251,7 @@ class Pushes:
                 room -= 1 + len(topic.configs)
         while self._deleted and room > 0:
             name, topic_id = self._take(self._deleted)
+            self._held.pop(name, None)
             if name not in states.state.topics:
                 partitions.append(_deleted_topic(name, topic_id))
                 room -= 1
@@ -330,13 +334,12 @@ class Pushes:
         if state is not None and self.broker.node_id in state.replicas:
             return state
         self.unmade.pop(name, None)
-        self._held.discard(name)
         return None
 
     def _is_new(self, role: PartitionState, name: TopicPartition) -> bool:
         """Whether a log may have to be made for it: nothing has happened to the partition since it
         was made, or the broker was never told of it."""
-        return role.partition_epoch == 0 or name not in self._held
+        return role.partition_epoch == 0 or name.partition not in self._held.get(name.topic, ())
 
     def _settle_roles(self, response: LeaderAndIsrResponse) -> Iterator[Refusal]:
         for one in response.partitions:
@@ -345,7 +348,7 @@ class Pushes:
                 self.unmade[name] = one.error
             else:
                 self.unmade.pop(name, None)
-                self._held.add(name)
+                self._held[name.topic].add(name.partition)
             if one.error:
                 yield Refusal(name, one.error)
 
