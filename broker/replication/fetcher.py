@@ -25,6 +25,7 @@ from typing import NamedTuple
 import trio
 
 from minibroker.broker.config import Config
+from minibroker.broker.replication.events import Events
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched
 from minibroker.broker.replication.fetch_plan import Assignment, Backoff, FetchLimits, FetchPlan
 from minibroker.broker.replication.follower import Answer, Follower, Next, Taken
@@ -175,6 +176,7 @@ class Fetcher:
         self._plan = FetchPlan(tools.limits)
         self._reconnect = Backoff(tools.limits.backoff_s_max)
         self._news = trio.Event()
+        self._events = Events(tools.limits.node_id)  # of its partitions, as they are to be expected
         self._is_resting = False  # it waits for news, not for its leader
         self._connected = trio.CancelScope()
         self._opened_at = -math.inf
@@ -259,6 +261,7 @@ class Fetcher:
         while self._plan and self.endpoint == endpoint:
             await self._wait_for_syncs()
             now = trio.current_time()
+            self._events.flush(now)
             self._connected.deadline = math.inf  # for who joined until now
             request = self._plan.next(now, self._tools.broker_epoch())
             if request is None:
@@ -319,11 +322,11 @@ class Fetcher:
             assignment.backoff.reset()
         elif taken.next is Next.BACK_OFF:
             if assignment.backoff.due == -math.inf:
-                logger.log(
-                    logging.INFO if taken.is_routine else logging.WARNING,
-                    "%s: copying from broker %s is delayed: %s",
-                    *(partition.topic_partition, self.leader, taken.reason),
-                )
+                text = f"copying from broker {self.leader} is delayed: {taken.reason}"
+                if taken.is_routine:
+                    self._events.note(partition.topic_partition, text, now)
+                else:
+                    logger.warning("%s: %s", partition.topic_partition, text)
             assignment.backoff.fail(now)
 
     async def _settle_ranges(

@@ -5,11 +5,12 @@ import trio
 
 from minibroker.broker.config import load
 from minibroker.broker.replication.descriptions import describe
+from minibroker.broker.replication.events import LINES_MAX
 from minibroker.broker.replication.fetch_thread import connect_by_thread
 from minibroker.client.channel import ChannelOptions
 from minibroker.client.net import TcpNetwork
 from minibroker.protocol.constants import ApiKey, ErrorCode
-from minibroker.protocol.types import Endpoint
+from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.leaders import LogLeader, leading
 from tests.unit.log.workbench import Bench
 from tests.unit.replication.copying import (
@@ -149,6 +150,21 @@ async def test_an_error_delays_its_partition_alone(autojump_clock):
         del leader.errors[A]
         await trio.sleep(0.16 + ROUND_TRIPS_S)
         assert is_same(leader, broker, A)
+
+
+async def test_a_failover_of_many_partitions_takes_few_lines(autojump_clock, caplog):
+    """Their new leader has not taken its roles yet: that passes, and is to be expected."""
+    caplog.set_level("INFO")
+    names = [TopicPartition("t", number) for number in range(LINES_MAX + 30)]
+    async with cluster(*names) as (leader, broker):
+        for name in names:
+            leader.errors[name] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            broker.follow(name)
+        await settle()
+    lines = [each.getMessage() for each in caplog.records]
+    delays = [line for line in lines if "copying from broker 1 is delayed" in line]
+    assert len(delays) == LINES_MAX
+    assert any("(and 30 more like these)" in line for line in lines)
 
 
 async def test_a_corrupt_batch_delays_its_partition_alone(autojump_clock, caplog):
