@@ -184,6 +184,11 @@ class Cluster:
                 f" {len(self._known.endpoints)} brokers that are alive; create it with fewer, or"
                 " start the others"
             )
+        elif error == ErrorCode.INVALID_PARTITIONS:
+            text += (
+                ": with the default number of partitions (num.partitions) the cluster would have"
+                " more than it may have; delete topics, or create it with fewer partitions"
+            )
         return BrokerError(error, text)
 
     async def refreshed(self) -> None:

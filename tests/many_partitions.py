@@ -4,8 +4,9 @@
 
 A size is a number of partitions, in topics of up to 100 each; `5000x1` are as many topics with one
 partition each. Three brokers with replication factor 3 run on this machine, at the settings of
-`minibroker cluster up`. All partitions are in sync when each broker says so (`/ready`); the store
-has the last word about it, and knows the leader epochs.
+`minibroker cluster up`; on etcd with the session of 6 s that is usual there. All partitions are in
+sync when each broker says so (`/ready`); the store has the last word about it, and knows the leader
+epochs.
 
 How late a broker's loop was is its own figure (`minibroker_event_loop_lag_seconds`), which it takes
 ten times a second: 99 % of the looks of a story, and the range of the latest one.
@@ -47,6 +48,7 @@ SETTLING_S = 5.0
 IDLE_S = 20.0
 LATENCY_RATE = 100
 LATENCY_S = 10
+MEASURED = "measured"
 PATIENCE_S = 240.0
 LOOK_EVERY_S_MIN = 0.1
 LOOK_EVERY_S_EACH = 0.0001  # for each partition: a look at all of them is work for a broker
@@ -55,6 +57,8 @@ SESSION_ENDED = "Its session ended"
 LAG = "minibroker_event_loop_lag_seconds"
 REPLICAS = re.compile(r"^kafka_server_replicamanager_partitioncount (\S+)", re.MULTILINE)
 SETTINGS = {"http.listener": "127.0.0.1:0"}
+# What a broker takes with etcd where neither is set; `cluster up` sets shorter ones.
+ETCD_SETTINGS = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1500"}
 
 
 class Size(NamedTuple):
@@ -76,6 +80,15 @@ class Size(NamedTuple):
     def partitions(self) -> int:
         """Of all topics."""
         return self.topics * self.partitions_each
+
+    def new_topics(self) -> list[NewTopic]:
+        """All of them. The last partition has a topic of its own, in which latency is measured:
+        more partitions than 10,000 a cluster does not take."""
+        counts = [self.partitions_each] * self.topics
+        counts[-1] -= 1
+        names = [f"many-{number}" for number in range(self.topics)]
+        topics = [NewTopic(*each, NODES) for each in zip(names, counts, strict=True) if each[1]]
+        return [*topics, NewTopic(MEASURED, 1, NODES)]
 
     def __str__(self) -> str:
         topics = f"{self.topics:,} topics" if self.topics > 1 else "1 topic"
@@ -226,11 +239,7 @@ class ManyPartitions:
 
     async def _create(self) -> None:
         async with Admin(self.cluster.addresses, default_api_timeout_ms=180_000) as admin:
-            topics = [
-                NewTopic(f"many-{number}", self.size.partitions_each, NODES)
-                for number in range(self.size.topics)
-            ]
-            await admin.create_topics(*topics)
+            await admin.create_topics(*self.size.new_topics())
 
     def create(self, told: Told) -> None:
         """All topics in one request."""
@@ -303,7 +312,7 @@ class ManyPartitions:
 
     def latency(self) -> dict[str, str]:
         """One record after another, from send to poll, while all else rests."""
-        options = f"--format json --rate {LATENCY_RATE} --seconds {LATENCY_S}"
+        options = f"--topic {MEASURED} --format json --rate {LATENCY_RATE} --seconds {LATENCY_S}"
         address = ("--bootstrap-server", self.cluster.addresses)
         done = run_cli("bench", "latency", *options.split(), *address, timeout_s=120)
         assert done.returncode == 0, done.stderr
@@ -345,7 +354,8 @@ def many_partitions(
             (root / "etcd").mkdir()
             (member,) = stack.enter_context(running_etcd(root / "etcd", is_durable=True))
             url = f"etcd:{member.url}"
-        cluster = stack.enter_context(running_cluster(root / "cluster", NODES, SETTINGS, url))
+        settings = SETTINGS | (ETCD_SETTINGS if url else {})
+        cluster = stack.enter_context(running_cluster(root / "cluster", NODES, settings, url))
         yield ManyPartitions(cluster, size, url, away_s)
 
 

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     " broker.groups",
     "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"
     " broker.replication broker.controller broker.groups broker.machine broker.observe.readiness"
-    " broker.histogram broker.server",
+    " broker.histogram broker.turns broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
     "broker.observe.sources": "protocol broker.replication broker.server",
     "broker.observe.loop_lag": "broker.histogram",

@@ -4,13 +4,33 @@ The lines about in-sync sets have the shape that Kafka's operators grep for. Tim
 clock milliseconds, -1 for a follower that was never caught up.
 """
 
+from collections.abc import Mapping
+
 from minibroker.broker.log.log import Log
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import NEVER, Leader, Pending, PendingExpand, Progress
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.replicas import ReplicaDescription
+from minibroker.protocol.types import TopicPartition
+
+
+def describe_all(
+    logs: Mapping[TopicPartition, Log],
+    partitions: Mapping[TopicPartition, Partition],
+    unmade: Mapping[TopicPartition, PartitionState],
+    broker_id: int,
+) -> Turns[list[ReplicaDescription]]:
+    """Every replica, as it is when its turn comes."""
+    found = [describe_unmade(state) for state in unmade.values()]
+    for some in at_once(list(logs.items())):
+        for name, log in some:
+            partition = partitions.get(name)
+            found.append(describe_log(log) if partition is None else describe(partition, broker_id))
+        yield
+    return found
 
 
 def describe(partition: Partition, broker_id: int) -> ReplicaDescription:

@@ -34,9 +34,7 @@ from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import (
     confirmed_text,
-    describe,
-    describe_log,
-    describe_unmade,
+    describe_all,
 )
 from minibroker.broker.replication.hosted import Hosted, Parts
 from minibroker.broker.replication.partition import NO_CHANGE, Partition
@@ -48,7 +46,7 @@ from minibroker.broker.replication.roles import (
     Leader,
 )
 from minibroker.broker.replication.statistics import ReplicaStatistics, TrafficStatistics
-from minibroker.broker.turns import Turns, at_once
+from minibroker.broker.turns import Turns, at_once, without_pause
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -174,15 +172,15 @@ class Replicas:
 
     def describe(self, request: DescribeReplicasRequest, now: float) -> DescribeReplicasResponse:
         """How far every replica is, those without a role or a log too."""
-        found = [describe_unmade(state) for state in self._hosted.unmade.values()]
-        for name, log in self._parts.manager.logs.items():
-            partition = self._partitions.get(name)
-            found.append(
-                describe_log(log) if partition is None else describe(partition, self.broker_id)
-            )
+        return without_pause(self.describing(request))
+
+    def describing(self, request: DescribeReplicasRequest) -> Turns[DescribeReplicasResponse]:
+        """`describe`, in turns; the broker epoch is that of the beginning."""
+        hosted, logs, epoch = self._hosted, self._parts.manager.logs, self.broker_epoch
+        found = yield from describe_all(logs, self._partitions, hosted.unmade, self.broker_id)
         if request.topics is not None:
             found = [replica for replica in found if replica.topic in request.topics]
-        return DescribeReplicasResponse(self.broker_id, self.broker_epoch, tuple(found))
+        return DescribeReplicasResponse(self.broker_id, epoch, tuple(found))
 
     def _live_broker(self, node_id: int) -> BrokerImage | None:
         return self.image.brokers.get(node_id)

@@ -1,9 +1,9 @@
 """Which handler serves which api: a table, and the one place where a request meets it.
 
 A handler is a plain function `handle(services, request, now)`. It returns the answer, or a `Parked`
-one that is not ready yet, or None where the protocol has no answer (PRODUCE with acks=0). `now` is
-trio's clock in seconds. JOIN_GROUP is the one request whose sender is remembered, so its handler is
-given that too, and stands beside the table.
+one that is not ready yet, or a generator that makes a long one in turns, or None where the protocol
+has no answer (PRODUCE with acks=0). `now` is trio's clock in seconds. JOIN_GROUP is the one request
+whose sender is remembered, so its handler is given that too, and stands beside the table.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,11 @@ from minibroker.broker.server.handlers import (
     versions,
 )
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.rpc.codec import RequestEnvelope
 
-Outcome: TypeAlias = object | Parked[Any] | None
+Outcome: TypeAlias = object | Parked[Any] | Turns[Any] | None
 Handler: TypeAlias = Callable[[Services, Any, float], Outcome]
 
 HANDLERS: Final[dict[int, Handler]] = {

@@ -23,7 +23,7 @@ defect: it leaves through the nursery and stops the broker.
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, cast
 
 import trio
@@ -34,6 +34,7 @@ from minibroker.broker.server.handlers import versions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.turns import take_turns
 from minibroker.client.net import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.errors import ProtocolError
@@ -196,6 +197,8 @@ class Session:
                         await self._send(ready, done)
                     answer = await self._services.purgatory.settle(parked)
                 self._note_parked(reply.kind, -1)
+            if isinstance(answer, Generator):
+                answer = await take_turns(answer)
             done.append(reply)
             if answer is not None:
                 header, records = encode_response(reply.correlation_id, answer)

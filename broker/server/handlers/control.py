@@ -2,6 +2,7 @@
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -46,9 +47,9 @@ def update_metadata(
 
 def describe_replicas(
     services: Services, request: DescribeReplicasRequest, now: float
-) -> DescribeReplicasResponse:
+) -> Turns[DescribeReplicasResponse]:
     """How far the replicas here are."""
-    return services.replicas.describe(request, now)
+    return services.replicas.describing(request)
 
 
 def alter_partition(

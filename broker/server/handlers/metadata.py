@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from minibroker.broker.metadata.model import ClusterImage, PartitionImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.turns import AT_ONCE, Turns, without_pause
 from minibroker.protocol.constants import NO_NODE, OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
@@ -28,7 +29,7 @@ NO_ERRORS: Mapping[str, int] = {}
 
 def handle(
     services: Services, request: MetadataRequest, now: float
-) -> MetadataResponse | Parked[MetadataResponse]:
+) -> Turns[MetadataResponse] | Parked[MetadataResponse]:
     """All topics, the named ones, or none.
 
     Raises `HangUp` until a controller has told the cluster: others may know more.
@@ -46,11 +47,11 @@ def handle(
         if job.result is None:
             return None
         errors = {result.name: _reason(result.error) for result in job.result.topics}
-        return _describe(services, tuple(names), errors)
+        return without_pause(_describe(services, tuple(names), errors))
 
     def expire() -> MetadataResponse:
         errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
-        return _describe(services, tuple(names), errors)
+        return without_pause(_describe(services, tuple(names), errors))
 
     return Parked((job,), lambda: now + CREATION_WAIT_S, attempt, expire)
 
@@ -67,9 +68,17 @@ def _reason(error: int) -> int:
 
 def _describe(
     services: Services, names: tuple[str, ...], errors: Mapping[str, int]
-) -> MetadataResponse:
+) -> Turns[MetadataResponse]:
     """`errors` are the reasons why topics do not exist, where one is known."""
-    image = services.image
+    image = services.image  # one image for all turns: it is never changed, only replaced
+    topics: list[TopicMetadata] = []
+    pause_at = AT_ONCE
+    for name in names:
+        topics.append(_topic(image, name, errors))
+        pause_at -= 1 + len(topics[-1].partitions)
+        if pause_at < 0:
+            pause_at = AT_ONCE
+            yield
     return MetadataResponse(
         tuple(
             BrokerMetadata(broker.node_id, *broker.seen_from(services.listener))
@@ -77,7 +86,7 @@ def _describe(
         ),
         image.cluster_id,
         image.controller_id,
-        tuple(_topic(image, name, errors) for name in names),
+        tuple(topics),
     )
 
 

@@ -257,16 +257,22 @@ async def test_brokers_that_moved_are_forgotten(
         assert census()[kind] < before + 5
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (ErrorCode.INVALID_REPLICATION_FACTOR, "2 brokers that are alive"),
+        (ErrorCode.INVALID_PARTITIONS, "more than it may have; delete topics"),
+    ],
+)
 async def test_why_a_topic_is_not_created_by_itself(
-    start_broker: Any, seams: Any, autojump_clock: Any
+    start_broker: Any, seams: Any, autojump_clock: Any, code: ErrorCode, why: str
 ) -> None:
     """A topic that asking for it could not create: the error says so, and how many brokers live
-    where these are too few."""
+    where these are too few, or that the cluster has as many partitions as it takes."""
     broker = await start_broker("a")
-    code = ErrorCode.INVALID_REPLICATION_FACTOR
     broker.answers[ApiKey.METADATA] = script(metadata(error=code))
     async with open_cluster(options(), seams) as cluster:
-        with pytest.raises(BrokerError, match=r"did not create it: .* 2 brokers") as refused:
+        with pytest.raises(BrokerError, match=f"did not create it: .*{why}") as refused:
             await cluster.topic("t")
     assert refused.value.code is code
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from minibroker.broker.metadata.cache import merged
 from minibroker.broker.metadata.model import ClusterImage
+from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -95,6 +96,10 @@ class FakeReplicas:
                 for epoch, end in [self._broker.tails.get(name, (0, 0))]
             ),
         )
+
+    def describing(self, request: DescribeReplicasRequest) -> Turns[DescribeReplicasResponse]:
+        yield
+        return self.describe(request, 0.0)
 
 
 def version(state: Any) -> tuple[int, int]:

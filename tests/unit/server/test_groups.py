@@ -1,6 +1,7 @@
 """The group apis as a client meets them: members, groups, and requests that are wrong."""
 
 import math
+from collections.abc import Generator
 
 import pytest
 import trio
@@ -8,6 +9,7 @@ import trio.testing
 
 from minibroker.broker.groups.states import State
 from minibroker.broker.server.handlers import metadata, produce
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ACKS_ALL, OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
@@ -238,7 +240,9 @@ async def test_clients_do_not_write_groups(autojump_clock: trio.testing.MockCloc
     answer = produce.handle(keeper.services, ProduceRequest(ACKS_ALL, 9, (partition,)), 0.0)
     assert answer.partitions[0].error == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert "group apis" in answer.partitions[0].error_message
-    told = metadata.handle(keeper.services, MetadataRequest((OFFSETS_TOPIC, "t")), 0.0)
+    outcome = metadata.handle(keeper.services, MetadataRequest((OFFSETS_TOPIC, "t")), 0.0)
+    assert isinstance(outcome, Generator)
+    told = without_pause(outcome)
     assert [topic.is_internal for topic in told.topics] == [True, False]
 
 

@@ -1,7 +1,7 @@
 """METADATA, topics, their settings and producer ids, through the handlers and the controller."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import HANDLERS
 from minibroker.broker.server.handlers import metadata
 from minibroker.broker.server.services import HangUp
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -39,9 +40,13 @@ from tests.unit.node import Node, state_of
 
 
 def describe(node: Node, *names: str, may_create: bool = False) -> MetadataResponse:
-    outcome = metadata.handle(node.services, MetadataRequest(names, may_create), 0.0)
-    assert isinstance(outcome, MetadataResponse)
-    return outcome
+    return answer_of(node, MetadataRequest(names, may_create))
+
+
+def answer_of(node: Node, request: MetadataRequest) -> MetadataResponse:
+    outcome = metadata.handle(node.services, request, 0.0)
+    assert isinstance(outcome, Generator)
+    return without_pause(outcome)
 
 
 def with_controller(node: Node) -> ControllerNode:
@@ -113,10 +118,29 @@ def test_all_topics_some_or_none() -> None:
     node = Node()
     node.know(state_of())
     node.know(state_of(TopicPartition("u", 0)))
-    everything = metadata.handle(node.services, MetadataRequest(None), 0.0)
-    assert isinstance(everything, MetadataResponse)
+    everything = answer_of(node, MetadataRequest(None))
     assert [topic.name for topic in everything.topics] == ["t", "u"]
     assert describe(node).topics == ()
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(3000, 1), (30, 100)])
+def test_many_partitions_are_told_in_turns(topics: int, partitions: int) -> None:
+    """No answer holds the loop for longer than 500 partitions or so take."""
+    node = Node()
+    names = [[TopicPartition(f"t{n}", p) for p in range(partitions)] for n in range(topics)]
+    for topic in names:
+        node.know(*map(state_of, topic))
+    outcome = metadata.handle(node.services, MetadataRequest(None), 0.0)
+    assert isinstance(outcome, Generator)
+    pauses = 0
+    try:
+        while True:
+            next(outcome)
+            pauses += 1
+    except StopIteration as end:
+        told = [(t.name, p.partition) for t in end.value.topics for p in t.partitions]
+    assert told == [name for topic in names for name in topic]
+    assert pauses >= 5
 
 
 def test_unknown_topics_are_told() -> None:
