@@ -17,13 +17,17 @@ order, so that one with much to copy starves nobody (FET-11).
 
 Requests go in a fetch session (`protocol.messages.fetch`), in which only what changed travels, and
 only what may have changed is looked at: the `agenda`. A partition is in it from its assignment, or
-from an answer about it, until it is asked for; then the session asks for it in every request. So
-hundreds of partitions with nothing new cost nothing. A session that is opened, or that many
-partitions join at once, takes them in over several requests, which do not wait: so that none of
-them holds up the loop here or at the leader. A leader without room for a session is asked for all
-in each request.
+from an answer about it, until it is asked for; then the session asks for it in every request. One
+that is backed off waits in a heap until its time comes. So thousands of partitions with nothing
+new, or whose leaders do not lead them yet, cost a request nothing.
+
+A session that is opened, or that many partitions join at once, takes them in over several requests,
+which do not wait: so that none of them holds up the loop here or at the leader. A leader without
+room for a session is asked for all in each request.
 """
 
+import heapq
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -160,6 +164,9 @@ class FetchPlan:
         # In the order in which they are to be filled.
         self._assignments: dict[TopicPartition, Assignment] = {}
         self._agenda: dict[TopicPartition, Assignment] = {}
+        # When each that is backed off is looked at again, and a number that orders equal times.
+        self._delayed: list[tuple[float, int, TopicPartition, Assignment]] = []
+        self._numbers = itertools.count()
         # What the leader fetches for us, and what it does in vain until the next request.
         self._in_session: dict[TopicPartition, Assignment] = {}
         self._forgotten: dict[TopicPartition, None] = {}
@@ -197,15 +204,16 @@ class FetchPlan:
     def next_due(self, now: float) -> float:
         """When to look again, if nobody says so before: when a partition may be asked for that is
         backed off now, and now and then at one that is syncing, for its settings may change."""
-        dues = [each.backoff.due for each in self._agenda.values() if each.is_open]
         latest = now + SYNCING_LOOK_S if self.is_syncing else math.inf
-        return min([latest, *(due for due in dues if due > now)])
+        return min(latest, self._next_delayed())
 
     def next(self, now: float, broker_epoch: int) -> FetchRequest | None:
         """The next request, or None while there is nothing to ask for."""
         if self._session_epoch == SESSION_EPOCH_OPEN:
             self._agenda = dict(self._assignments)
+            self._delayed.clear()
             self._in_session, self._forgotten = {}, {}
+        self._recall(now)
         limits = self._limits
         news: list[PartitionFetch] = []
         wait_s = limits.wait_s_max
@@ -221,8 +229,9 @@ class FetchPlan:
                 wait_s = 0.0
                 self._forget(name)
             elif each.backoff.due > now:
-                wait_s = min(wait_s, each.backoff.due - now)
+                del self._agenda[name]
                 self._forget(name)
+                heapq.heappush(self._delayed, (each.backoff.due, next(self._numbers), name, each))
             else:
                 del self._agenda[name]
                 ask = each.ask(limits.partition_bytes_max)
@@ -231,6 +240,7 @@ class FetchPlan:
                     news.append(ask)
                     self._in_session[name] = each
                     self._forgotten.pop(name, None)
+        wait_s = min(wait_s, self._next_delayed() - now)
         if not self._in_session:
             return None
         forgotten, self._forgotten = tuple(self._forgotten), {}
@@ -245,6 +255,22 @@ class FetchPlan:
             forgotten=forgotten,
             broker_epoch=broker_epoch,
         )
+
+    def _recall(self, now: float) -> None:
+        """Look again at what was backed off until now."""
+        while self._delayed and self._delayed[0][0] <= now:
+            _, _, name, each = heapq.heappop(self._delayed)
+            if self._assignments.get(name) is each:
+                self._agenda.setdefault(name, each)
+
+    def _next_delayed(self) -> float:
+        """When the next partition that is backed off is to be asked for; infinity for none."""
+        while self._delayed:
+            due, _, name, each = self._delayed[0]
+            if self._assignments.get(name) is each and each.is_open:
+                return due
+            heapq.heappop(self._delayed)
+        return math.inf
 
     def _forget(self, name: TopicPartition) -> None:
         """The leader shall not fetch it any more."""

@@ -5,7 +5,13 @@ import math
 import pytest
 
 from minibroker.broker.config import load
-from minibroker.broker.replication.fetch_plan import NEWS_MAX, Backoff, FetchLimits, FetchPlan
+from minibroker.broker.replication.fetch_plan import (
+    NEWS_MAX,
+    Assignment,
+    Backoff,
+    FetchLimits,
+    FetchPlan,
+)
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Host
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetched
@@ -117,7 +123,7 @@ def test_what_is_not_asked_any_more_is_forgotten():
     desk.plan.add(desk.partitions[A], desk.partitions[A].role)
     desk.partitions[C].role.failure = "it broke a rule"
     request = desk.next(now=1.0)
-    assert (names(request), request.forgotten) == ([1, 0], (C,))
+    assert (names(request), request.forgotten) == ([0, 1], (C,))
     desk.answered(A)
     desk.partitions[A].become_follower(state_of(A, epochs=(EPOCH + 1, 0)))
     request = desk.next(now=1.0)
@@ -159,6 +165,31 @@ def test_nothing_to_ask_for():
     assert desk.plan.next(0.0, 77) is None
     assert desk.plan.next_due(0.0) == pytest.approx(0.02)
     assert names(desk.next(now=0.02)) == [0]
+
+
+def test_what_is_backed_off_costs_a_request_nothing(monkeypatch: pytest.MonkeyPatch):
+    """Thousands of partitions may wait for their leaders while a few others are copied: each is
+    looked at when it is backed off and when its time has come, not in every request."""
+    many = [TopicPartition("t", number) for number in range(3, 503)]
+    desk = Desk(A, *many)
+    delays = {each.partition.topic_partition: each.backoff for each in desk.plan}
+    for _ in range(3):
+        asked = [TopicPartition(each.topic, each.partition) for each in desk.next().partitions]
+        desk.answered(*asked)
+        for name in asked:
+            if name != A:
+                delays[name].fail(0.0)
+    looked: list[Assignment] = []
+    is_open = Assignment.is_open.fget
+    assert is_open is not None
+    monkeypatch.setattr(
+        Assignment, "is_open", property(lambda each: looked.append(each) or is_open(each))
+    )
+    for _ in range(50):
+        assert desk.next(now=0.01).wait_ms_max == 10
+        desk.answered(A)
+    assert len(looked) < 700
+    assert len(desk.next(now=0.02).partitions) == 200
 
 
 def test_a_request_does_not_wait_longer_than_a_back_off():
