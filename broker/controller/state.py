@@ -123,3 +123,7 @@ class State:
     def is_leaving(self, node_id: int) -> bool:
         """Whether this live broker has asked to stop."""
         return self.admissions[node_id].is_leaving
+
+    def is_active(self, node_id: int) -> bool:
+        """Whether a broker is live and has not asked to stop: it may lead, and join an ISR."""
+        return node_id in self.brokers and not self.is_leaving(node_id)

@@ -4,7 +4,7 @@ Topics of one request are judged one after another, each upon what the ones befo
 that comes twice exists the second time. A refused one changes nothing. Many take several turns.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
 from typing import Final, TypeVar
@@ -172,23 +172,23 @@ def _topic(draft: Draft, name: str) -> TopicRecord:
 
 
 def _new_topic(draft: Draft, config: Config, wanted: NewTopic, rng: Random) -> TopicRecord:
-    """Led by the first replica of each partition, all of them in sync (CTL-01)."""
+    """Led by the first replica of each partition, all active ones of them in sync (CTL-01)."""
     state = draft.state
     if wanted.name in state.topics:
         what = f"there is a topic {wanted.name!r} already"
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, what)
     check_name(wanted.name, draft)
-    brokers = sorted(node for node in state.brokers if not state.is_leaving(node))
+    known = sorted(state.admissions)
+    active = [node for node in known if state.is_active(node)]
+    down = [node for node in known if not state.is_active(node)]
     partition_count = _partition_count(draft, config, wanted.partition_count)
-    replication_factor = _replication_factor(brokers, config, wanted.replication_factor)
+    factor = _replication_factor(len(active), len(down), config, wanted.replication_factor)
     configs = {entry.name: entry.value for entry in wanted.configs}
-    config.for_topic(configs)
-    start = rng.randrange(len(brokers))
+    _check_active(len(active), len(known), factor, config.for_topic(configs).min_insync_replicas)
+    start = rng.randrange(len(active))
     partitions = tuple(
-        PartitionRecord(number, replicas[0], 0, 0, replicas, replicas)
-        for number, replicas in enumerate(
-            place(partition_count, replication_factor, brokers, start)
-        )
+        PartitionRecord(number, replicas[0], 0, 0, replicas[: len(active)], replicas)
+        for number, replicas in enumerate(place(partition_count, factor, active, start, down))
     )
     return TopicRecord(rng.randbytes(16), wanted.name, configs, partitions)
 
@@ -205,13 +205,26 @@ def _partition_count(draft: Draft, config: Config, wanted: int) -> int:
     return count
 
 
-def _replication_factor(brokers: Collection[int], config: Config, wanted: int) -> int:
+def _replication_factor(active: int, down: int, config: Config, wanted: int) -> int:
     factor = config.default_replication_factor if wanted == DEFAULT_COUNT else wanted
-    if not 1 <= factor <= len(brokers):
-        live = "1 live broker" if len(brokers) == 1 else f"{len(brokers)} live brokers"
-        what = f"replication factor {factor}, with {live}"
+    if not 1 <= factor <= active + down:
+        brokers = f"{active} live broker{'' if active == 1 else 's'}"
+        if down:
+            brokers += f" and {down} that {'is' if down == 1 else 'are'} down"
+        what = f"replication factor {factor}, with {brokers}"
         raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, what)
     return factor
+
+
+def _check_active(active: int, known: int, factor: int, min_insync_replicas: int) -> None:
+    """A partition is not created where acks=all would be refused at once."""
+    needed = max(1, min(min_insync_replicas, factor))
+    if active < needed:
+        what = (
+            f"replication factor {factor} and min.insync.replicas {min_insync_replicas} need"
+            f" {needed} live broker{'' if needed == 1 else 's'}; {active} of {known} live"
+        )
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, what)
 
 
 def _each(

@@ -41,10 +41,13 @@ from minibroker.protocol.types import Endpoint
 CONFIG = Config()
 
 
-def state_with(*nodes, leaving=()):
+def state_with(*nodes, leaving=(), down=()):
+    """Live brokers, of which some are about to stop, and brokers that were live once."""
     return State(
         brokers={node: Registered(node, 1, Endpoint("h", node), "d", 1, "p") for node in nodes},
-        admissions={node: Admission(node, 1, "d", 1, "p", node in leaving) for node in nodes},
+        admissions={
+            node: Admission(node, 1, "d", 1, "p", node in leaving) for node in (*nodes, *down)
+        },
     )
 
 
@@ -85,6 +88,29 @@ def test_placement(partition_count, factor, more, start):
     assert len(placed) == partition_count
     assert all(len(set(replicas)) == factor for replicas in placed)
     led = [sum(replicas[0] == broker for replicas in placed) for broker in brokers]
+    assert max(led) - min(led) <= 1
+
+
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 4), st.data())
+def test_placement_with_brokers_down(partition_count, live_count, down_count, data):
+    """Live brokers are taken first, and replicas go round them; a partition has one that is down
+    only if it has all live ones before it. The first replica is always live."""
+    factor = data.draw(st.integers(1, live_count + down_count))
+    start = data.draw(st.integers(0, live_count - 1))
+    live = [*range(10, 10 + live_count)]
+    down = [*range(down_count)]
+    placed = place(partition_count, factor, live, start, down)
+    for replicas in placed:
+        assert len(set(replicas)) == len(replicas) == factor
+        living = [replica in live for replica in replicas]
+        assert living == sorted(living, reverse=True)
+        assert sum(living) == min(factor, live_count)
+    for brokers in (live, down):
+        each = sum(replica in brokers for replica in placed[0])
+        held = [sum(broker in replicas for replicas in placed) for broker in brokers]
+        uneven = min(each, len(brokers) - each)  # partitions begin one broker further each
+        assert max(held, default=0) - min(held, default=0) <= uneven
+    led = [sum(replicas[0] == broker for replicas in placed) for broker in live]
     assert max(led) - min(led) <= 1
 
 
@@ -281,14 +307,89 @@ def test_a_refused_request_is_answered_as_a_whole():
 
 
 def test_replicas_come_to_brokers_that_stay():
-    """A broker that is about to stop gets no new replica, and does not count (CTL-11)."""
+    """A broker that is about to stop gets a replica only where the others are too few, and is not
+    in the ISR (CTL-11)."""
     state = state_with(1, 2, 3, leaving=(2,))
     (record,) = create(state, NewTopic("t", 1, 2)).state.topics["t"].partitions
     assert sorted(record.replicas) == [1, 3]
     assert record.isr == record.replicas
     assert record.leader == record.replicas[0]
-    (refused,) = create(state, NewTopic("t", 1, 3)).answer.topics
-    assert refused.error == ErrorCode.INVALID_REPLICATION_FACTOR
+    (record,) = create(state, NewTopic("t", 1, 3)).state.topics["t"].partitions
+    assert record.replicas[2] == 2
+    assert record.isr == record.replicas[:2]
+
+
+def test_a_broker_that_is_down_holds_what_the_live_ones_are_too_few_for():
+    """A known broker that is down gets replicas, but not the first, and is in no ISR (CTL-01)."""
+    state = state_with(1, 3, down=(2,))
+    config = Config(min_insync_replicas=2)
+    topic = create(state, NewTopic("t", 4, 3), config=config).state.topics["t"]
+    assert {record.replicas for record in topic.partitions} == {(1, 3, 2), (3, 1, 2)}
+    for record in topic.partitions:
+        assert record.isr == record.replicas[:2]
+        assert record.leader == record.replicas[0]
+    topic = create(state, NewTopic("t", 4, 2), config=config).state.topics["t"]
+    assert {record.replicas for record in topic.partitions} == {(1, 3), (3, 1)}
+
+
+def test_the_offsets_topic_is_created_with_a_broker_down():
+    """Groups begin to work while a broker is down."""
+    config = Config(offsets_topic_replication_factor=3, min_insync_replicas=2)
+    plan = create(state_with(1, 3, down=(2,)), NewTopic(OFFSETS_TOPIC), config=config)
+    assert [record.isr for record in plan.state.topics[OFFSETS_TOPIC].partitions]
+    assert {2} == {record.replicas[2] for record in plan.state.topics[OFFSETS_TOPIC].partitions}
+
+
+@pytest.mark.parametrize(
+    ("live", "down", "leaving", "wanted", "says"),
+    [
+        (
+            (1, 2),
+            (3,),
+            (),
+            NewTopic("t", 1, 3, (ConfigEntry("min.insync.replicas", "3"),)),
+            "replication factor 3 and min.insync.replicas 3 need 3 live brokers; 2 of 3 live",
+        ),
+        (
+            (1,),
+            (2, 3),
+            (),
+            NewTopic("t", 1, 3),
+            "replication factor 3 and min.insync.replicas 2 need 2 live brokers; 1 of 3 live",
+        ),
+        (
+            (1, 2, 3),
+            (),
+            (1, 2, 3),
+            NewTopic("t", 1, 1),
+            "replication factor 1 and min.insync.replicas 2 need 1 live broker; 0 of 3 live",
+        ),
+        (
+            (1, 2),
+            (3,),
+            (),
+            NewTopic("t", 1, 4),
+            "replication factor 4, with 2 live brokers and 1 that is down",
+        ),
+    ],
+)
+def test_a_topic_that_would_refuse_acks_all_is_not_created(live, down, leaving, wanted, says):
+    """Fewer live brokers than min.insync.replicas, or fewer known ones than replicas: the error
+    says how many there are."""
+    state = state_with(*live, leaving=leaving, down=down)
+    plan = create(state, wanted, config=Config(min_insync_replicas=2))
+    (refused,) = plan.answer.topics
+    assert (refused.error, refused.error_message) == (
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        says,
+    )
+    assert plan.writes == ()
+
+
+def test_a_few_replicas_need_no_more_live_brokers_than_there_are_replicas():
+    """min.insync.replicas above the replication factor means all replicas."""
+    plan = create(state_with(1, down=(2,)), NewTopic("t"), config=Config(min_insync_replicas=2))
+    assert plan.answer.topics[0].error == 0
 
 
 def test_a_tombstone_names_who_may_hold_the_topic():
