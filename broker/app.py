@@ -386,6 +386,7 @@ def _ports(replicas: Replicas, purgatory: Purgatory) -> Ports:
         update_metadata=replicas.update_metadata,
         describe=replicas.describe,
         notify=purgatory.notify,
+        hand_over=replicas.hand_over,
     )
 
 

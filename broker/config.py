@@ -20,7 +20,7 @@ from typing import Final
 from minibroker.broker.config_sources import environment_name, from_environment
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
-from minibroker.broker.properties.brokers import Connections, Identity, Replication
+from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import (
     Listeners,
@@ -109,6 +109,7 @@ class Config(
     Stores,
     Topics,
     Replication,
+    Leadership,
     Segments,
     Upkeep,
     Groups,

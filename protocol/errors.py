@@ -16,12 +16,14 @@ class ProtocolError(Exception):
 class BrokerError(Exception):
     """A broker refused what an application asked for.
 
-    `code` is the `ErrorCode`; the text names what was asked for and what to do.
+    `code` is the `ErrorCode`; the text names what was asked for and what to do. `reason` is the
+    text without the code.
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code
+        self.reason = message
 
     @property
     def is_retriable(self) -> bool:

@@ -59,10 +59,11 @@ PURE_FILES = """
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
     broker/replication/events.py broker/replication/rot.py broker/replication/follower.py
     broker/replication/fetch_plan.py
-    broker/controller/elections.py broker/controller/entries.py broker/controller/isr.py
-    broker/controller/liveness.py broker/controller/placement.py broker/controller/plans.py
-    broker/controller/pushes.py broker/controller/requests.py broker/controller/state.py
-    broker/controller/statistics.py
+    broker/controller/brokers.py broker/controller/deletions.py
+    broker/controller/elections.py broker/controller/entries.py
+    broker/controller/isr.py broker/controller/leadership.py broker/controller/liveness.py
+    broker/controller/placement.py broker/controller/plans.py broker/controller/pushes.py
+    broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/roster.py broker/groups/states.py broker/groups/offsets.py

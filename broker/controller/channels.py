@@ -71,7 +71,7 @@ class Channel:
         with self.scope:
             while True:
                 try:
-                    async with self._open() as send:
+                    async with self.open() as send:
                         while await self._tell(send):
                             backoff_s = BACKOFF_S
                 except (OSError, BrokerError) as error:
@@ -84,7 +84,7 @@ class Channel:
     async def describe(self) -> DescribeReplicasResponse:
         """How far the replicas of the broker are. Raises `OSError`."""
         push = Push(ApiKey.DESCRIBE_REPLICAS, DescribeReplicasRequest())
-        async with self._open() as send:
+        async with self.open() as send:
             response = await send(push)
         assert isinstance(response, DescribeReplicasResponse)
         return response
@@ -116,7 +116,8 @@ class Channel:
         return True
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Send]:
+    async def open(self) -> AsyncIterator[Send]:
+        """A connection of its own for requests to the broker. Raises `OSError`."""
         broker: Registered = self.pushes.broker
         node_id = self._around.config.node_id
         if broker.node_id == node_id:
@@ -201,6 +202,7 @@ def _local(ports: Ports) -> Send:
         ApiKey.STOP_REPLICA: ports.stop,
         ApiKey.LEADER_AND_ISR: ports.take_roles,
         ApiKey.DESCRIBE_REPLICAS: ports.describe,
+        ApiKey.HAND_OVER: ports.hand_over,
     }
 
     async def send(push: Push) -> Any:

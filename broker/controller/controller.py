@@ -8,6 +8,9 @@ controller key, so state and store stay equal, and one that lost the office writ
 2. Tombstones of which no broker holds anything any more are removed.
 3. Jobs, in their order. Requests for other ISRs that stand behind each other are done together.
 
+What moves leaderships from brokers that live is prepared by another task (`handovers.py`), which
+makes jobs of it.
+
     note_brokers, submit -> plan (pure) -> store.transact -> the difference is told -> answer
 
 Nothing is fired once. What brokers must be told follows from the state and from what they have
@@ -30,10 +33,13 @@ from typing import Any, Final
 
 import trio
 
-from minibroker.broker.controller import elections, entries, isr, topics
+from minibroker.broker.controller import brokers, elections, entries, isr, leadership, topics
 from minibroker.broker.controller.channels import Channel, Channels
+from minibroker.broker.controller.deletions import Deletions
 from minibroker.broker.controller.elections import LogTail
 from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.handovers import Handovers
+from minibroker.broker.controller.leadership import Move
 from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.ports import Job, Surroundings
 from minibroker.broker.controller.pushes import Told
@@ -49,11 +55,13 @@ from minibroker.broker.metadata.store import (
 from minibroker.broker.turns import Turns, take_turns
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
 from minibroker.protocol.messages.configs import AlterConfigsRequest
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
     ControlledShutdownRequest,
 )
+from minibroker.protocol.messages.leaders import ElectLeadersRequest
 from minibroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -74,6 +82,9 @@ WAITED_FOR: Final = (
     ControlledShutdownRequest,
 )
 
+# Leaders hand over first.
+HANDED_OVER: Final = (ElectLeadersRequest, ControlledShutdownRequest)
+
 log = logging.getLogger(__name__)
 
 
@@ -86,6 +97,14 @@ class Tails:
     """A job of the controller's own: the ends of logs on some brokers."""
 
     tails: Mapping[int, Mapping[TopicPartition, LogTail]]
+
+
+@dataclass(frozen=True, slots=True)
+class Elections:
+    """A job of the controller's own: leaders to elect, unless it is too late (seconds)."""
+
+    moves: Sequence[Move]
+    too_late: float
 
 
 class Controller:
@@ -103,25 +122,37 @@ class Controller:
         self._revision = 0  # of the registrations
         self._is_review_due = True
         self._channels = Channels(around, office, epoch, self._get_state, self._note_told)
-        # Of deleted topics, by their ids: the brokers that hold nothing of it any more, as long as
-        # others do; and those topics of which none does, whose tombstones can go.
-        self._stopped: dict[bytes, set[int]] = {}
-        self._forgotten: dict[bytes, None] = {}
+        self._deletions = Deletions()
+        self._handovers = Handovers(
+            around.config, self, self._channels.live, (office.node_id, epoch), trio.current_time()
+        )
         self._jobs: deque[Job[Any]] = deque()
         self._work = trio.Event()  # there is something to do
         self._progress = trio.Event()  # the state or what brokers were told has changed
         self._done = 0
 
-    def submit(self, request: Request | Tails) -> Job[Any]:
+    def submit(self, request: Request) -> Job[Any]:
         """Queue a request; its answer becomes the job's result. Full queues answer at once."""
         job = Job[Any](request)
-        if isinstance(request, Tails) or len(self._jobs) < JOBS_MAX:
-            self._jobs.append(job)
-            self._work.set()
-        else:
+        if len(self._jobs) + self._handovers.statistics() >= JOBS_MAX:
             what = "the controller has too many requests waiting"
             job.finish(refuse(request, ErrorCode.REQUEST_TIMED_OUT, what))
+        elif isinstance(request, HANDED_OVER):
+            self._handovers.submit(job)
+        else:
+            self.queue(job)
         return job
+
+    def queue(self, job: Job[Any]) -> None:
+        """Decide a request in its turn."""
+        self._jobs.append(job)
+        self._work.set()
+
+    async def _decide(self, request: Tails | Elections) -> Any:
+        """The result of a job of the controller's own."""
+        job = Job[Any](request)
+        self.queue(job)
+        return await job.wait()
 
     def note_brokers(self, revision: int, registered: Mapping[int, Registered]) -> None:
         """The registrations as the store had them at a revision."""
@@ -134,23 +165,24 @@ class Controller:
 
     def dismiss(self) -> None:
         """It is over: who still waits is told so."""
-        while self._jobs:
-            job = self._jobs.popleft()
-            if not isinstance(job.request, Tails):
+        jobs = [*self._jobs, *self._handovers.dismiss()]
+        self._jobs.clear()
+        for job in jobs:
+            if not isinstance(job.request, Tails | Elections):
                 what = "this broker is not the controller any more"
-                self._finish(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
+                self.answer(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
 
     def statistics(self) -> Statistics:
         """Counts since the election, and the cluster now."""
-        return Statistics(
-            len(self._jobs), self._done, self._around.patience.retries, count(self._state)
-        )
+        waiting = len(self._jobs) + self._handovers.statistics()
+        return Statistics(waiting, self._done, self._around.patience.retries, count(self._state))
 
     async def run(self) -> None:
         """Be controller until cancelled. Raises `ControllerLost`, and `StoreError`."""
         await self._take_office()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._compare_tails)
+            nursery.start_soon(self._handovers.run)
             while True:
                 if self._is_review_due:
                     self._is_review_due = False
@@ -158,9 +190,9 @@ class Controller:
                         elections.review(self._state, self._registered, self._config)
                     )
                     await self._carry_out(plan, nursery)
-                elif self._forgotten:
-                    forgotten, self._forgotten = self._forgotten, {}
-                    await self._carry_out(topics.plan_forgetting(self._state, forgotten), nursery)
+                elif self._deletions.done:
+                    plan = topics.plan_forgetting(self._state, self._deletions.take())
+                    await self._carry_out(plan, nursery)
                 elif self._jobs:
                     await self._do_jobs(nursery)
                 else:
@@ -199,7 +231,7 @@ class Controller:
             if plan.writes and isinstance(job.request, WAITED_FOR):
                 nursery.start_soon(self._finish_when_told, job, answer)
             else:
-                self._finish(job, answer)
+                self.answer(job, answer)
 
     def _next_jobs(self) -> list[Job[Any]]:
         is_alteration = [isinstance(job.request, AlterPartitionRequest) for job in self._jobs]
@@ -222,13 +254,22 @@ class Controller:
                 self._is_review_due = True  # unclean election may be allowed now
             case ControlledShutdownRequest() as request:
                 planning = elections.plan_shutdown(self._state, self._config, request)
+            case UnregisterBrokerRequest() as request:
+                unregistered = brokers.plan_unregister(self._state, request)
+                return [unregistered.answer], unregistered
+            case Elections(moves, too_late):
+                is_late = trio.current_time() >= too_late
+                electing = leadership.plan_elections(self._state, () if is_late else moves)
+                elected = await take_turns(electing)
+                return [elected.answer], elected
             case Tails(tails):
                 found = elections.recover(self._state, self._config, self._without_heirs, tails)
                 return [found], found
         plan = await take_turns(planning)
         return [plan.answer], plan
 
-    def _finish(self, job: Job[Any], answer: Any) -> None:
+    def answer(self, job: Job[Any], answer: Any) -> None:
+        """Answer a request."""
         job.finish(answer)
         self._around.ports.notify(job)
 
@@ -242,7 +283,7 @@ class Controller:
         finally:
             if isinstance(answer, CreateTopicsResponse):
                 answer = topics.admit(answer, self._unmade())
-            self._finish(job, answer)
+            self.answer(job, answer)
 
     # -- carrying out
 
@@ -254,6 +295,9 @@ class Controller:
         self._without_heirs.difference_update(change.partitions)
         self._without_heirs |= elections.without_heirs(self._state, change.partitions)
         self._channels.set(self._state, nursery)
+        if change.has_other_brokers:
+            self._handovers.restart_balance(trio.current_time())
+            self._deletions.review(self._state.tombstones)
         new = [one for key, one in self._state.tombstones.items() if key not in old.tombstones]
         self._channels.note(change, new)
         for report in plan.reports[:REPORTS_MAX]:
@@ -282,12 +326,17 @@ class Controller:
         if not outcome.succeeded:
             raise ControllerLost
 
+    @property
+    def state(self) -> State:
+        """The cluster as it was last written."""
+        return self._state
+
     def _get_state(self) -> State:
         return self._state
 
     def _note_told(self, node_id: int, told: Told) -> None:
         for topic_id in told.stopped:
-            self._note_stopped(node_id, topic_id)
+            self._deletions.record(node_id, topic_id, self._state.tombstones)
         for name, error in told.refusals:
             log.warning("%s Broker %d refuses %s: error %d", self._name, node_id, name, error)
         if told.stopped:
@@ -298,18 +347,16 @@ class Controller:
         self._progress.set()
         self._progress = trio.Event()
 
-    def _note_stopped(self, node_id: int, topic_id: bytes) -> None:
-        """A broker holds nothing of a deleted topic any more."""
-        tombstone = self._state.tombstones.get(topic_id)
-        if tombstone is None or topic_id in self._forgotten:
-            return  # a broker that has registered anew says it again
-        stopped = self._stopped.setdefault(topic_id, set())
-        stopped.add(node_id)
-        if stopped.issuperset(tombstone.holders):
-            del self._stopped[topic_id]
-            self._forgotten[topic_id] = None
-
     # -- what brokers were told
+
+    async def elect(self, moves: Sequence[Move], too_late: float) -> Collection[TopicPartition]:
+        """Elect these targets, unless it is too late; return the partitions moved."""
+        moved: Collection[TopicPartition] = await self._decide(Elections(moves, too_late))
+        return moved
+
+    async def until_told(self) -> None:
+        """Wait until the live brokers know the state, as far as they answer."""
+        await self._until_told([*self._channels.live])
 
     async def _until_told(self, nodes: Collection[int]) -> None:
         """Until these brokers know what is true now, as far as they live; not for ever."""
@@ -342,7 +389,7 @@ class Controller:
                 for node in nodes
                 if node in self._channels.live
             }
-            await self.submit(Tails(tails)).wait()
+            await self._decide(Tails(tails))
             if self._waiting_for_tails():
                 await trio.sleep(RECOVERY_AGAIN_S)
 

@@ -6,7 +6,7 @@
 | `controller` | who is controller; under its broker's lease |
 | `controller-epoch` | the epoch of the newest controller; it stays and only grows |
 | `brokers/NODE` | a broker's registration, under its lease; its revision is the broker epoch |
-| `admissions/NODE` | the registration that the controller last admitted; it stays |
+| `admissions/NODE` | the registration that was last admitted; stays until it is forgotten |
 | `topics/NAME` | a topic's id and its own settings |
 | `partitions/ID/NUMBER` | leader, epochs, ISR and replicas of one partition of that topic id |
 | `tombstones/ID` | a deleted topic whose directories may still lie on brokers (CTL-15) |
@@ -223,6 +223,11 @@ def admission_put(admission: Admission) -> Put:
         "is_leaving": admission.is_leaving,
     }
     return _put(f"{ADMISSIONS}{admission.node_id}", value)
+
+
+def admission_removal(node_id: int) -> Delete:
+    """What forgets a broker."""
+    return Delete(f"{ADMISSIONS}{node_id}")
 
 
 def broker_put(registered: Registered, lease: int) -> Put:

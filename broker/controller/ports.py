@@ -24,6 +24,7 @@ from minibroker.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from minibroker.protocol.messages.leaders import HandOverRequest, HandOverResponse
 from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -45,6 +46,7 @@ class Ports:
     update_metadata: Callable[[UpdateMetadataRequest, float], UpdateMetadataResponse]
     describe: Callable[[DescribeReplicasRequest, float], DescribeReplicasResponse]
     notify: Callable[[Hashable], None]
+    hand_over: Callable[[HandOverRequest, float], HandOverResponse]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.brokers import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from minibroker.protocol.messages.configs import AlterConfigsRequest, AlterConfigsResponse
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -11,6 +15,7 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
 )
+from minibroker.protocol.messages.leaders import ElectLeadersRequest, ElectLeadersResponse
 from minibroker.protocol.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -21,8 +26,20 @@ from minibroker.protocol.messages.topics import (
 
 TopicsRequest: TypeAlias = CreateTopicsRequest | DeleteTopicsRequest | AlterConfigsRequest
 TopicsResponse: TypeAlias = CreateTopicsResponse | DeleteTopicsResponse | AlterConfigsResponse
-Request: TypeAlias = TopicsRequest | AlterPartitionRequest | ControlledShutdownRequest
-Response: TypeAlias = TopicsResponse | AlterPartitionResponse | ControlledShutdownResponse
+Request: TypeAlias = (
+    TopicsRequest
+    | AlterPartitionRequest
+    | ControlledShutdownRequest
+    | ElectLeadersRequest
+    | UnregisterBrokerRequest
+)
+WholeResponse: TypeAlias = (
+    AlterPartitionResponse
+    | ControlledShutdownResponse
+    | ElectLeadersResponse
+    | UnregisterBrokerResponse
+)
+Response: TypeAlias = TopicsResponse | WholeResponse
 
 
 def refuse(request: Request, code: ErrorCode, message: str) -> Response:
@@ -38,11 +55,15 @@ def refuse(request: Request, code: ErrorCode, message: str) -> Response:
             return AlterPartitionResponse(code)
         case ControlledShutdownRequest():
             return ControlledShutdownResponse(code)
+        case ElectLeadersRequest():
+            return ElectLeadersResponse(code, message)
+        case UnregisterBrokerRequest():
+            return UnregisterBrokerResponse(code, message)
 
 
 def is_refused(response: Any, code: ErrorCode) -> bool:
     """Whether `refuse` made this answer, with this code, here or at another broker."""
-    if isinstance(response, AlterPartitionResponse | ControlledShutdownResponse):
+    if isinstance(response, WholeResponse):
         return response.error == code
     return bool(response.topics) and all(topic.error == code for topic in response.topics)
 

@@ -11,7 +11,7 @@ is worse than an error: its user believes in it.
 from dataclasses import fields
 from typing import Final
 
-from minibroker.broker.properties.brokers import Connections, Identity, Replication
+from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
 from minibroker.broker.properties.groups import Groups
 from minibroker.broker.properties.listeners import Listeners
 from minibroker.broker.properties.logs import Segments, Topics, Upkeep
@@ -20,8 +20,8 @@ from minibroker.broker.properties.stores import Stores
 from minibroker.broker.property import Property, attribute_of
 
 SUBJECTS: Final = (
-    *(Identity, Listeners, Stores, Topics, Replication, Segments, Upkeep, Groups, Connections),
-    Observation,
+    *(Identity, Listeners, Stores, Topics, Replication, Leadership, Segments, Upkeep, Groups),
+    *(Connections, Observation),
 )
 PROPERTIES: Final[dict[str, Property]] = {
     field.metadata["property"].name: field.metadata["property"]

@@ -182,6 +182,38 @@ class Replication:
 
 
 @dataclass(frozen=True)
+class Leadership:
+    """Leadership: when the preferred leaders come back, which are the first replicas."""
+
+    auto_leader_rebalance_enable: bool = setting(
+        "auto.leader.rebalance.enable",
+        Kind.BOOLEAN,
+        True,
+        "Whether the controller elects preferred leaders by itself; `minibroker leader elect` does "
+        "it in any case.",
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        "leader.imbalance.check.interval.seconds",
+        Kind.INT,
+        300,
+        "How often the controller looks for partitions that their preferred replica does not lead; "
+        "brokers must have been the same for as long.",
+        unit="s",
+        low=1,
+        high=INT_MAX,
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        "leader.imbalance.per.broker.percentage",
+        Kind.INT,
+        10,
+        "Of the partitions whose preferred leader a broker is: what part others may lead before "
+        "leaderships are moved to it.",
+        unit="%",
+        high=100,
+    )
+
+
+@dataclass(frozen=True)
 class Connections:
     """Connections: the limits of what clients may ask for at once."""
 

@@ -28,6 +28,7 @@ from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.descriptions import (
     damage_text,
+    describe_all,
     old_metadata_text,
     proposal_text,
     role_text,
@@ -47,6 +48,12 @@ from minibroker.protocol.messages.control import (
     PartitionState,
     StoppedPartition,
 )
+from minibroker.protocol.messages.leaders import (
+    HandOverRequest,
+    PartitionHandedOver,
+    PartitionToHandOver,
+)
+from minibroker.protocol.messages.replicas import ReplicaDescription
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -248,6 +255,29 @@ class Hosted:
             manager.delete(name, self._parts.wall_ms())
         self._parts.purgatory.notify(name)
         return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
+
+    def hand_over(self, request: HandOverRequest, now: float) -> tuple[PartitionHandedOver, ...]:
+        """Prepare that other replicas lead (see `Leader.hand_over`)."""
+        until = now + request.hold_ms / 1000
+        return tuple(self._hand_over(wanted, now, until) for wanted in request.partitions)
+
+    def _hand_over(
+        self, wanted: PartitionToHandOver, now: float, until: float
+    ) -> PartitionHandedOver:
+        name = TopicPartition(wanted.topic, wanted.partition)
+        partition = self.partitions.get(name)
+        if partition is None or partition.topic_id != wanted.topic_id:
+            return PartitionHandedOver(*name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        try:
+            is_ready = partition.hand_over(wanted.leader_epoch, wanted.target, now, until)
+        except Refused as refused:
+            return PartitionHandedOver(*name, refused.code)
+        return PartitionHandedOver(*name, is_ready=is_ready)
+
+    def describe(self) -> Turns[list[ReplicaDescription]]:
+        """How far every replica is, those without a role or a log too."""
+        logs = self._parts.manager.logs
+        return describe_all(logs, self.partitions, self.unmade, self._host.broker_id)
 
     def check(self, partition: Partition, offset: int) -> None:
         """A follower asks again for the records at an offset: see whether they are sound here."""

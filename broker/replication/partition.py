@@ -31,7 +31,7 @@ from minibroker.broker.replication.roles import (
     Pending,
 )
 from minibroker.broker.replication.statistics import ReplicaStatistics, Traffic
-from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, NO_OFFSET, ErrorCode
+from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, NO_NODE, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import PartitionAltered, PartitionState
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 
@@ -223,12 +223,26 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(leader.isr)} of {self.settings.min_insync_replicas} replicas are in sync",
             )
+        if acks != ACKS_ALL and leader.is_handing_over(now):
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another replica is about to lead")
         appended = self.log.append_as_leader(batch, leader.leader_epoch, now_ms)
         if not appended.is_duplicate:
             self.traffic.records_in += appended.last_offset - appended.base_offset + 1
             self.traffic.bytes_in += len(batch)
         leader.advance(self.own_end, self.settings.min_insync_replicas, now)
         return appended
+
+    def hand_over(self, leader_epoch: int, target: int, now: float, until: float) -> bool:
+        """Prepare that `target` leads (-1: lead on); whether it may be elected without a loss.
+
+        Raises `Refused` as `leader` does.
+        """
+        leader = self.leader(leader_epoch)
+        if target == NO_NODE:
+            leader.keep_leading()
+            return False
+        leader.hand_over(target, self.log.log_end, now, until)
+        return leader.has_handed_over()
 
     def advance(self, now: float) -> bool:
         """Raise the high watermark as far as it can go; say whether it rose."""

@@ -32,10 +32,7 @@ from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.metadata.orders import are_sound
-from minibroker.broker.replication.descriptions import (
-    confirmed_text,
-    describe_all,
-)
+from minibroker.broker.replication.descriptions import confirmed_text
 from minibroker.broker.replication.hosted import Hosted, Parts
 from minibroker.broker.replication.partition import NO_CHANGE, Partition
 from minibroker.broker.replication.roles import (
@@ -58,6 +55,7 @@ from minibroker.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from minibroker.protocol.messages.leaders import HandOverRequest, HandOverResponse
 from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -176,8 +174,8 @@ class Replicas:
 
     def describing(self, request: DescribeReplicasRequest) -> Turns[DescribeReplicasResponse]:
         """`describe`, in turns; the broker epoch is that of the beginning."""
-        hosted, logs, epoch = self._hosted, self._parts.manager.logs, self.broker_epoch
-        found = yield from describe_all(logs, self._partitions, hosted.unmade, self.broker_id)
+        epoch = self.broker_epoch
+        found = yield from self._hosted.describe()
         if request.topics is not None:
             found = [replica for replica in found if replica.topic in request.topics]
         return DescribeReplicasResponse(self.broker_id, epoch, tuple(found))
@@ -287,6 +285,11 @@ class Replicas:
                 self._told_in.pop(name, None)
         self._parts.purgatory.notify(ROLES)
         return StopReplicaResponse(ErrorCode.NONE, obeyed)
+
+    def hand_over(self, request: HandOverRequest, now: float) -> HandOverResponse:
+        """Prepare that other replicas lead (see `Leader.hand_over`)."""
+        error = self._refusal(request.controller_epoch, request.broker_epoch)
+        return HandOverResponse(error, () if error else self._hosted.hand_over(request, now))
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Make the logs for which there was no room before; called now and then."""

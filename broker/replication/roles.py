@@ -18,6 +18,11 @@ the answer is there it counts with the more careful of both: a replica that is t
 once, one that is to leave counts until the controller has confirmed that it may go. Otherwise a
 leader that was replaced meanwhile could commit what its successor does not have.
 
+Before the controller elects another leader while this one lives, it has this one hand over
+(HAND_OVER): the leader takes no more records that it would acknowledge alone (acks 0 and 1), until
+the target has all that it took before. It goes on with acks=all, which no in-sync set without the
+target can acknowledge. So the election loses nothing that was acknowledged.
+
 Methods that decide are small and public, so that a test can replace the one rule it is about.
 """
 
@@ -200,6 +205,15 @@ class Progress:
             self._resting_in = None
 
 
+class Handover(NamedTuple):
+    """Who is to lead next, and the log end that it must reach first: nothing above was taken with
+    acks 0 or 1. It lapses at `until` (seconds)."""
+
+    target: int
+    end: int
+    until: float
+
+
 class Offline:
     """No role that serves. `error` and `reason` are what a request gets to hear."""
 
@@ -219,6 +233,7 @@ class Leader:
     """
 
     __slots__ = (
+        "_handover",
         "_host",
         "_progress",
         "epoch_start",
@@ -247,6 +262,7 @@ class Leader:
         }
         self.replicas: tuple[int, ...] = state.replicas
         self.isr_state: IsrState = Committed(state.isr)
+        self._handover: Handover | None = None
 
     def succeed(self, before: "Leader", now: float) -> None:
         """Keep what this broker learnt in the term right before, which was its own.
@@ -273,6 +289,37 @@ class Leader:
             for replica in state.replicas
             if replica != self._host.broker_id
         }
+
+    # -- handing over
+
+    def hand_over(self, target: int, log_end: int, now: float, until: float) -> None:
+        """Take no records with acks 0 or 1 before `until`. An order that is repeated in time keeps
+        the log end of the first one."""
+        before = self._handover
+        end = log_end
+        if before is not None and self.is_handing_over(now) and before.target == target:
+            end = before.end
+        self._handover = Handover(target, end, until)
+
+    def keep_leading(self) -> None:
+        """End the handover."""
+        self._handover = None
+
+    def is_handing_over(self, now: float) -> bool:
+        """Whether records with acks 0 and 1 are refused."""
+        return self._handover is not None and now < self._handover.until
+
+    def has_handed_over(self) -> bool:
+        """Whether the target has every record that was acknowledged here alone."""
+        handover = self._handover
+        if handover is None:
+            return False
+        progress = self._progress.get(handover.target)
+        return (
+            progress is not None
+            and progress.log_end >= handover.end
+            and self.is_eligible(handover.target, progress)
+        )
 
     # -- the in-sync set
 

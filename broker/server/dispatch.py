@@ -18,6 +18,7 @@ from minibroker.broker.server.handlers import (
     fetch,
     group_offsets,
     groups,
+    leaders,
     metadata,
     offsets,
     produce,
@@ -57,11 +58,14 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: configs.describe,
     ApiKey.DELETE_GROUPS: groups.delete,
+    ApiKey.ELECT_LEADERS: leaders.elect,
     ApiKey.ALTER_CONFIGS: configs.alter,
     ApiKey.OFFSET_DELETE: group_offsets.delete,
     ApiKey.ALTER_PARTITION: control.alter_partition,
+    ApiKey.UNREGISTER_BROKER: broker.unregister,
     ApiKey.DESCRIBE_REPLICAS: control.describe_replicas,
     ApiKey.DESCRIBE_BROKER: broker.describe,
+    ApiKey.HAND_OVER: leaders.hand_over,
 }
 assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced is served"
 

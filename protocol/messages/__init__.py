@@ -71,11 +71,14 @@ _MODULES: Final = {
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: "offsets",
     ApiKey.DESCRIBE_CONFIGS: "configs",
     ApiKey.DELETE_GROUPS: "groups",
+    ApiKey.ELECT_LEADERS: "leaders",
     ApiKey.ALTER_CONFIGS: "configs",
     ApiKey.OFFSET_DELETE: "group_offsets",
     ApiKey.ALTER_PARTITION: "control",
+    ApiKey.UNREGISTER_BROKER: "brokers",
     ApiKey.DESCRIBE_REPLICAS: "replicas",
     ApiKey.DESCRIBE_BROKER: "brokers",
+    ApiKey.HAND_OVER: "leaders",
 }
 APIS: Final[Mapping[ApiKey, Api]] = {key: Api(key, module) for key, module in _MODULES.items()}
 assert set(APIS) == set(ApiKey), "every api key has its messages"

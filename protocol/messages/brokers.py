@@ -1,6 +1,7 @@
 """DESCRIBE_BROKER: one broker on itself, for health checks and for `minibroker doctor`.
 
-It is answered at any time, also by a broker that serves nobody yet.
+It is answered at any time, also by a broker that serves nobody yet. UNREGISTER_BROKER goes to the
+controller: forget a broker that will not come back.
 """
 
 from dataclasses import dataclass
@@ -57,3 +58,18 @@ class DescribeBrokerResponse:
     renewal_age_ms: int = -1
     renewal_us: int = 0
     machine: MachineDescription | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBrokerRequest:
+    """Forget a broker that is down and holds no replica: it counts as known no more."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBrokerResponse:
+    """With an error the broker is as known as before."""
+
+    error: int = 0
+    error_message: str | None = None

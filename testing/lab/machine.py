@@ -147,6 +147,7 @@ class Process:
             self.replicas.update_metadata,
             self.replicas.describe,
             purgatory.notify,
+            self.replicas.hand_over,
         )
         rng = Random(number)
         network = SimulatedNetwork(rng).host(f"broker-{number}")

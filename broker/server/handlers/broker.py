@@ -1,13 +1,19 @@
-"""DESCRIBE_BROKER: this broker on itself, at any time."""
+"""DESCRIBE_BROKER: this broker on itself, at any time. UNREGISTER_BROKER, for the controller."""
 
+from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import PLAINTEXT
+from minibroker.protocol.constants import PLAINTEXT, ErrorCode
 from minibroker.protocol.messages.brokers import (
     DescribeBrokerRequest,
     DescribeBrokerResponse,
     MachineDescription,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 from minibroker.protocol.types import NamedEndpoint
+
+UNREGISTERING_S_MAX = 10.0  # of the controller; who asked asks again
+LATE = "not done in time; it may still happen"
 
 
 def describe(
@@ -37,3 +43,12 @@ def _machine(services: Services) -> MachineDescription:
     software, python, store, *sizes = services.machine()
     directory = str(services.config.log_dirs)
     return MachineDescription(software, python, store, directory, *sizes)
+
+
+def unregister(
+    services: Services, request: UnregisterBrokerRequest, now: float
+) -> Parked[UnregisterBrokerResponse]:
+    """For the controller; NOT_CONTROLLER elsewhere."""
+    job = services.controller.submit(request)
+    late = UnregisterBrokerResponse(ErrorCode.REQUEST_TIMED_OUT, LATE)
+    return Parked((job,), lambda: now + UNREGISTERING_S_MAX, lambda now: job.result, lambda: late)

@@ -15,6 +15,7 @@ from minibroker.broker.property import Kind, parse_endpoints
 from minibroker.protocol.types import NamedEndpoint
 
 ROOT = Path(__file__).resolve().parents[3]
+UNITS = (".ms", ".minutes", ".seconds", ".bytes", ".percentage")
 
 
 def test_the_defaults_are_those_of_kafka_and_ours():
@@ -37,7 +38,7 @@ def test_the_defaults_are_those_of_kafka_and_ours():
 def test_each_row_is_complete_and_its_default_allowed(row):
     """Every property has a sentence, and its default written as text is read back unchanged."""
     assert row.sentence.endswith(".")
-    assert (row.unit != "") == row.name.endswith((".ms", ".minutes", ".bytes"))
+    assert (row.unit != "") == row.name.endswith(UNITS)
     assert row.parse(row.format(row.default)) == row.default
 
 

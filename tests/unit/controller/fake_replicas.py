@@ -15,6 +15,11 @@ from minibroker.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from minibroker.protocol.messages.leaders import (
+    HandOverRequest,
+    HandOverResponse,
+    PartitionHandedOver,
+)
 from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
     DescribeReplicasResponse,
@@ -38,6 +43,7 @@ class FakeReplicas:
         self.logs: dict[TopicPartition, bytes] = broker.directory
         self.errors: dict[TopicPartition, int] = {}
         self.requests: list[Any] = []
+        self.behind: set[int] = set()  # brokers that do not catch up with what is led here
 
     def _refusal(self, request: Any) -> int:
         if request.controller_epoch < self._controller_epoch:
@@ -100,6 +106,17 @@ class FakeReplicas:
     def describing(self, request: DescribeReplicasRequest) -> Turns[DescribeReplicasResponse]:
         yield
         return self.describe(request, 0.0)
+
+    def hand_over(self, request: HandOverRequest, now: float) -> HandOverResponse:
+        """Every target has all at once, but those in `behind`."""
+        error = self._refusal(request)
+        if error:
+            return HandOverResponse(error)
+        answers = [
+            PartitionHandedOver(one.topic, one.partition, is_ready=one.target not in self.behind)
+            for one in request.partitions
+        ]
+        return HandOverResponse(0, tuple(answers))
 
 
 def version(state: Any) -> tuple[int, int]:

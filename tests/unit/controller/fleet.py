@@ -129,6 +129,7 @@ class FakeBroker:
             self.replicas.update_metadata,
             self.replicas.describe,
             purgatory.notify,
+            self.replicas.hand_over,
         )
         network = self._fleet.network.host(self.name)
         self.node = ControllerNode(self._config, self.store, network, ports, self._rng)

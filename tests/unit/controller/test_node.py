@@ -40,7 +40,7 @@ class FailingStore(MemoryStore):
 
 def lonely_node(store, **settings):
     """A node without anybody to talk to, and nothing that could take a role."""
-    ports = Ports(*[lambda *_: None] * 5)
+    ports = Ports(*[lambda *_: None] * 6)
     config = load(flags=settings).config
     return ControllerNode(config, store, SimulatedNetwork(Random(1)).host("h"), ports, Random(1))
 

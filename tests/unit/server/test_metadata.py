@@ -58,6 +58,7 @@ def with_controller(node: Node) -> ControllerNode:
         replicas.update_metadata,
         replicas.describe,
         node.purgatory.notify,
+        replicas.hand_over,
     )
     network = SimulatedNetwork(random.Random(3)).host("broker-1")
     node.services.controller = ControllerNode(

@@ -1,0 +1,270 @@
+"""The task that moves leaderships from leaders that live: handover first, then election.
+
+A record that is acknowledged with acks=1 may be on the leader alone. So before another replica is
+elected the leader is told (HAND_OVER): it refuses acks 0 and 1 from then on, and says when the
+target has all that it took before. Only then is the target elected. The order holds for a bounded
+time: a leader that hears no more leads on as before. So an election must be written before that;
+what is `too late` is not written at all. The time includes a session, in which a controller that
+stood still has lost its office.
+
+    ELECT_LEADERS       handover -> election, as each partition is ready; others lead on
+    the balance's turn  the same, for partitions that are not led by their preferred replica
+    CONTROLLED_SHUTDOWN handover of all -> the request itself, which moves what is not ready too:
+                        the broker is about to stop
+
+One request is served at a time.
+"""
+
+import logging
+import math
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
+import trio
+
+from minibroker.broker.config import Config
+from minibroker.broker.controller import leadership
+from minibroker.broker.controller.channels import Channel, Send
+from minibroker.broker.controller.leadership import Balance, Move
+from minibroker.broker.controller.ports import Job
+from minibroker.broker.controller.pushes import Push
+from minibroker.broker.controller.state import State
+from minibroker.broker.turns import at_once, take_turns
+from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.control import ControlledShutdownRequest
+from minibroker.protocol.messages.leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    HandOverRequest,
+    HandOverResponse,
+    PartitionElected,
+    PartitionHandedOver,
+    PartitionToHandOver,
+)
+from minibroker.protocol.types import TopicPartition
+
+PARTITIONS_MAX: Final = 200  # in one order
+AGAIN_S: Final = 0.01  # before a leader is asked again
+HANDOVER_S_MAX: Final = 1.0  # that a leader refuses acks=1 because its target is behind
+LEAVING_S_MAX: Final = 3.0  # the same for a broker that is about to stop
+DECISION_S_MAX: Final = 1.0  # from the last answer to the beginning of the write
+
+log = logging.getLogger(__name__)
+
+Act: TypeAlias = Callable[[Sequence[Move], float], Awaitable[None]]
+
+
+class Elector(Protocol):
+    """The controller, as far as it concerns who moves leaderships."""
+
+    @property
+    def state(self) -> State:
+        """The cluster as it was last written."""
+
+    async def elect(self, moves: Sequence[Move], too_late: float) -> Collection[TopicPartition]:
+        """Elect these targets, unless it is too late; return the partitions moved."""
+
+    async def until_told(self) -> None:
+        """Wait until the live brokers know the state, as far as they answer."""
+
+    def queue(self, job: Job[Any]) -> None:
+        """Decide a request in its turn."""
+
+    def answer(self, job: Job[Any], answer: Any) -> None:
+        """The answer to a request."""
+
+
+class Handovers:
+    """See the head of this module. `sender` are the ids that orders of this controller begin with:
+    its node id and its epoch."""
+
+    def __init__(
+        self,
+        config: Config,
+        elector: Elector,
+        channels: Mapping[int, Channel],
+        sender: tuple[int, int],
+        now: float,
+    ) -> None:
+        self._config = config
+        self._elector = elector
+        self._channels = channels
+        self._sender = sender
+        self._session_s = config.broker_session_timeout_ms / 1000
+        self._balance = Balance(config.leader_imbalance_check_interval_seconds, now)
+        self._requests: deque[Job[Any]] = deque()
+        self._work = trio.Event()
+
+    def submit(self, job: Job[Any]) -> None:
+        """Serve a request in its turn."""
+        self._requests.append(job)
+        self._work.set()
+
+    def restart_balance(self, now: float) -> None:
+        """Brokers came, went or asked to stop: wait another interval."""
+        self._balance.restart(now)
+
+    def dismiss(self) -> list[Job[Any]]:
+        """The requests without an answer, which nobody serves any more."""
+        jobs = [*self._requests]
+        self._requests.clear()
+        return jobs
+
+    def statistics(self) -> int:
+        """How many requests wait."""
+        return len(self._requests)
+
+    async def run(self) -> None:
+        """Serve requests and keep the balance, until cancelled."""
+        while True:
+            if self._requests:
+                await self._serve(self._requests[0])
+            elif trio.current_time() >= self._balance.due_at:
+                await self._rebalance()
+            else:
+                self._work = trio.Event()
+                await self._wait()
+
+    async def _wait(self) -> None:
+        """Until a request comes or the balance is due."""
+        if not self._config.auto_leader_rebalance_enable:
+            await self._work.wait()
+            return
+        with trio.move_on_at(self._balance.due_at):
+            await self._work.wait()
+
+    async def _rebalance(self) -> None:
+        percentage = self._config.leader_imbalance_per_broker_percentage
+        moves = await take_turns(leadership.imbalanced(self._elector.state, percentage))
+        await self._move(moves)
+        self._balance.restart(trio.current_time())
+
+    async def _serve(self, job: Job[Any]) -> None:
+        match job.request:
+            case ElectLeadersRequest(partitions=names):
+                answer = await self._elect(names)
+                self._requests.popleft()
+                self._elector.answer(job, answer)
+            case ControlledShutdownRequest(broker_id=node):
+                moves = await take_turns(leadership.moves_from(self._elector.state, node))
+                await self._hand_over(node, moves, LEAVING_S_MAX, _go_on)
+                self._requests.popleft()
+                self._elector.queue(job)
+
+    async def _elect(self, names: Sequence[TopicPartition] | None) -> ElectLeadersResponse:
+        selecting = leadership.preferred_moves(self._elector.state, names)
+        moves, others = await take_turns(selecting)
+        moved = await self._move(moves)
+        if moved:
+            await self._elector.until_told()
+        results = [
+            PartitionElected(*move.name) if move.name in moved else _not_moved(move)
+            for move in moves
+        ]
+        return ElectLeadersResponse(partitions=(*results, *others))
+
+    async def _move(self, moves: Sequence[Move]) -> set[TopicPartition]:
+        """Have each leader hand over and elect the targets; return the partitions moved."""
+        moved: set[TopicPartition] = set()
+
+        async def elect(ready: Sequence[Move], too_late: float) -> None:
+            moved.update(await self._elector.elect(ready, too_late))
+
+        by_leader = defaultdict[int, list[Move]](list)
+        for move in moves:
+            by_leader[move.leader].append(move)
+        for leader, wanted in by_leader.items():
+            for some in at_once(wanted, PARTITIONS_MAX):
+                late = await self._hand_over(leader, some, HANDOVER_S_MAX, elect)
+                if late:
+                    await self._release(leader, late)
+        return moved
+
+    async def _hand_over(
+        self, leader: int, moves: Sequence[Move], wait_s: float, act: Act
+    ) -> list[Move]:
+        """Have a leader hand over; `act` is given the moves that are ready. Return the others."""
+        give_up_at = trio.current_time() + wait_s
+        too_late = give_up_at + DECISION_S_MAX
+        waiting = {move.name: move for move in moves}
+        while waiting:
+            ready = await self._ask(leader, [*waiting.values()], give_up_at)
+            if not ready:
+                break
+            for move in ready:
+                del waiting[move.name]
+            await act(ready, too_late)
+        return [*waiting.values()]
+
+    async def _ask(self, leader: int, moves: Sequence[Move], give_up_at: float) -> list[Move]:
+        """Order a leader to hand over until some of the targets have all; return these moves, or
+        none if the leader refuses or it takes too long."""
+        ready: list[Move] = []
+        channel = self._channels.get(leader)
+        if channel is None:
+            return ready
+        with trio.move_on_at(give_up_at):
+            try:
+                async with channel.open() as send:
+                    waiting = {move.name: move for move in moves}
+                    while waiting and not ready:
+                        for some in at_once([*waiting.values()], PARTITIONS_MAX):
+                            until = give_up_at + DECISION_S_MAX + self._session_s
+                            answers = await self._order(channel, send, some, until)
+                            for move in some:
+                                answer = answers.get(move.name)
+                                if answer is None or answer.error:
+                                    del waiting[move.name]
+                                elif answer.is_ready:
+                                    ready.append(move)
+                        if waiting and not ready:
+                            await trio.sleep(AGAIN_S)
+            except (OSError, BrokerError) as error:
+                log.info("Broker %d cannot be asked to hand over: %s", leader, error)
+        return ready
+
+    async def _release(self, leader: int, moves: Sequence[Move]) -> None:
+        """Have a leader lead on, whose targets were too slow; it would do so by itself soon."""
+        log.info("Broker %d leads on %d partitions: targets are behind", leader, len(moves))
+        channel = self._channels.get(leader)
+        if channel is None:
+            return
+        with trio.move_on_after(HANDOVER_S_MAX):
+            try:
+                async with channel.open() as send:
+                    released = [move._replace(target=NO_NODE) for move in moves]
+                    await self._order(channel, send, released, trio.current_time())
+            except (OSError, BrokerError) as error:
+                log.info("Broker %d cannot be told to lead on: %s", leader, error)
+
+    async def _order(
+        self, channel: Channel, send: Send, moves: Sequence[Move], until: float
+    ) -> Mapping[TopicPartition, PartitionHandedOver]:
+        """One order that holds until then, and the answer for each partition."""
+        hold_s = max(0.0, until - trio.current_time())
+        wanted = tuple(
+            PartitionToHandOver(
+                move.name.topic,
+                move.topic_id,
+                move.name.partition,
+                move.leader_epoch,
+                move.target,
+            )
+            for move in moves
+        )
+        sender = (*self._sender, channel.pushes.broker.epoch)
+        request = HandOverRequest(*sender, partitions=wanted, hold_ms=math.ceil(hold_s * 1000))
+        response: HandOverResponse = await send(Push(ApiKey.HAND_OVER, request))
+        return {TopicPartition(one.topic, one.partition): one for one in response.partitions}
+
+
+async def _go_on(ready: Sequence[Move], too_late: float) -> None:
+    """Of a broker that is about to stop all partitions are moved together, by its own request."""
+
+
+def _not_moved(move: Move) -> PartitionElected:
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    what = f"broker {move.target} did not catch up in time; broker {move.leader} leads on"
+    return PartitionElected(*move.name, code, what)

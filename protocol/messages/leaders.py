@@ -1,0 +1,82 @@
+"""Moving the leadership of partitions while both brokers live.
+
+ELECT_LEADERS goes to the controller: make the preferred replica of each partition its leader.
+
+HAND_OVER goes from the controller to a leader, before another replica is elected in its place. The
+leader stops acknowledging records that only it has: it refuses acks 0 and 1 and goes on with
+acks=all. It says when the target has everything that was acknowledged before. The controller asks
+again until then, and elects the target; repeating an order does no harm.
+"""
+
+from dataclasses import dataclass
+
+from minibroker.protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersRequest:
+    """Elect the preferred leaders of these partitions, or of all."""
+
+    partitions: tuple[TopicPartition, ...] | None = None
+    timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionElected:
+    """What became of one partition; without an error its preferred replica was elected."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersResponse:
+    """`error` concerns the whole request. Of a request for all partitions the answer leaves out
+    those whose preferred replica led before."""
+
+    error: int = 0
+    error_message: str | None = None
+    partitions: tuple[PartitionElected, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionToHandOver:
+    """A partition that its leader of this epoch is to hand over to `target`; -1: lead on."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverRequest:
+    """Hand these partitions over. Without another order, or another leader, within `hold_ms` the
+    broker leads on as before."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    partitions: tuple[PartitionToHandOver, ...] = ()
+    hold_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionHandedOver:
+    """With `is_ready` the target has every record that was acknowledged with acks 0 or 1."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    is_ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HandOverResponse:
+    """`error` concerns the whole request, and then nothing of it was done."""
+
+    error: int = 0
+    partitions: tuple[PartitionHandedOver, ...] = ()
