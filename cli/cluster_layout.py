@@ -123,6 +123,7 @@ class Layout:
             "offsets.topic.replication.factor": replicas,
             "replica.lag.time.max.ms": "10000",
             "broker.session.timeout.ms": "1000",
+            "leader.imbalance.check.interval.seconds": "5",
             **several,
             "http.listener": http,
             **self.settings,

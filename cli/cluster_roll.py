@@ -3,7 +3,8 @@
 One broker is away at a time. The next one is stopped only when every broker of the cluster says
 that it is ready (DESCRIBE_BROKER: the same word as in `minibroker health --ready`): then every
 replica is in sync again, and who is stopped next takes nothing away that others do not have. The
-controller comes last, so that there is one change of it and not one for each broker.
+controller comes last, so that there is one change of it and not one for each broker. In the end
+the preferred leaders are elected: a broker that was restarted leads nothing until then.
 
 Nothing here forces anything: where the cluster is not as it must be, the roll does not begin, or
 ends, and says what to do and how to go on with the rest. What it has stopped it starts again,
@@ -83,9 +84,9 @@ def roll(
 ) -> None:
     """Restart one broker after another, while the others serve.
 
-    The next one is stopped when all are ready and in sync again, the controller last. `--set`
-    changes a setting of all brokers, as `cluster up --set` does. Ctrl-C ends it once the broker at
-    hand runs again.
+    The next one is stopped when all are ready and in sync again, the controller last. In the end
+    the preferred leaders are elected. `--set` changes a setting of all brokers, as `cluster up
+    --set` does. Ctrl-C ends it once the broker at hand runs again.
     """
     given = given_settings(settings)
     layout = Layout.load(directory)
@@ -102,6 +103,7 @@ def roll(
         note("Ctrl-C ends it once the broker at hand runs again, a second one at once")
         began = time.monotonic()
         work.run(wanted, timeout_s)
+        _elect_leaders(layout)
     print(f"Rolled {counted(len(wanted), 'broker')} in {time.monotonic() - began:.1f} s.")
 
 
@@ -214,6 +216,22 @@ class _Roll:
             verb = "does" if len(dead) == 1 else "do"
             start = self._layout.command("start", *(broker.node_id for broker in dead))
             raise Failure(f"{', '.join(map(str, dead))} {verb} not run; to start: {start}")
+
+
+def _elect_leaders(layout: Layout) -> None:
+    """Elect the preferred leaders; the roll is done even if that fails."""
+    from minibroker.client.errors import ClientError
+    from minibroker.protocol.errors import BrokerError
+
+    try:
+        with opened_admin(layout.bootstrap, DEFAULT_TIMEOUT_S) as admin:
+            report = admin.elect_leaders()
+    except (BrokerError, ClientError) as error:
+        note(f"the preferred leaders were not elected ({error}); try: minibroker leader elect")
+        return
+    note(f"elected the preferred leader of {counted(len(report.elected), 'partition')}")
+    for name, reason in list(report.failed.items())[:NAMED_MAX]:
+        note(f"{name}: {reason}")
 
 
 def _stop(broker: Broker, patience_s: float) -> bool:

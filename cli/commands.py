@@ -12,8 +12,8 @@ from typing import Annotated, Final
 import typer
 
 NOUNS: Final = (
-    *("start", "cluster", "topic", "produce", "consume", "group", "partition", "replica", "log"),
-    *("health", "doctor", "lab", "audit", "bench", "config"),
+    *("start", "cluster", "topic", "produce", "consume", "group", "partition", "replica"),
+    *("leader", "broker", "log", "health", "doctor", "lab", "audit", "bench", "config"),
 )
 
 

@@ -80,7 +80,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Ite
 
     from minibroker.cli.doctor_brokers import first_answers, look_at_cluster, of_bootstrap
     from minibroker.cli.doctor_findings import of_brokers
-    from minibroker.cli.doctor_topics import of_topics
+    from minibroker.cli.doctor_topics import of_refused_topics, of_topics
     from minibroker.client.errors import ClientError
     from minibroker.client.servers import parse_servers
 
@@ -102,6 +102,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Ite
         yield from of_brokers(cluster.seen, cluster.tried, version("minibroker"))
         live = [each.node_id for each in cluster.seen]
         yield from of_topics(cluster.topics, cluster.configs, live)
+        yield from of_refused_topics(cluster.refused)
         answered = [each for each in cluster.seen if each.answer is not None]
     if config is None:
         yield from _of_told_stores(answered)

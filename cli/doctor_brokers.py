@@ -4,10 +4,11 @@ Addresses are asked side by side, each for as long as the time-out says.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from minibroker.cli.doctor_findings import Finding, Level, Seen, Tried
@@ -15,22 +16,28 @@ from minibroker.cli.terminal import opened_admin
 
 if TYPE_CHECKING:
     from minibroker.client.admin import ClusterDescription
+    from minibroker.client.blocking import Admin
     from minibroker.protocol.messages.metadata import TopicMetadata
     from minibroker.protocol.types import Endpoint, NamedEndpoint
 
 SIDE_BY_SIDE: Final = 16
+NEW_TOPICS: Final = "new topics"
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The brokers that are alive, as they were asked, and the topics with what is in force."""
+    """The brokers that are alive, as they were asked, and the topics with what is in force.
+
+    `refused` says why a new topic cannot be created, by what kind of topic it is.
+    """
 
     seen: "Sequence[Seen]"
     tried: "Sequence[Tried]"
     topics: "Sequence[TopicMetadata]"
     configs: Mapping[str, Mapping[str, str]]
+    refused: Mapping[str, str]
 
 
 def first_answers(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[Seen]:
@@ -61,6 +68,7 @@ def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
             name: {entry.name: entry.value for entry in entries}
             for name, entries in admin.describe_configs(*names).items()
         }
+        refused = refused_topics(admin, names)
     places = {broker.node_id: _endpoint(broker.host, broker.port) for broker in cluster.brokers}
     seen = _side_by_side(
         [partial(_asked, node_id, place, timeout_s) for node_id, place in sorted(places.items())]
@@ -73,7 +81,32 @@ def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
         if listener.endpoint != each.address
     ]
     tried = _side_by_side([partial(_tried, *other, timeout_s) for other in others])
-    return ClusterSeen(seen, tried, topics, configs)
+    return ClusterSeen(seen, tried, topics, configs, refused)
+
+
+def refused_topics(admin: "Admin", names: Sequence[str]) -> dict[str, str]:
+    """Why topics with the brokers' defaults cannot be created now; nothing is created."""
+    from minibroker.client.errors import ClientError
+    from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    wanted = {NEW_TOPICS: next(name for name in _unused_names() if name not in names)}
+    if OFFSETS_TOPIC not in names:
+        wanted[f"{OFFSETS_TOPIC}, where groups are kept,"] = OFFSETS_TOPIC
+    refused = {}
+    for what, name in wanted.items():
+        try:
+            admin.create_topics(name, validate_only=True)
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                refused[what] = error.reason.removeprefix(f"topic {name!r}: ")
+        except ClientError as error:
+            refused[what] = str(error)
+    return refused
+
+
+def _unused_names() -> Iterator[str]:
+    return (f"doctor-{number}" for number in count())
 
 
 def _asked(node_id: int, endpoint: "Endpoint", timeout_s: float) -> Seen:

@@ -28,6 +28,19 @@ def of_topics(
     yield from of_settings(told, configs, len(alive))
 
 
+def of_refused_topics(refused: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether topics can be created now; `refused` says of which kind of topic why not."""
+    for what, reason in refused.items():
+        yield Finding(
+            Level.PROBLEM,
+            f"{what} cannot be created: {reason}",
+            "start the brokers that are down, or lower the replication factor or"
+            " min.insync.replicas",
+        )
+    if not refused:
+        yield Finding(Level.OK, "new topics can be created")
+
+
 def of_missing_brokers(topics: "Iterable[TopicMetadata]", live: set[int]) -> Iterator[Finding]:
     """Brokers that hold replicas and are not there."""
     missing: dict[int, int] = {}

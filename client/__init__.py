@@ -10,7 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from minibroker.client.admin import Admin, ClusterDescription, NewTopic, ReplicasReport
+    from minibroker.client.admin import (
+        Admin,
+        ClusterDescription,
+        ElectionsReport,
+        NewTopic,
+        ReplicasReport,
+    )
     from minibroker.client.chunks import ConsumerRecord
     from minibroker.client.consumer import Consumer
     from minibroker.client.delivery import CloseReport, Delivery, PendingDelivery, RecordDelivered
@@ -52,6 +58,7 @@ __all__ = [
     "CorruptRecords",
     "Delivery",
     "DeliveryFailed",
+    "ElectionsReport",
     "GroupDescription",
     "GroupsReport",
     "LogTruncated",
@@ -69,7 +76,9 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "minibroker.client.admin": ("Admin", "ClusterDescription", "NewTopic", "ReplicasReport"),
+    "minibroker.client.admin": (
+        *("Admin", "ClusterDescription", "ElectionsReport", "NewTopic", "ReplicasReport"),
+    ),
     "minibroker.client.chunks": ("ConsumerRecord",),
     "minibroker.client.consumer": ("Consumer",),
     "minibroker.client.delivery": (

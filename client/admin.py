@@ -1,4 +1,5 @@
-"""Topics and their settings, where logs begin and end, and consumer groups (groups/admin.py).
+"""Topics and their settings, brokers and leaders, where logs begin and end, and consumer groups
+(groups/admin.py).
 
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics(NewTopic("events", 4))
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 import trio
 
 from minibroker.client.cluster import Cluster, open_cluster
-from minibroker.client.controller import Outcome, Result, ask_controller
+from minibroker.client.controller import Outcome, Result, ask_controller, ask_controller_once
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
 from minibroker.client.groups import admin as groups_admin
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
@@ -36,6 +37,7 @@ from minibroker.client.options import (
 from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import LATEST_TIMESTAMP, OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     ConfigChange,
@@ -43,6 +45,7 @@ from minibroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     TopicConfigChanges,
 )
+from minibroker.protocol.messages.leaders import ElectLeadersRequest
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
     MetadataRequest,
@@ -95,6 +98,15 @@ class ReplicasReport(NamedTuple):
 
     answers: dict[int, DescribeReplicasResponse]
     silent: dict[int, str]
+
+
+class ElectionsReport(NamedTuple):
+    """The partitions whose preferred replica was elected; those where it leads already, as far as
+    they were named; and why it cannot be elected for others."""
+
+    elected: tuple[TopicPartition, ...]
+    not_needed: tuple[TopicPartition, ...]
+    failed: dict[TopicPartition, str]
 
 
 class Admin:
@@ -229,6 +241,43 @@ class Admin:
             else:
                 report.answers[node_id] = answer
                 del report.silent[node_id]
+
+    # -- brokers and leaders
+
+    async def unregister_broker(self, node_id: int) -> None:
+        """Forget a broker that is down and holds no replica, so that no topic is placed on it."""
+        answer = await ask_controller_once(
+            self._open_cluster(), ApiKey.UNREGISTER_BROKER, UnregisterBrokerRequest(node_id)
+        )
+        error = error_code(answer.response.error)
+        is_gone = error == ErrorCode.BROKER_ID_NOT_REGISTERED
+        if error != ErrorCode.NONE and not (is_gone and answer.is_repeated):
+            raise BrokerError(error, answer.response.error_message or "")
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None
+    ) -> ElectionsReport:
+        """Elect the preferred leader, the first replica, of these partitions or of all.
+
+        A leader is replaced when its preferred replica has all that it acknowledged.
+        """
+        names = None if partitions is None else tuple(TopicPartition(*one) for one in partitions)
+        request = ElectLeadersRequest(names, self._answer_within_ms)
+        answer = await ask_controller_once(self._open_cluster(), ApiKey.ELECT_LEADERS, request)
+        response = answer.response
+        error = error_code(response.error)
+        if error != ErrorCode.NONE:
+            raise BrokerError(error, response.error_message or "")
+        elected, not_needed, failed = [], [], {}
+        for one in response.partitions:
+            name = TopicPartition(one.topic, one.partition)
+            if one.error == ErrorCode.NONE:
+                elected.append(name)
+            elif one.error == ErrorCode.ELECTION_NOT_NEEDED:
+                not_needed.append(name)
+            else:
+                failed[name] = one.error_message or error_code(one.error).name
+        return ElectionsReport(tuple(elected), tuple(not_needed), failed)
 
     # -- settings
 

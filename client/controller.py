@@ -1,5 +1,8 @@
 """Requests that only the controller serves: found by the metadata, followed when it changes.
 
+`ask_controller` asks about topics, each of which has its own answer; `ask_controller_once` asks for
+one thing.
+
 A broker that is not the controller (any more) refuses a topic with NOT_CONTROLLER and has done
 nothing for it; a connection that is lost before the answer leaves open what was done. In both cases
 the metadata are asked for again, at the cluster's pauses, and the topics that have no answer go to
@@ -8,7 +11,7 @@ topics an answer was lost, for only the kind of request says what a refusal mean
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import trio
 
@@ -74,4 +77,37 @@ async def ask_controller(
                 await cluster.refreshed()
         return [outcomes[index] for index in range(len(topics))]
     doubt = ", and whether it was done is not known" if lost else ""
+    raise ClientTimeout(f"{api_key.name}{doubt}: {cluster.timeout(last)}")
+
+
+class Answer(NamedTuple):
+    """The answer to a request for one thing; `is_repeated` as in `Outcome`."""
+
+    response: Any
+    is_repeated: bool
+
+
+async def ask_controller_once(cluster: Cluster, api_key: ApiKey, request: object) -> Answer:
+    """Ask for one thing, whose answer has an `error` of its own. Raises as `ask_controller`."""
+    is_lost = False
+    last: Exception | None = None
+    with trio.move_on_after(cluster.options.patience_ms / 1000):
+        while True:
+            if cluster.controller_id == NO_NODE:
+                await cluster.refreshed()
+                continue
+            try:
+                channel = await cluster.channel(cluster.controller_id)
+                reply = channel.start(api_key, request)
+                last = ClientTimeout(f"{channel.endpoint} is silent")
+                was_lost, is_lost = is_lost, True
+                response = await reply.wait()
+                is_lost = was_lost
+            except OSError as error:
+                last = error
+            else:
+                if response.error != ErrorCode.NOT_CONTROLLER:
+                    return Answer(response, is_lost)
+            await cluster.refreshed()
+    doubt = ", and whether it was done is not known" if is_lost else ""
     raise ClientTimeout(f"{api_key.name}{doubt}: {cluster.timeout(last)}")

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from minibroker.client.admin import Admin as TrioAdmin
-from minibroker.client.admin import ClusterDescription, NewTopic, ReplicasReport
+from minibroker.client.admin import ClusterDescription, ElectionsReport, NewTopic, ReplicasReport
 from minibroker.client.blocking.portal import Portal
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.options import Seams, Servers
@@ -63,6 +63,14 @@ class Admin:
     def describe_replicas(self, *topics: str) -> ReplicasReport:
         """How far every replica is, of these topics or of all, as each broker itself says."""
         return self._portal.call(self._admin.describe_replicas, *topics)
+
+    def unregister_broker(self, node_id: int) -> None:
+        """Forget a broker that is down and holds no replica, so that no topic is placed on it."""
+        self._portal.call(self._admin.unregister_broker, node_id)
+
+    def elect_leaders(self, partitions: Iterable[tuple[str, int]] | None = None) -> ElectionsReport:
+        """Elect the preferred leader, the first replica, of these partitions or of all."""
+        return self._portal.call(self._admin.elect_leaders, partitions)
 
     def describe_configs(self, *names: str) -> dict[str, tuple[ConfigDescription, ...]]:
         """Every property of each topic as it is in force."""

@@ -2,7 +2,7 @@
 
 from minibroker.broker.config import load
 from minibroker.cli.doctor_findings import Level
-from minibroker.cli.doctor_topics import of_defaults, of_topics
+from minibroker.cli.doctor_topics import of_defaults, of_refused_topics, of_topics
 from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 
 LIVE = (1, 2, 3)
@@ -109,3 +109,13 @@ def test_defaults_that_permit_a_loss_are_noted() -> None:
     assert alone.endswith(": new ones, __consumer_offsets")
     (unsynced,) = told(flush="never")
     assert unsynced.startswith("topics that have one replica and flush=never: ")
+
+
+def test_what_cannot_be_created_is_a_problem() -> None:
+    """With the controller's reason; where everything can be, that is said."""
+    reason = "replication factor 3 and min.insync.replicas 3 need 3 live brokers; 2 of 3 live"
+    (found,) = of_refused_topics({"new topics": reason})
+    assert (found.level, found.what) == (Level.PROBLEM, f"new topics cannot be created: {reason}")
+    assert found.advice
+    (found,) = of_refused_topics({})
+    assert (found.level, found.advice) == (Level.OK, "")

@@ -10,12 +10,21 @@ from minibroker.client.admin import Admin, NewTopic
 from minibroker.client.errors import ClientClosed, ClientTimeout
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.brokers import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     ConfigDescription,
     DescribeConfigsResponse,
     TopicConfigs,
+)
+from minibroker.protocol.messages.leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionElected,
 )
 from minibroker.protocol.messages.metadata import (
     BrokerMetadata,
@@ -307,3 +316,52 @@ async def test_a_closed_admin_client_says_so(seams: Any) -> None:
     """Calls before `async with`, and after it, are errors."""
     with pytest.raises(ClientClosed, match="async with"):
         await Admin("a:9092", seams=seams).list_topics()
+
+
+async def test_the_fate_of_each_partition_is_reported(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """Of an election: who was elected, where nothing was to be done, and why it failed."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = one_topic()
+    unavailable = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    results = (
+        PartitionElected("t", 0),
+        PartitionElected("t", 1, ErrorCode.ELECTION_NOT_NEEDED, "broker 1 leads"),
+        PartitionElected("t", 2, unavailable, "broker 1 is not in sync"),
+    )
+    broker.answers[ApiKey.ELECT_LEADERS] = lambda _: ElectLeadersResponse(partitions=results)
+    async with Admin("a:9092", seams=seams) as admin:
+        report = await admin.elect_leaders([("t", 0), ("t", 1), ("t", 2)])
+        assert report == ((("t", 0),), (("t", 1),), {("t", 2): "broker 1 is not in sync"})
+        assert broker.asked(ElectLeadersRequest)[-1].partitions == (("t", 0), ("t", 1), ("t", 2))
+        await admin.elect_leaders()
+        assert broker.asked(ElectLeadersRequest)[-1].partitions is None
+        late = ElectLeadersResponse(ErrorCode.REQUEST_TIMED_OUT, "not done in time")
+        broker.answers[ApiKey.ELECT_LEADERS] = lambda _: late
+        with pytest.raises(BrokerError, match="REQUEST_TIMED_OUT: not done in time"):
+            await admin.elect_leaders()
+
+
+async def test_one_thing_is_asked_of_the_controller_until_it_answers(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """NOT_CONTROLLER is followed; other refusals are raised with their reason."""
+    broker = await start_broker("a")
+    broker.answers[ApiKey.METADATA] = one_topic()
+    answers = iter(
+        [
+            UnregisterBrokerResponse(ErrorCode.NOT_CONTROLLER),
+            UnregisterBrokerResponse(),
+            UnregisterBrokerResponse(ErrorCode.BROKER_ID_NOT_REGISTERED, "there is no broker 4"),
+            UnregisterBrokerResponse(ErrorCode.INVALID_REQUEST, "broker 1 is alive"),
+        ]
+    )
+    broker.answers[ApiKey.UNREGISTER_BROKER] = lambda _: next(answers)
+    async with Admin("a:9092", seams=seams) as admin:
+        await admin.unregister_broker(4)
+        assert set(broker.asked(UnregisterBrokerRequest)) == {UnregisterBrokerRequest(4)}
+        with pytest.raises(BrokerError, match="there is no broker 4"):
+            await admin.unregister_broker(4)
+        with pytest.raises(BrokerError, match="broker 1 is alive"):
+            await admin.unregister_broker(1)
