@@ -16,7 +16,7 @@ from tests.processes import COMMAND, run_cli
 
 PATIENCE_S = 30.0
 # Commands that only ask are run in this process: most of their time is the start of another one.
-QUICK = {"create", "describe", "export", "status"}
+QUICK = {"create", "describe", "elect", "export", "forget", "status"}
 
 
 class Cluster:
