@@ -3,6 +3,7 @@
 #   make demo    the whole story in two minutes: produce, kill -9, restart, consume, compare, audit
 #   make demo-etcd    the same with the metadata in an etcd of three members
 #   make demo-audit   damages copies of what the demo left, and has the audit find it
+#   make check   ruff, mypy and the tests that start no process: run it before each commit
 #   make test    ruff, mypy, then every test but the soak ones
 #   make soak    long random runs        make bench   figures beside their yardsticks
 #
@@ -11,43 +12,67 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# What mypy looks at.
+TYPED := minibroker
+
+LOCK = $(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	--generate-hashes --no-annotate --no-header
 
 # The first interpreter that is new enough.
 PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python3 python; do \
 	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)
 
-.PHONY: demo demo-etcd demo-audit test lint soak bench wheel clean
+.PHONY: demo demo-etcd demo-audit check test lint style types quick soak bench wheel locks \
+	installed clean
 
-demo: $(READY)
+demo: installed
 	$(BIN)/python -m tests.demo
 
-demo-etcd: $(READY)
+demo-etcd: installed
 	$(BIN)/python -m tests.demo --etcd
 
-demo-audit: $(READY)
+demo-audit: installed
 	$(BIN)/python -m tests.demo_audit
+
+# The two halves at once: each has a core.
+check: installed
+	$(MAKE) --no-print-directory -j 2 --output-sync=target lint quick
+
+quick: installed
+	$(BIN)/python -m pytest -p tests.quick
 
 test: lint
 	$(BIN)/python -m pytest -p tests.beside
 
-# mypy sees the folders under the name they are installed by.
-lint: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	mkdir -p build/typing/minibroker
-	for part in audit broker cli client protocol testing; do \
-		ln -sfn ../../../$$part build/typing/minibroker/$$part; done
-	$(BIN)/mypy -p minibroker
+lint: style types
 
-soak: $(READY)
+style: installed
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+
+types: installed
+	$(BIN)/python -m mypy -p $(TYPED)
+
+soak: installed
 	$(BIN)/python -m pytest -m soak
 
-bench: $(READY)
+bench: installed
 	$(BIN)/python -m tests.bench
 
-wheel: $(READY)
-	$(BIN)/python -m build --wheel --no-isolation
+wheel: installed
+	$(BIN)/python -m build --no-isolation
+
+# The versions and hashes of the libraries in the images: the newest that pyproject.toml takes.
+locks: installed
+	printf 'setuptools>=77\n' | $(LOCK) - --output-file docker/build.lock.txt
+	$(LOCK) pyproject.toml --output-file docker/libraries.lock.txt
+	$(LOCK) pyproject.toml --extra audit --constraint docker/libraries.lock.txt \
+		--output-file docker/audit.lock.txt
+
+# Type checkers and editors see the package by links, one a file (tests/installed.py).
+installed: $(READY)
+	@$(BIN)/python -m tests.installed
 
 $(READY): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "minibroker needs Python 3.11 or newer with its venv module" \
@@ -55,7 +80,8 @@ $(READY): pyproject.toml
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	@# setuptools warns of folders named like packages; here they are the packages.
-	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --editable '.[test,audit]'
+	PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --config-settings editable_mode=strict \
+		--editable '.[dev,audit]'
 	touch $@
 
 clean:

@@ -2,9 +2,10 @@
 
 It is made from the files of the packages as they are imported here, so that driver and workers run
 the same code, whether it was installed from a wheel or stands in a working tree (where the folders
-have other names: `audit/` is `minibroker.audit`). Only what the audit imports goes in. An archive
-must list its directories, or `minibroker`, which has no `__init__.py`, is not found in it; and its
-name must end in `.zip`, or Spark's workers do not look into it.
+have other names: `audit/` is `minibroker.audit`). Only what the audit imports goes in. It begins
+with the `__init__.py` of `minibroker` itself: without one, another minibroker that is installed
+where a worker runs would be taken first. The name must end in `.zip`, or Spark's workers do not
+look into it.
 
 `python -m minibroker.audit.packaging DIR` writes the zip and `submit.py`, for `spark-submit`.
 """
@@ -24,6 +25,8 @@ def write_package(path: Path) -> Path:
     """Write the zip, replacing a file of that name; returns its path."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.mkdir("minibroker")
+        top = Path(importlib.import_module("minibroker").__path__[0])
+        archive.write(top / "__init__.py", "minibroker/__init__.py")
         for package in _PACKAGES:
             module = importlib.import_module(f"minibroker.{package}")
             folder = Path(module.__path__[0])

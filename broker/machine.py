@@ -9,9 +9,10 @@ import platform
 import resource
 import shutil
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
+
+from minibroker import __version__
 
 NOT_KNOWN: Final = -1
 # The open files of this process, one name each: Linux, and macOS.
@@ -40,7 +41,7 @@ class RealMachine:
 
     def __init__(self, directory: PurePath, store: str) -> None:
         self._directory = directory
-        self._unchanging = MachineFacts(version("minibroker"), platform.python_version(), store)
+        self._unchanging = MachineFacts(__version__, platform.python_version(), store)
 
     def __call__(self) -> MachineFacts:
         free = total = NOT_KNOWN

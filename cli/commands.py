@@ -38,17 +38,19 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _print_version(wanted: bool) -> None:
-    from importlib.metadata import version
+    from minibroker import __version__
 
     if wanted:
-        print(f"minibroker {version('minibroker')}")
+        print(f"minibroker {__version__}")
         raise typer.Exit
 
 
 def options(
     wanted: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Options before the command; the docstring of `app` is what the help shows."""

@@ -76,8 +76,7 @@ def doctor(
 
 def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Iterator[Finding]:
     """What brokers, topics and, as far as only brokers name it, the metadata store come to."""
-    from importlib.metadata import version
-
+    from minibroker import __version__
     from minibroker.cli.doctor_brokers import first_answers, look_at_cluster, of_bootstrap
     from minibroker.cli.doctor_findings import of_brokers
     from minibroker.cli.doctor_topics import of_refused_topics, of_topics
@@ -95,11 +94,11 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Ite
     try:
         cluster = look_at_cluster(bootstrap, timeout_s)
     except ClientError as error:
-        yield from of_brokers(_by_their_own_names(answered), (), version("minibroker"))
+        yield from of_brokers(_by_their_own_names(answered), (), __version__)
         text = f"no broker tells what the cluster is: {error}"
         yield Finding(Level.PROBLEM, text, "see why the brokers above are not ready")
     else:
-        yield from of_brokers(cluster.seen, cluster.tried, version("minibroker"))
+        yield from of_brokers(cluster.seen, cluster.tried, __version__)
         live = [each.node_id for each in cluster.seen]
         yield from of_topics(cluster.topics, cluster.configs, live)
         yield from of_refused_topics(cluster.refused)

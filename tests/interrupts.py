@@ -12,10 +12,13 @@ next line that this thread executes in one of the files, until it runs through w
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, Self
 
-ROOT = Path(__file__).resolve().parents[1]
+
+def files_of(package: ModuleType) -> list[Path]:
+    """The source files of a package, by the names that their frames have."""
+    return sorted(Path(package.__path__[0]).glob("*.py"))
 
 
 def interrupt() -> None:
@@ -65,11 +68,15 @@ class AtLine:
 def every_line(
     files: Iterable[Path], act: Callable[[], None] = interrupt, *, step: int = 1, limit: int = 2000
 ) -> Iterator[AtLine]:
-    """One `AtLine` for each line that the program executes, every `step`-th of them."""
+    """One `AtLine` for each line that the program executes, every `step`-th of them.
+
+    Raises `AssertionError` if it executes none: then the files are others than those that run.
+    """
     paths = list(files)
     for number in range(0, limit, step):
         at = AtLine(number, paths, act)
         yield at
         if at.where is None:
+            assert number, f"the program executes no line of {sorted(map(str, paths))}"
             return
     raise AssertionError(f"the program executes more than {limit} lines")

@@ -36,7 +36,7 @@ from tests.tidy_tables import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("audit", "broker", "cli", "client", "protocol", "testing")
+PARTS = ("audit", "broker", "cli", "client", "package", "protocol", "testing")
 NOT_OURS = {"build", "dist", "__pycache__", "minibroker.egg-info"}
 
 FILE_LINES_MAX = 600
@@ -320,12 +320,17 @@ def test_every_package_is_installed() -> None:
     """A package that pyproject.toml does not list works in the tree and is missing in a wheel."""
     project = tomllib.loads(text_of("pyproject.toml"))["tool"]["setuptools"]
     listed = set(project["packages"])
-    found = {"minibroker." + str(Path(name).parent).replace("/", ".") for name in PRODUCT}
+    found = {installed_name(str(Path(name).parent)) for name in PRODUCT}
     assert listed == found, f"packages: only listed {listed - found}, only found {found - listed}"
     folders = {name.split("/")[0] for name in PRODUCT}
-    assert project["package-dir"] == {f"minibroker.{folder}": folder for folder in folders}
-    for name in found:
-        folder = name.removeprefix("minibroker.").replace(".", "/")
+    assert project["package-dir"] == {installed_name(folder): folder for folder in folders}
+    for folder in {str(Path(name).parent) for name in PRODUCT}:
         assert f"{folder}/__init__.py" in SOURCES, f"{folder}: has no __init__.py"
-    for folder in folders:
-        assert f"{folder}/py.typed" in ALL_FILES, f"{folder}: has no py.typed"
+    assert "package/py.typed" in ALL_FILES
+
+
+def installed_name(folder: str) -> str:
+    """The package that a folder of the tree is installed as."""
+    if folder == "package":
+        return "minibroker"
+    return "minibroker." + folder.replace("/", ".")

@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",
     "broker.histogram": "",
-    "broker.machine": "",
+    "broker.machine": "__version__",
     "broker.turns": "",
     "broker.property": "protocol",
     "broker.properties": "protocol broker.property broker.properties",
@@ -47,7 +47,8 @@ MAY_IMPORT = {
     "broker.app": "protocol client.net client.channel broker",
     "testing": "protocol client broker testing",
     "audit": "protocol client.blocking audit",
-    "cli": "audit broker cli client protocol testing",
+    "cli": "__version__ audit broker cli client protocol testing",
+    "package": "cli",
 }
 
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.

@@ -2,9 +2,9 @@
 
 import platform
 import shutil
-from importlib.metadata import version
 from pathlib import Path
 
+from minibroker import __version__
 from minibroker.cli.probe import describe
 from minibroker.client.servers import parse_servers
 from tests.processes import run_cli, running_broker
@@ -29,7 +29,7 @@ def test_health_tells_how_a_broker_is(tmp_path: Path) -> None:
     assert dead.stderr == f"% ERROR: {broker.address} cannot be asked: Connection refused\n"
 
     assert told is not None
-    assert told.software_version == version("minibroker")
+    assert told.software_version == __version__
     assert told.python_version == platform.python_version()
     assert told.data_directory == str(tmp_path / "data")
     assert told.store == f"sqlite:{tmp_path / 'data' / 'metadata.db'}"

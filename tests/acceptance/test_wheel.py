@@ -1,4 +1,6 @@
-"""A wheel built from what .dockerignore leaves of the tree, installed where nothing else of it is.
+"""A wheel, built from the archive of the sources, installed where nothing else of the tree is.
+
+The archive is built from what .dockerignore leaves of the tree, so an image has the same wheel.
 
 The environment's dependencies are copied from the one that runs the tests, following what the
 wheel itself declares: so a requirement that is not declared is missing there, and no index is
@@ -9,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from importlib.metadata import distribution
@@ -17,22 +20,28 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from minibroker import __version__
+from tests.installed import declared_files
 from tests.topology import ROOT, context_files
 
 PARTS = ("audit", "broker", "cli", "client", "protocol", "testing")
 
 
 def build_wheel(directory: Path) -> Path:
-    """Build of what an image is built from, in a copy, so that nothing appears in the tree."""
+    """Build the archive of the sources, and the wheel from it alone, in a copy of the tree."""
     source = directory / "source"
     for path in context_files():
         copy = source / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", directory]
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", directory]
     done = subprocess.run([*build, source], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    [wheel] = directory.glob("*.whl")
+    [archive], [wheel] = directory.glob("*.tar.gz"), directory.glob("*.whl")
+    assert archive.name == f"minibroker-{__version__}.tar.gz"
+    with tarfile.open(archive) as sources:
+        folders = {name.split("/")[1] for name in sources.getnames() if name.count("/") > 1}
+    assert folders == {*PARTS, "package", "minibroker.egg-info"}
     return wheel
 
 
@@ -73,8 +82,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "install", *options, wheel], check=True)
     [packages] = home.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        assert names == declared_files(ROOT)
         [metadata] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         text = archive.read(metadata).decode()
+    assert "\nLicense-Expression: Apache-2.0\n" in text
     declared = [line.split(":", 1)[1] for line in text.splitlines() if "Requires-Dist:" in line]
     needed = [Requirement(line) for line in declared]
     copy_distributions([each.name for each in needed if each.marker is None], packages)
@@ -118,6 +130,15 @@ def test_start_produce_consume(environment: Path, tmp_path: Path) -> None:
     finally:
         broker.kill()
         broker.communicate()
+
+
+def test_the_package_runs_as_a_module(environment: Path) -> None:
+    """`python -m minibroker` is the command; it, the command and the package name one version."""
+    asked = ("import minibroker; print('minibroker', minibroker.__version__)",)
+    for command in (("python", "-m", "minibroker", "--version"), ("minibroker", "--version")):
+        done = run(environment, *command)
+        assert (done.returncode, done.stdout) == (0, f"minibroker {__version__}\n"), done.stderr
+    assert run(environment, "python", "-c", *asked).stdout == f"minibroker {__version__}\n"
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from minibroker.client import TopicPartition
+from minibroker.client import TopicPartition, blocking
 from minibroker.client.blocking import Admin, Consumer, Producer
 from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, DeliveryFailed
-from tests.interrupts import ROOT, every_line
+from tests.interrupts import every_line, files_of
 
-FILES = list((ROOT / "client/blocking").glob("*.py"))
+FILES = files_of(blocking)
 ENDS_WITHIN_S = 10.0
 
 

@@ -1,0 +1,5 @@
+"""`python -m minibroker` is the command `minibroker`."""
+
+from minibroker.cli.main import main
+
+main()

@@ -1,0 +1,101 @@
+"""What type checkers see of the package: inside a working tree, and in a user's program."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.installed import ROOT
+from tests.topology import context_files
+
+PROGRAM = """
+import trio
+
+from minibroker.client import Consumer, Producer
+from minibroker.client.blocking import Producer as BlockingProducer
+
+
+async def main() -> None:
+    async with Producer("127.0.0.1:9092") as producer:
+        await producer.send("words", b"value", key=b"key")
+    async with Consumer("127.0.0.1:9092", group_id="readers") as consumer:
+        await consumer.subscribe("words")
+        async for record in consumer:
+            offset: int = record.offset
+            print(offset, record.value)
+    with BlockingProducer("127.0.0.1:9092") as blocking:
+        blocking.send("words", b"value")
+
+
+trio.run(main)
+"""
+WRONG = PROGRAM.replace("offset: int", "offset: str")
+MYPY = (sys.executable, "-m", "mypy", "--strict", "--no-error-summary")
+PYRIGHT = (
+    *(sys.executable, "-m", "basedpyright", "--level", "error"),
+    *("--pythonpath", sys.executable),
+)
+
+
+@pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "basedpyright"])
+def test_a_program_is_checked_against_the_package(checker: tuple[str, ...], tmp_path: Path) -> None:
+    """Outside the repository: a sound program is clean, and one that takes an offset for a text is
+    told so at its line."""
+    sound, wrong = tmp_path / "sound.py", tmp_path / "wrong.py"
+    sound.write_text(PROGRAM, encoding="utf-8")
+    wrong.write_text(WRONG, encoding="utf-8")
+    done = subprocess.run(
+        [*checker, sound, wrong], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    line = WRONG[: WRONG.index("offset: str")].count("\n") + 1
+    said = [text for text in done.stdout.splitlines() if "error" in text]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"wrong.py:{line}" in said[0], done.stdout
+    assert not [text for text in said if "sound.py" in text], done.stdout
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the working tree with an environment of its own, in which it is not installed.
+
+    The libraries and tools are those of the environment that runs the tests.
+    """
+    root = tmp_path / "tree"
+    files = [*context_files(), ROOT / "Makefile", ROOT / "tests" / "installed.py"]
+    for path in files:
+        copy = root / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    home = root / ".venv"
+    venv.create(home, symlinks=True, with_pip=False)
+    [packages] = home.glob("lib/python*/site-packages")
+    paths = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "tools.pth").write_text("\n".join(paths), encoding="utf-8")
+    (home / "ready").touch()
+    return root
+
+
+def make(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`make` in a tree, as from a shell."""
+    names = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        ["make", *arguments], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_new_file_is_type_checked(tree: Path) -> None:
+    """`make types` installs again whenever files were added, without network, so that mypy sees
+    an error in one. A second run installs nothing."""
+    assert make(tree, "installed").returncode == 0
+    (tree / "protocol" / "added.py").write_text('count: int = "one"\n', encoding="utf-8")
+    first, second = (make(tree, "types", "TYPED=minibroker.protocol") for _ in range(2))
+    for done in (first, second):
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "protocol/added.py:1: error: Incompatible types" in done.stdout
+    assert "installing minibroker again" in first.stderr
+    assert "installing minibroker again" not in second.stderr
