@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
-NAMED_FILE = re.compile(r"`((?:tests|broker|client|protocol|cli|testing|docs)/[\w/]+\.(?:py|md))`")
+NAMED_FILE = re.compile(
+    r"`((?:tests|broker|client|package|protocol|cli|testing|docs)/[\w/]+\.(?:py|md))`"
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
