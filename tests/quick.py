@@ -1,0 +1,79 @@
+"""A pytest plugin, for `make check`: only the tests that start no process.
+
+    python -m pytest -p tests.quick
+
+A test file is left out if it imports what starts processes, itself or by way of another module of
+the tests, and a test if it needs Spark. A test that starts a process all the same fails: so what is
+left runs on any system, fast, and can be interrupted at any time.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork"}
+EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+
+
+class ProcessStarted(Exception):
+    """A test of a file that seemed to start no process has started one."""
+
+
+def _named(tree: ast.AST) -> Iterator[str]:
+    """What a file imports, and its uses of the form `module.name`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
+
+
+@cache
+def _names_of(path: Path) -> frozenset[str]:
+    return frozenset(_named(ast.parse(path.read_text(encoding="utf-8"), str(path))))
+
+
+def starts_processes(path: Path) -> bool:
+    """Whether a module of the tests imports what starts processes."""
+    waiting, seen = [path], {path}
+    while waiting:
+        names = _names_of(waiting.pop())
+        if names & STARTERS:
+            return True
+        ours = (name.replace(".", "/") for name in names if name.startswith("tests."))
+        found = {ROOT / f"{name}.py" for name in ours} - seen
+        seen |= found
+        waiting += [module for module in found if module.is_file()]
+    return False
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Files that start processes."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and starts_processes(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need Spark, which runs in a process of its own."""
+    left = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item not in left]
+
+
+def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in EVENTS:
+        raise ProcessStarted(f"{event}{arguments[:2]}: `make check` runs what starts no process")
+
+
+def pytest_sessionstart() -> None:
+    """From here on a process that is started is an error."""
+    sys.addaudithook(_refuse)
