@@ -30,8 +30,8 @@ from minibroker.cli.cluster_roll import roll
 from minibroker.cli.cluster_up import Orders, watch
 from minibroker.cli.cluster_up import start as start_brokers
 from minibroker.cli.cluster_up import stop as stop_brokers
+from minibroker.cli.place import data_directory
 from minibroker.cli.settings import Settings, given_settings
-from minibroker.cli.start import data_directory
 from minibroker.cli.terminal import Failure, Format, OutputFormat, counted, note
 
 SIGNAL_S_MAX = 5.0

@@ -6,7 +6,6 @@ there is only reading.
 
 import os
 import re
-import resource
 import shutil
 import tempfile
 import time
@@ -174,6 +173,8 @@ class DirectorySeen:
 
 def look_at_directory(path: Path) -> DirectorySeen:
     """Write into an unnamed file there, sync it, and time both."""
+    import resource  # not on Windows, where this module is loaded for the doctor's help
+
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker raises its own as far as that
     seen = DirectorySeen(path, open_files_max=-1 if limit == resource.RLIM_INFINITY else limit)
     try:

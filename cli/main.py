@@ -2,10 +2,16 @@
 
 import sys
 
+# Commands that run brokers here; all others only talk to brokers.
+BROKERS_HERE = (["start"], ["cluster", "up"], ["cluster", "start"], ["cluster", "roll"])
+
 
 def main() -> None:
     """Run the command that the process was started with."""
     arguments = sys.argv[1:]
+    # First of all: what is imported below takes a large part of a second on a small machine.
+    if arguments[:1] == ["start"]:
+        _end_at_signal()
     # As containers call it, every other second: `probe.py` says why it takes a way of its own.
     match arguments:
         case ["health"] | ["health", "--ready"]:
@@ -35,11 +41,14 @@ def _run(arguments: list[str]) -> None:
     import logging
 
     from minibroker.cli.commands import app_for
-    from minibroker.cli.terminal import failures_as_one_line
+    from minibroker.cli.terminal import Failure, failures_as_one_line
 
-    if arguments[:1] == ["start"]:
-        _end_at_signal()
     # What a client has to say on the way (`start` gives the broker's lines a form of their own).
     logging.basicConfig(level=logging.WARNING, format="%% %(message)s")
     with failures_as_one_line():
+        if sys.platform == "win32" and any(arguments[: len(one)] == one for one in BROKERS_HERE):
+            raise Failure(
+                "a broker needs Linux or macOS: on Windows, run it in WSL (Windows Subsystem for"
+                " Linux); clients work here and can connect to it"
+            )
         app_for(arguments)()

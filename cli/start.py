@@ -8,8 +8,8 @@ second one ends the process at once, which is no worse than `kill -9`: the next 
 
 import errno
 import gc
+import os
 import random
-import resource
 import signal
 import socket
 import sys
@@ -22,9 +22,10 @@ import typer
 
 from minibroker.cli import cluster_layout
 from minibroker.cli.announcements import Announcer
+from minibroker.cli.place import data_directory, volume_warning
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
 from minibroker.cli.stores import check_store, open_store, store_name, until_it_answers
-from minibroker.cli.terminal import Failure, OutputFormat, end_now
+from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
 
 if TYPE_CHECKING:
     import trio
@@ -80,6 +81,8 @@ def start(
     configure_logs(sys.stdout, loaded.config.log_format)
     config = limited(loaded.config, _allow_many_files())
     config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
+    if warning := volume_warning(Path(config.log_dirs), os.environ):
+        note(f"WARNING: {warning}")
     _check_place(config)
     check_store(config)
     try:
@@ -149,6 +152,8 @@ async def _shut_down_on_signal(
 def _allow_many_files() -> int:
     """Each connection and each open segment is a descriptor, and shells start with few. How many
     there may be now."""
+    import resource  # not on Windows, where this module is loaded for its help
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -216,20 +221,6 @@ def _check_place(config: "Config") -> None:
             f"{root} belongs to a cluster: minibroker cluster start {number} --data-dir"
             f" {root.parent}"
         )
-
-
-def data_directory(root: Path) -> Path:
-    """Make it if it is not there."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise Failure(
-            f"{error.filename or root} is a file, so {root} cannot be the data directory;"
-            " name another one with --data-dir"
-        ) from None
-    except OSError as error:
-        raise Failure(f"cannot make the data directory {root}: {error.strerror}") from None
-    return root.absolute()
 
 
 def _first(group: BaseExceptionGroup[OSError]) -> OSError:

@@ -20,6 +20,31 @@ def test_connections_leave_files_to_the_logs(wanted: int, files_max: int, connec
     assert config.max_connections == connections
 
 
+STOPPED_AT_ITS_FIRST_IMPORT = """
+import os, signal, sys
+
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("logging", "minibroker.cli.commands", "typer", "trio"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+import minibroker.cli.main
+for name in ("logging", "typer", "trio"):
+    assert name not in sys.modules, name
+sys.meta_path.insert(0, Stop())
+sys.argv = ["minibroker", "start", "--data-dir", "/dev/null/never"]
+minibroker.cli.main.main()
+"""
+
+
+def test_a_stop_is_obeyed_before_anything_is_imported() -> None:
+    """SIGTERM at the first import of the command ends it in order: as process 1 of a container it
+    would be ignored otherwise, and the container be killed ten seconds later."""
+    command = [sys.executable, "-c", STOPPED_AT_ITS_FIRST_IMPORT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("store", [None, b""])
 def test_a_lost_metadata_store_is_not_made_anew(tmp_path: Path, store: bytes | None) -> None:
     """Where an earlier run has left data, a store without topics would set all of it aside."""

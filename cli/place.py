@@ -1,0 +1,68 @@
+"""Where a broker keeps its data: it may write to the directory, which outlives a container."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from minibroker.cli.terminal import Failure
+
+# Our image sets it to where its volume is mounted; without it this is no container of ours.
+VOLUME_VARIABLE: Final = "MINIBROKER_VOLUME"
+
+
+def data_directory(root: Path) -> Path:
+    """Return the directory as an absolute path; make it if it does not exist.
+
+    Raises `Failure` if it cannot be made, or if this user may not write to it.
+    """
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise Failure(
+            f"{error.filename or root} is a file, so {root} cannot be the data directory;"
+            " name another one with --data-dir"
+        ) from None
+    except PermissionError:
+        raise _forbidden(root) from None
+    except OSError as error:
+        raise Failure(f"cannot make the data directory {root}: {error.strerror}") from None
+    if os.statvfs(root).f_flag & os.ST_RDONLY:
+        raise Failure(f"{root} is on a file system that is mounted read-only: mount it writable")
+    if not os.access(root, os.R_OK | os.W_OK | os.X_OK, effective_ids=_HAS_EFFECTIVE_IDS):
+        raise _forbidden(root)
+    return root.absolute()
+
+
+_HAS_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
+
+
+def _forbidden(root: Path) -> Failure:
+    """Name both users and the remedy."""
+    there = root
+    while not os.path.lexists(there) and there != there.parent:
+        there = there.parent
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        owner = there.stat()
+    except OSError:
+        return Failure(f"user {uid} may not enter {there}: name another directory with --data-dir")
+    return Failure(
+        f"{there} belongs to user {owner.st_uid}, and this broker runs as user {uid}, which may not"
+        f" keep its data there: chown -R {uid}:{gid} {there}, or run the broker as user"
+        f" {owner.st_uid} (docker run --user {owner.st_uid}:{owner.st_gid})"
+    )
+
+
+def volume_warning(root: Path, environ: Mapping[str, str], top: Path = Path("/")) -> str:
+    """Return why data in `root` end with the container, or "".
+
+    In a container of our image, what lies on the file system of `top` is removed with it.
+    """
+    volume = environ.get(VOLUME_VARIABLE)
+    if not volume or root.stat().st_dev != top.stat().st_dev:
+        return ""
+    return (
+        f"log.dirs={root} is not on a volume: the data will be lost with this container; mount a"
+        f" volume there, or leave KAFKA_LOG_DIRS at {volume}, where the image has one"
+    )
