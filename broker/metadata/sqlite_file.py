@@ -10,17 +10,15 @@ when a process closes any descriptor of a file, POSIX drops all its locks there,
 """
 
 import fcntl
-import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from minibroker.broker.metadata.store import StoreError, StoreUnavailable
 
-LOGGER: Final = logging.getLogger(__name__)
 WRITE_LOCK_WAIT_S: Final = 1.0
 WRITE_LOCK_BYTE: Final = 120  # in the file `-shm`; part of SQLite's file format
 LOCKS: Final = Path("/proc/locks")
@@ -29,21 +27,14 @@ LOCKS: Final = Path("/proc/locks")
 PASSING: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL}
 
 
-Upgrade = Callable[[sqlite3.Connection, PurePath], None]
-
-
 class Format(NamedTuple):
-    """What makes a database one of ours, and how durable its commits are.
-
-    `upgrade` makes one of the version before into one of this, inside a transaction.
-    """
+    """What makes a database one of ours, and how durable its commits are."""
 
     name: str
     application_id: int  # in the file's header
     version: int
     schema: tuple[str, ...]
     synchronous: str
-    upgrade: Upgrade | None = None
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -92,12 +83,12 @@ def _make_or_recognise(connection: sqlite3.Connection, path: PurePath, form: For
         found = pragma(connection, "application_id"), pragma(connection, "user_version")
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchall()[0][0]
     is_new = found == (0, 0) and not tables
-    is_older = form.upgrade is not None and found[1] == form.version - 1
     if not is_new and found[0] != form.application_id:
         raise StoreError(f"{path} is a database, but not a {form.name} of minibroker")
-    if not is_new and not is_older and found[1] != form.version:
+    if not is_new and found[1] != form.version:
         raise StoreError(
-            f"the {form.name} {path} has format {found[1]}; this version reads {form.version}"
+            f"the {form.name} {path} has format {found[1]}, and this minibroker reads only format"
+            f" {form.version}: start with a new data directory, or use the minibroker that wrote it"
         )
     with errors(path):
         pragma(connection, "journal_mode = WAL")
@@ -106,11 +97,6 @@ def _make_or_recognise(connection: sqlite3.Connection, path: PurePath, form: For
         with transaction(connection, path, "BEGIN IMMEDIATE"):
             for statement in form.statements:
                 connection.execute(statement)
-    elif is_older and form.upgrade is not None:
-        with transaction(connection, path, "BEGIN IMMEDIATE"):
-            form.upgrade(connection, path)
-            pragma(connection, f"user_version = {form.version}")
-        LOGGER.info("%s had format %s and has %d now", path, found[1], form.version)
 
 
 @contextmanager

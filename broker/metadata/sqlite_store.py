@@ -19,7 +19,6 @@ A topic that the metadata forgets would take its data with it.
 """
 
 import math
-import sqlite3
 import threading
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -30,7 +29,6 @@ import trio
 from crc32c import crc32c
 
 from minibroker.broker.disk import InWorker
-from minibroker.broker.metadata import format_1
 from minibroker.broker.metadata.sqlite_file import (
     Format,
     connect,
@@ -264,26 +262,14 @@ def _crc(key: str, value: bytes, revision: int, lease: int) -> int:
     return crc32c(b"%s\0%d\0%d\0%s" % (key.encode(), revision, lease, value))
 
 
-def _upgrade(connection: sqlite3.Connection, path: PurePath) -> None:
-    """Make a file of format 1 one of this format, inside a transaction."""
-    kept = list(format_1.entries_of(connection, path))
-    connection.execute("DROP TABLE entries")
-    for statement in ENTRIES:
-        connection.execute(statement)
-    for key, value, revision in kept:
-        row = (key, value, revision, NO_LEASE)
-        connection.execute(PUT, (*row, _crc(*row)))
-
-
 FORMAT: Final = Format(
     name="metadata store",
     application_id=int.from_bytes(b"MBKm", "big"),
-    version=format_1.VERSION + 1,
+    version=2,
     schema=(
         *ENTRIES,
         "CREATE TABLE store (revision INTEGER NOT NULL)",
         "INSERT INTO store VALUES (0)",
     ),
     synchronous="FULL",
-    upgrade=_upgrade,
 )

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 import pytest
 import trio
-from crc32c import crc32c
 
 from minibroker.broker.clock import boot_id, boottime_s
 from minibroker.broker.disk import in_worker
@@ -266,58 +265,21 @@ async def test_a_file_locked_by_another_is_unavailable_not_damaged(tmp_path, mon
     await store.close()
 
 
-# What made a file of format 1, with what a single broker wrote.
-FORMAT_1 = (
-    "CREATE TABLE entries (key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL,"
-    " crc INTEGER NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE store (revision INTEGER NOT NULL)",
-    "INSERT INTO store VALUES (9)",
-    f"PRAGMA application_id = {int.from_bytes(b'MBKm', 'big')}",
-    "PRAGMA user_version = 1",
-)
-ENTRIES_OF_FORMAT_1 = (
-    ("brokers/3", b'{"host": "127.0.0.1", "port": 9092}', 8),
-    ("cluster-id", b'"abc"', 1),
-    ("controller", b'{"node_id": 3, "epoch": 5}', 9),
-    ("partitions/00ff/0", b'{"leader": 3}', 4),
-    ("tombstones/00aa", b'{"name": "old", "partitions": 2}', 7),
-    ("topics/t", b'{"id": "00ff"}', 4),
-)
-
-
-def write_format_1(path, damaged_key=""):
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA journal_mode = WAL")
-    for statement in FORMAT_1:
-        connection.execute(statement)
-    for key, value, revision in ENTRIES_OF_FORMAT_1:
-        crc = crc32c(b"%s\0%d\0%s" % (key.encode(), revision, value)) + (key == damaged_key)
-        row = (key, value, revision, crc)
-        connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", row)
-    connection.close()
-
-
-async def test_sqlite_takes_over_a_store_of_format_1(tmp_path):
-    """What a single broker's store of format 1 says is there in this one, at its revision, except
-    who was registered and who was controller, whose leases there were none of."""
-    write_format_1(tmp_path / "metadata.db")
-    for _ in range(2):
-        store = await open_sqlite(tmp_path / "metadata.db")
-        snapshot = await store.get("")
-        await store.close()
-        assert snapshot.revision == 9
-        assert {key: (entry.value, entry.revision) for key, entry in snapshot.entries.items()} == {
-            "cluster-id": (b'"abc"', 1),
-            "controller-epoch": (b"5", 9),
-            "partitions/00ff/0": (b'{"leader": 3}', 4),
-            "tombstones/00aa": (b'{"name": "old", "partitions": 2, "holders": [3]}', 7),
-            "topics/t": (b'{"id": "00ff"}', 4),
-        }
-
-
-async def test_sqlite_leaves_a_damaged_store_of_format_1(tmp_path):
-    """An entry of format 1 that fails its checksum is an error, each time; nothing is changed."""
-    write_format_1(tmp_path / "metadata.db", damaged_key="topics/t")
-    for _ in range(2):
-        with pytest.raises(StoreError, match=r"'topics/t' fails its checksum"):
-            await open_sqlite(tmp_path / "metadata.db")
+async def test_a_store_of_another_format_is_refused_in_one_sentence(tmp_path):
+    """Older or newer: the error names the file, both formats and what to do; the file stays as it
+    is."""
+    path = tmp_path / "metadata.db"
+    for version in (1, 99):
+        connection = sqlite3.connect(path)
+        connection.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, value BLOB)")
+        connection.execute(f"PRAGMA application_id = {int.from_bytes(b'MBKm', 'big')}")
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.close()
+        before = path.read_bytes()
+        with pytest.raises(StoreError) as caught:
+            await open_sqlite(path)
+        assert str(caught.value) == (
+            f"the metadata store {path} has format {version}, and this minibroker reads only format"
+            " 2: start with a new data directory, or use the minibroker that wrote it"
+        )
+        assert path.read_bytes() == before
