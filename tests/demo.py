@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import trio
 from rich.console import Console
-from rich.table import Table
 
+from minibroker.cli.terminal import counted
 from minibroker.client import Admin, Delivery, NewTopic, Producer
 from tests.etcd import ETCD, NO_ETCD, running_etcd
 from tests.processes import COMMAND, EXPORT, ClusterProcesses, running_cluster
@@ -55,6 +55,8 @@ CLUSTER = PLACE / "cluster"
 ACKED = tuple(PLACE / f"producer-{number}.jsonl" for number in range(1, PRODUCER_COUNT + 1))
 SHOWN = tuple(PLACE / f"consumer-{number}.jsonl" for number in (1, 2))
 AUDIT = PLACE / "audit"
+# By the exit codes of `minibroker audit`.
+VERDICTS = ("clean", "it found something", "it could not check everything", "it failed")
 
 
 class Coordination(NamedTuple):
@@ -90,15 +92,20 @@ class Story:
     line_count: int = 0
     byte_count: int = 0
     delivered: int = 0
-    produce_s: float = 0.0
     log_count: int = 0
     events: list[tuple[float, str]] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
+    costs: dict[str, float] = field(default_factory=dict)
     progress: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
 
     def note(self, event: str) -> None:
         """Something was done to the cluster just now."""
         self.events.append((time.monotonic() - self.began, event))
+
+    def lap(self, what: str) -> None:
+        """What the time since the last lap went into."""
+        spent = time.monotonic() - self.began - sum(self.costs.values())
+        self.costs[what] = self.costs.get(what, 0.0) + spent
 
     def on_delivery(self, delivery: Delivery) -> None:
         """Count what is acknowledged."""
@@ -163,6 +170,7 @@ async def run(story: Story, lines: Lines) -> None:
     settings = {**SETTINGS, **story.coordination.settings}
     with running_cluster(CLUSTER, BROKER_COUNT, settings, story.coordination.store) as cluster:
         story.note("three brokers answer")
+        story.lap("to start three brokers")
         address = cluster.addresses
         async with Admin(address) as admin:
             await admin.create_topics(NewTopic(TOPIC, PARTITION_COUNT))
@@ -176,6 +184,7 @@ async def run(story: Story, lines: Lines) -> None:
                     story.note("the group has read every line")
                 story.readers.stop()
             nursery.cancel_scope.cancel()
+        story.lap("of work under faults")
         story.differences += differences(lines, story.readers.lines())
         if again := story.readers.read_again:
             story.differences.append(f"{again} records came to the group more than once")
@@ -189,14 +198,12 @@ async def run(story: Story, lines: Lines) -> None:
 async def work(cluster: ClusterProcesses, story: Story, lines: Lines) -> None:
     """Produce under faults, until all is acknowledged and all replicas are in sync."""
     await story.history.wait_for_isr(BROKER_COUNT)
-    started = time.monotonic()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(torment, cluster, story)
         async with trio.open_nursery() as producers:
             for number, ledger in enumerate(ACKED):
                 share = dict(itertools.islice(lines.items(), number, None, PRODUCER_COUNT))
                 producers.start_soon(produce, cluster.addresses, share, story, ledger)
-        story.produce_s = time.monotonic() - started
         story.note("every line is acknowledged")
         nursery.cancel_scope.deadline = trio.current_time() + HEALED_S_MAX
     if nursery.cancel_scope.cancelled_caught:
@@ -231,8 +238,8 @@ def audited(cluster: Path, out: Path) -> int:
     return subprocess.run([*COMMAND, *command], cwd=ROOT, check=False).returncode
 
 
-def show(story: Story, seconds: float) -> None:
-    """The history, then the table, then the verdict."""
+def show(story: Story) -> None:
+    """Print the history, and each difference."""
     console = Console(highlight=False)
     changes = [
         (
@@ -244,26 +251,28 @@ def show(story: Story, seconds: float) -> None:
     ]
     for at, text in sorted([*changes, *((at, f"[bold]{text}[/]") for at, text in story.events)]):
         console.print(f"{at:6.2f} s  {text}")
-    table = Table(title="minibroker demo: leaders killed in the middle", show_header=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("metadata in", story.coordination.name)
-    table.add_row("lines of the standard library", f"{story.line_count:,}")
-    table.add_row("megabytes", f"{story.byte_count / 1e6:,.1f}")
-    table.add_row("acknowledged by two replicas or more", f"{story.delivered:,}")
-    table.add_row("produced under faults in", f"{story.produce_s:.1f} s")
-    table.add_row("read by a group of two meanwhile", f"{story.readers.record_count:,}")
-    table.add_row("of these more than once", f"{story.readers.read_again:,}")
-    table.add_row("logs compared byte by byte", f"{story.log_count}")
-    table.add_row("differences", f"{len(story.differences)}")
-    table.add_row("until here", f"{seconds:.1f} s")
-    console.print(table)
     for difference in story.differences[:DIFFERENCES_SHOWN]:
         console.print(f"[red]DIFFERENT[/red] {difference}")
+
+
+def what_was_seen(story: Story, audit_code: int) -> list[str]:
+    """The demo in five lines, the costs last."""
+    found = f"{counted(len(story.differences), 'difference')}, shown above"
     if not story.differences:
-        console.print(
-            "[green]Nothing lost, nothing twice, order kept, all replicas the same.[/green]"
-        )
+        found = "nothing lost, nothing twice, order kept"
+    costs = ", ".join(f"{seconds:.0f} s {what}" for what, seconds in story.costs.items())
+    return [
+        f"{story.delivered:,} of {story.line_count:,} lines ({story.byte_count / 1e6:,.1f} MB) were"
+        f" acknowledged. Meanwhile leaders were killed twice with -9, and one was stopped for"
+        f" {story.coordination.pause_s} s.",
+        f"A group of two consumers read {story.readers.record_count:,} records at the same time,"
+        f" {story.readers.read_again:,} of them twice: {found}.",
+        f"{story.log_count} logs of {BROKER_COUNT} brokers were compared byte by byte; metadata in"
+        f" {story.coordination.name}.",
+        f"The audit, a Spark job that reads the brokers' files: {VERDICTS[audit_code]}. Its report:"
+        f" {(AUDIT / 'report.html').relative_to(ROOT)}",
+        f"It took {sum(story.costs.values()):.0f} s: {costs}.",
+    ]
 
 
 def main(on_etcd: bool = False) -> int:
@@ -279,10 +288,13 @@ def main(on_etcd: bool = False) -> int:
         trio.run(run, story, lines)
     if story.line_count < LINES_MIN:
         story.differences.append(f"{story.line_count} lines are there, {LINES_MIN} are wanted")
-    show(story, time.monotonic() - story.began)
+    show(story)
+    story.lap("to stop the brokers and compare")
     code = audited(CLUSTER, AUDIT)
-    print(f"\nThe report with its picture: {(AUDIT / 'report.html').relative_to(ROOT)}")
-    print(f"All together {time.monotonic() - story.began:.1f} s")
+    story.lap("for the audit")
+    print()
+    for number, line in enumerate(what_was_seen(story, code), start=1):
+        print(f"{number}. {line}")
     return 1 if story.differences or code else 0
 
 
