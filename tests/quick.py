@@ -1,10 +1,11 @@
 """A pytest plugin, for `make check`: only the tests that start no process.
 
-    python -m pytest -p tests.quick
+    python -m pytest -p tests.quick [--share 1/2]
 
 A test file is left out if it imports what starts processes, itself or by way of another module of
 the tests, and a test if it needs Spark. A test that starts a process all the same fails: so what is
-left runs on any system, fast, and can be interrupted at any time.
+left runs on any system, fast, and can be interrupted at any time. Nor are clusters simulated. With `--share` only one half of
+the files runs, so that two processors can run one each.
 """
 
 import ast
@@ -13,11 +14,13 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork"}
+LONG: Final = ROOT / "tests" / "sim"  # clusters on virtual time take minutes
 EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
@@ -56,10 +59,25 @@ def starts_processes(path: Path) -> bool:
     return False
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Files that start processes."""
-    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    return True if is_test and starts_processes(collection_path) else None
+def is_in_share(path: Path, share: str) -> bool:
+    """Whether a file is in the share `N/M`: each file is in one of the M."""
+    number, _, count = share.partition("/")
+    return crc32(path.relative_to(ROOT).as_posix().encode()) % int(count) == int(number) - 1
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The share."""
+    parser.addoption("--share", default="1/1", metavar="N/M", help="Run this part of the files.")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that start processes, those of other shares, and what takes minutes."""
+    if collection_path == LONG:
+        return True
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    is_ours = is_in_share(collection_path, config.getoption("share"))
+    return True if not is_ours or starts_processes(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

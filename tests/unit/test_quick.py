@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick import ROOT, starts_processes
+from tests.quick import ROOT, is_in_share, starts_processes
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,12 @@ def test_most_unit_tests_are_quick() -> None:
     files = list((ROOT / "tests" / "unit").rglob("test_*.py"))
     quick = [path for path in files if not starts_processes(path)]
     assert len(quick) > 0.8 * len(files)
+
+
+def test_each_file_is_in_one_share() -> None:
+    """Both shares together are all, and neither is small."""
+    files = list((ROOT / "tests" / "unit").rglob("test_*.py"))
+    shares = [{path for path in files if is_in_share(path, f"{n}/2")} for n in (1, 2)]
+    assert shares[0] | shares[1] == set(files)
+    assert not shares[0] & shares[1]
+    assert min(map(len, shares)) > 0.3 * len(files)
