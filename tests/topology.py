@@ -37,6 +37,7 @@ EXPLAINED_INSTRUCTIONS: Final = {
 # Keys of a service that a test of processes can do nothing with.
 EXPLAINED_KEYS: Final = {
     "init": "each command is process 1 itself in the test: signals have it harder there",
+    "pull_policy": "whether an engine asks a registry; there is none in the test",
     "logging": "where an engine keeps the output, and when it drops it",
     "restart": "what an engine does when a process ends; the test starts it again by itself",
 }
@@ -77,6 +78,7 @@ class Image:
     files: Mapping[str, str] = field(default_factory=dict)
     health: Health | None = None
     stop_signal: str = "SIGTERM"
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -110,6 +112,15 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a container may take of the machine at most."""
+
+    memory_bytes: int
+    processes: int
+    open_files: int
+
+
+@dataclass(frozen=True)
 class Service:
     """A container; `build` is a target of the Dockerfile, "" for an image of others."""
 
@@ -130,6 +141,7 @@ class Service:
     has_capabilities: bool = True
     may_gain_privileges: bool = True
     stop_grace_s: float = 10.0
+    limits: Limits | None = None
 
 
 # -- the Dockerfile
@@ -168,6 +180,9 @@ def _instructed(image: Image, instruction: str, value: str, images: Mapping[str,
             known = image.environment
             told = {key: re.sub(r"\$(\w+)", lambda m: known[m[1]], v) for key, v in given.items()}
             return replace(image, environment={**known, **told})
+        case "LABEL":
+            given = dict(part.split("=", 1) for part in shlex.split(value))
+            return replace(image, labels={**image.labels, **given})
         case "WORKDIR":
             return replace(image, directory=value)
         case "USER":
@@ -278,9 +293,24 @@ def _service(name: str, given: dict[str, Any], images: Mapping[str, Image]) -> S
         has_capabilities=not dropped,
         may_gain_privileges=not options,
         stop_grace_s=_seconds(given.pop("stop_grace_period", "10s")),
+        limits=_limits(given),
     )
     assert not given, f"{name}: {sorted(given)}: neither used nor explained"
     return service
+
+
+def _limits(given: dict[str, Any]) -> Limits | None:
+    """All three or none; takes them out."""
+    found = [given.pop(key, None) for key in ("mem_limit", "pids_limit", "ulimits")]
+    if found == [None, None, None]:
+        return None
+    memory, processes, ulimits = found
+    assert memory, f"no limit of memory beside {found}"
+    assert processes, f"no limit of processes beside {found}"
+    assert ulimits.keys() == {"nofile"}, ulimits
+    size = re.fullmatch(r"(\d+)([mg])", memory)
+    assert size, f"{memory}: say it in megabytes (m) or gigabytes (g)"
+    return Limits(int(size[1]) << {"m": 20, "g": 30}[size[2]], processes, ulimits["nofile"])
 
 
 def _environment(given: Mapping[str, object]) -> dict[str, str]:

@@ -96,9 +96,10 @@ def test_what_is_told_of_health_and_metrics_can_be_had(engine) -> None:
 def test_the_demo_finds_each_number_once(engine) -> None:
     """Producer and consumer end well, beginning with a topic that was not there; the metadata can
     be exported for an audit."""
-    engine.up("demo-producer", "demo-consumer", "audit-metadata")
-    for name in ("demo-producer", "demo-consumer", "audit-metadata"):
+    engine.up("demo", "audit-metadata")
+    for name in ("demo", "audit-metadata"):
         assert engine.containers[name].wait() == 0, engine.containers[name].output
+    assert "2000 numbers was acknowledged" in engine.containers["demo"].output
     assert "2000 numbers were read, each of them once" in engine.containers["demo-consumer"].output
     names = [mount.target for mount in engine.services["audit"].mounts]
     assert names == ["/evidence", *(f"/data/broker-{number}" for number in (1, 2, 3))]
@@ -109,9 +110,8 @@ def test_the_demo_finds_each_number_once(engine) -> None:
 @pytest.mark.soak
 def test_the_audit_finds_what_the_demo_left_clean(engine) -> None:
     """Spark reads the volumes of running brokers, in a container that could not change them."""
-    engine.up("demo-producer", "demo-consumer")
-    for name in ("demo-producer", "demo-consumer"):
-        assert engine.containers[name].wait() == 0
+    engine.up("demo")
+    assert engine.containers["demo"].wait() == 0
     engine.up("audit")
     audit = engine.containers["audit"]
     assert audit.wait() == 0, audit.output

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from itertools import chain
 
 import pytest
+import yaml
 
+import minibroker
 from minibroker.broker.config import load
+from minibroker.cli.start import FILES_MAX
 from tests.etcd import ETCD, NEEDS_ETCD
 from tests.topology import FOREIGN, ROOT, Service, read_images, read_services
 
@@ -60,6 +63,26 @@ def test_what_lasts_lies_in_a_volume(service: Service) -> None:
     if service.hostname:
         assert list(targets.values()) == [service.name]
         assert not service.image.volumes & set(service.tmpfs)
+
+
+@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+def test_a_service_takes_a_part_of_the_machine(service: Service) -> None:
+    """Memory, processes and open files are limited, so that one service cannot starve the others;
+    a broker has all the open files that it asks for."""
+    assert service.limits
+    assert 2**29 <= service.limits.memory_bytes <= 2**33
+    assert 100 <= service.limits.processes <= 4096
+    assert service.limits.open_files == FILES_MAX
+
+
+def test_images_are_made_here_and_have_a_version() -> None:
+    """No registry is asked for them; another version is rolled back to by a variable."""
+    ours = [service for service in SERVICES.values() if service.build]
+    assert {one.image_name.partition(":")[2] for one in ours} == {minibroker.__version__}
+    older = services({"MINIBROKER_VERSION": "0.0.9"})
+    assert {older[one.name].image_name.partition(":")[2] for one in ours} == {"0.0.9"}
+    document = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    assert {document[one.name]["pull_policy"] for one in ours} == {"never"}
 
 
 def test_only_this_machine_reaches_a_port() -> None:
@@ -142,10 +165,11 @@ def test_what_is_not_understood_is_an_error(tmp_path) -> None:
     text = COMPOSE.read_text(encoding="utf-8")
     changes = {
         "  restart: unless-stopped": "  privileged: true",
+        "  pids_limit: 512\n": "",
         "service_completed_successfully": "service_ended_well",
         "  evidence:\n": "  evidence:\n  forgotten:\n",
         "$$count": "$count",
-        "interval: 2s": "interval: 2m",
+        "interval: 5s": "interval: 5m",
         "name: minibroker\n": "name: minibroker\nnetworks: {}\n",
     }
     for before, after in changes.items():

@@ -1,20 +1,23 @@
 """The Dockerfile: what a linter says of it, and what docs/containers.md tells of its images."""
 
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+import minibroker
 from tests.topology import ROOT, context_files, read_images
 
 DOCKERFILE = ROOT / "Dockerfile"
 TEXT = DOCKERFILE.read_text(encoding="utf-8")
 IMAGES = read_images(DOCKERFILE)
 FINAL = ("broker", "audit")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def test_the_linter_finds_nothing() -> None:
@@ -28,9 +31,8 @@ def test_the_base_is_pinned() -> None:
     """One base, with its whole version and Debian's; Python is one that the package takes."""
     foreign = [name for name in re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE) if ":" in name]
     [version] = [re.fullmatch(r"python:(\d+\.\d+)\.\d+-slim-[a-z]+", name) for name in foreign]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert version
-    assert project["requires-python"] == f">={version[1]}"
+    assert PROJECT["project"]["requires-python"] == f">={version[1]}"
 
 
 @pytest.mark.parametrize("target", FINAL)
@@ -50,6 +52,7 @@ def test_the_broker_is_process_one() -> None:
     broker = IMAGES["broker"]
     assert broker.command == ("minibroker", "start", "--config", "/mnt/shared/config")
     assert broker.volumes == {broker.environment["KAFKA_LOG_DIRS"]}
+    assert broker.volumes == {broker.environment["MINIBROKER_VOLUME"]}
     assert broker.stop_signal == "SIGTERM"
     assert broker.environment["PYTHONUNBUFFERED"] == "1"
     assert IMAGES["audit"].health is None
@@ -60,23 +63,58 @@ def test_the_last_stage_is_the_broker() -> None:
     assert list(IMAGES)[-1] == "broker"
 
 
-def test_requirements_are_those_of_the_project(tmp_path: Path) -> None:
-    """What the two lines of Python in the Dockerfile print, run as they stand there."""
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = re.findall(r"^RUN (python -c '.*?' > requirements.txt)", TEXT, re.DOTALL | re.MULTILINE)
-    told = []
-    for line in lines:
-        command = line.replace("\\\n", "").replace("python", sys.executable, 1)
-        subprocess.run(["sh", "-euc", command], cwd=tmp_path, check=True)
-        told.append((tmp_path / "requirements.txt").read_text(encoding="utf-8").splitlines())
-    assert told == [project["dependencies"], project["optional-dependencies"]["audit"]]
+def locked(name: str) -> dict[str, Requirement]:
+    """The requirements of a lock by name, each with at least one hash."""
+    text = (ROOT / "docker" / f"{name}.lock.txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    entries = [entry for entry in re.split(r"(?<!\\)\n", "\n".join(lines)) if entry.strip()]
+    assert all("--hash=sha256:" in entry for entry in entries), "a requirement without its hash"
+    found = [Requirement(entry.split("\\")[0].strip()) for entry in entries]
+    return {canonicalize_name(one.name): one for one in found}
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [
+        ("build", PROJECT["build-system"]["requires"]),
+        ("libraries", PROJECT["project"]["dependencies"]),
+        ("audit", PROJECT["project"]["optional-dependencies"]["audit"]),
+    ],
+)
+def test_the_locks_have_what_the_project_requires(lock: str, wanted: list[str]) -> None:
+    """Each requirement in one version, which the project takes; `make locks` makes them anew."""
+    found = locked(lock)
+    for requirement in map(Requirement, wanted):
+        one = found[canonicalize_name(requirement.name)]
+        [version] = [each.version for each in one.specifier if each.operator == "=="]
+        assert requirement.specifier.contains(version), f"{one} in docker/{lock}.lock.txt"
+        assert f"COPY docker/{lock}.lock.txt ." in TEXT
+        assert f"--requirement {lock}.lock.txt" in TEXT
+
+
+def test_the_audit_has_the_libraries_of_the_broker() -> None:
+    """In the same versions: one image is made on top of the other's libraries."""
+    base, more = locked("libraries"), locked("audit")
+    shared = base.keys() & more.keys()
+    assert {name: str(base[name].specifier) for name in shared} == {
+        name: str(more[name].specifier) for name in shared
+    }
+
+
+@pytest.mark.parametrize("target", FINAL)
+def test_an_image_says_what_it_is(target: str) -> None:
+    """By labels that registries and tools read: the package's version and licence."""
+    labels = IMAGES[target].labels
+    assert labels["org.opencontainers.image.version"] == minibroker.__version__
+    assert labels["org.opencontainers.image.licenses"] == PROJECT["project"]["license"]
+    assert labels["org.opencontainers.image.title"] == "minibroker"
 
 
 def test_the_context_is_small() -> None:
     """Source, and nothing that this machine has made of it or that only developers need."""
     names = {path.relative_to(ROOT).as_posix() for path in context_files()}
-    assert {"pyproject.toml", "README.md", "broker/py.typed", "docker/server.properties"} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "package/py.typed"} <= names
     folders = {name.split("/")[0] for name in names if "/" in name}
-    assert folders == {"audit", "broker", "cli", "client", "docker", "protocol", "testing"}
+    parts = {"audit", "broker", "cli", "client", "package", "protocol", "testing"}
+    assert folders == {*parts, "docker"}
     assert not [name for name in names if name.endswith(".pyc")]
