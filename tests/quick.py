@@ -3,9 +3,9 @@
     python -m pytest -p tests.quick [--share 1/2]
 
 A test file is left out if it imports what starts processes, itself or by way of another module of
-the tests, and a test if it needs Spark. A test that starts a process all the same fails: so what is
-left runs on any system, fast, and can be interrupted at any time. Nor are clusters simulated. With `--share` only one half of
-the files runs, so that two processors can run one each.
+the tests, and a test if it needs Spark. A test that starts a process all the same fails. What takes
+minutes is left out, too: `LONG`. With `--share` only one half of the files runs, so that two
+processors can run one each.
 """
 
 import ast
@@ -20,7 +20,11 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork"}
-LONG: Final = ROOT / "tests" / "sim"  # clusters on virtual time take minutes
+# Simulated clusters, interrupts at each line of a program, and folders of processes and Spark.
+LONG: Final = {
+    *(ROOT / "tests" / name for name in ("acceptance", "adversary", "audit", "bench", "sim")),
+    ROOT / "tests" / "unit" / "client" / "test_blocking_interrupts.py",
+}
 EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
 
@@ -72,7 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Files that start processes, those of other shares, and what takes minutes."""
-    if collection_path == LONG:
+    if collection_path in LONG:
         return True
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
