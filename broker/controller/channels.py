@@ -11,7 +11,15 @@ then on it leaves `pushes` alone, for the next channel of the same process goes 
 
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -23,6 +31,7 @@ from minibroker.broker.controller.plans import NO_CHANGE, Change
 from minibroker.broker.controller.ports import Ports, Surroundings
 from minibroker.broker.controller.pushes import Push, Pushes, Told
 from minibroker.broker.controller.state import Registered, State, Tombstone
+from minibroker.broker.turns import take_turns
 from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
@@ -208,6 +217,7 @@ def _local(ports: Ports) -> Send:
     async def send(push: Push) -> Any:
         for _ in range(TURNS_OF_OTHERS):
             await trio.lowlevel.checkpoint()
-        return calls[push.api_key](push.request, trio.current_time())
+        answer = calls[push.api_key](push.request, trio.current_time())
+        return await take_turns(answer) if isinstance(answer, Generator) else answer
 
     return send

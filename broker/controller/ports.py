@@ -14,6 +14,7 @@ from minibroker.broker.config import Config
 from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.metadata.store import MetadataStore
+from minibroker.broker.turns import Turns
 from minibroker.client.net import Network
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.messages.control import (
@@ -44,7 +45,7 @@ class Ports:
     take_roles: Callable[[LeaderAndIsrRequest, float], LeaderAndIsrResponse]
     stop: Callable[[StopReplicaRequest, float], StopReplicaResponse]
     update_metadata: Callable[[UpdateMetadataRequest, float], UpdateMetadataResponse]
-    describe: Callable[[DescribeReplicasRequest, float], DescribeReplicasResponse]
+    describe: Callable[[DescribeReplicasRequest, float], Turns[DescribeReplicasResponse]]
     notify: Callable[[Hashable], None]
     hand_over: Callable[[HandOverRequest, float], HandOverResponse]
 

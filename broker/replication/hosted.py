@@ -17,7 +17,7 @@ turn out to be bad while it leads gives up the lead (`rot.py`).
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -274,10 +274,12 @@ class Hosted:
             return PartitionHandedOver(*name, refused.code)
         return PartitionHandedOver(*name, is_ready=is_ready)
 
-    def describe(self) -> Turns[list[ReplicaDescription]]:
-        """How far every replica is, those without a role or a log too."""
+    def describe(self, topics: Collection[str] | None) -> Turns[list[ReplicaDescription]]:
+        """How far the replicas of these topics, or all of them, are; those without a role or a log
+        too."""
         logs = self._parts.manager.logs
-        return describe_all(logs, self.partitions, self.unmade, self._host.broker_id)
+        found = yield from describe_all(logs, self.partitions, self.unmade, self._host.broker_id)
+        return [replica for replica in found if topics is None or replica.topic in topics]
 
     def check(self, partition: Partition, offset: int) -> None:
         """A follower asks again for the records at an offset: see whether they are sound here."""

@@ -43,7 +43,7 @@ from minibroker.broker.replication.roles import (
     Leader,
 )
 from minibroker.broker.replication.statistics import ReplicaStatistics, TrafficStatistics
-from minibroker.broker.turns import Turns, at_once, without_pause
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -168,16 +168,13 @@ class Replicas:
             self._hosted.gone.statistics(),
         )
 
-    def describe(self, request: DescribeReplicasRequest, now: float) -> DescribeReplicasResponse:
-        """How far every replica is, those without a role or a log too."""
-        return without_pause(self.describing(request))
-
-    def describing(self, request: DescribeReplicasRequest) -> Turns[DescribeReplicasResponse]:
-        """`describe`, in turns; the broker epoch is that of the beginning."""
+    def describe(
+        self, request: DescribeReplicasRequest, now: float
+    ) -> Turns[DescribeReplicasResponse]:
+        """How far every replica is, those without a role or a log too; the broker epoch is that of
+        the first turn."""
         epoch = self.broker_epoch
-        found = yield from self._hosted.describe()
-        if request.topics is not None:
-            found = [replica for replica in found if replica.topic in request.topics]
+        found = yield from self._hosted.describe(request.topics)
         return DescribeReplicasResponse(self.broker_id, epoch, tuple(found))
 
     def _live_broker(self, node_id: int) -> BrokerImage | None:

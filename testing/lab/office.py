@@ -164,10 +164,10 @@ class Office:
         """How far the log of each replica goes."""
         tails = {}
         for number, process in self._processes.items():
-            found = process.replicas.describe(DescribeReplicasRequest(), now).replicas
+            told = without_pause(process.replicas.describe(DescribeReplicasRequest(), now))
             tails[number] = {
                 TopicPartition(one.topic, one.partition): LogTail(one.last_epoch, one.log_end)
-                for one in found
+                for one in told.replicas
             }
         return tails
 

@@ -25,6 +25,7 @@ from minibroker.broker.replication.roles import FollowerFetch, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
+from minibroker.broker.turns import without_pause
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LiveBroker,
@@ -36,6 +37,7 @@ from minibroker.protocol.messages.control import (
     UpdateMetadataRequest,
 )
 from minibroker.protocol.messages.fetch import PartitionFetched
+from minibroker.protocol.messages.replicas import DescribeReplicasRequest, ReplicaDescription
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.records.batch import NO_PRODUCER, ProducerStamp
 from minibroker.protocol.records.record import encode_batch
@@ -178,6 +180,11 @@ class Node:
             self.know(*partitions, overrides=overrides)
         results = self.apply(*states)
         assert not any(result.error for result in results), results
+
+    def described(self, *topics: str) -> tuple[ReplicaDescription, ...]:
+        """How far the replicas of these topics are; of all without any."""
+        request = DescribeReplicasRequest(topics or None)
+        return without_pause(self.replicas.describe(request, 0.0)).replicas
 
     def know(self, *states: PartitionState, overrides: Mapping[str, str] | None = None) -> None:
         """Have the partitions of one topic in the metadata, and its settings."""

@@ -49,7 +49,7 @@ def describe_replicas(
     services: Services, request: DescribeReplicasRequest, now: float
 ) -> Turns[DescribeReplicasResponse]:
     """How far the replicas here are."""
-    return services.replicas.describing(request)
+    return services.replicas.describe(request, now)
 
 
 def alter_partition(

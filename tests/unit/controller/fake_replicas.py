@@ -92,7 +92,10 @@ class FakeReplicas:
                 del self.logs[name]
         return StopReplicaResponse(0)
 
-    def describe(self, request: DescribeReplicasRequest, now: float) -> DescribeReplicasResponse:
+    def describe(
+        self, request: DescribeReplicasRequest, now: float
+    ) -> Turns[DescribeReplicasResponse]:
+        yield
         return DescribeReplicasResponse(
             self._broker.node_id,
             self._broker.claimed_epoch or self._broker.node.broker_epoch,
@@ -102,10 +105,6 @@ class FakeReplicas:
                 for epoch, end in [self._broker.tails.get(name, (0, 0))]
             ),
         )
-
-    def describing(self, request: DescribeReplicasRequest) -> Turns[DescribeReplicasResponse]:
-        yield
-        return self.describe(request, 0.0)
 
     def hand_over(self, request: HandOverRequest, now: float) -> HandOverResponse:
         """Every target has all at once, but those in `behind`."""

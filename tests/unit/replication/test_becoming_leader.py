@@ -1,6 +1,5 @@
 """In which epochs a replica leads."""
 
-from minibroker.protocol.messages.replicas import DescribeReplicasRequest
 from tests.unit.node import Node, state_of
 
 
@@ -13,7 +12,7 @@ def test_nobody_leads_in_an_epoch_below_those_in_the_log() -> None:
     node.manager.close({})
     again = Node(node.files)
     again.apply(state_of(epochs=(3, 0)))
-    (shown,) = again.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
+    (shown,) = again.described()
     assert (shown.role, shown.leader_epoch) == ("offline", 3)
     assert shown.reason.startswith("leader epoch 3 is below 4, the newest in this log")
     assert again.partition().log.epochs.entries == ((4, 0),)

@@ -256,7 +256,7 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     statistics = without_pause(node.replicas.statistics())
     assert ([replica.name for replica in statistics.replicas], statistics.unmade) == ([T0], 1)
-    shown = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
+    shown = node.described()
     assert {(r.partition, r.role, r.log_end) for r in shown} == {
         (0, "leader", 0),
         (1, "offline", -1),
@@ -322,18 +322,18 @@ def test_it_describes_every_replica() -> None:
     )
     node.append(3)
     node.followed(2, 2)
-    led, followed = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
+    led, followed = node.described()
     assert (led.role, led.leader, led.leader_epoch, led.partition_epoch) == ("leader", 1, 3, 5)
     assert (led.log_start, led.log_end, led.high_watermark, led.isr) == (0, 3, 2, (1, 2))
     assert (led.last_epoch, led.topic_id) == (3, b"i" * 16)
     assert (followed.role, followed.leader, followed.isr) == ("follower", 2, ())
     node.manager.close({T0: 2})
     again = Node(node.files)
-    answer = again.replicas.describe(DescribeReplicasRequest(("t",)), 0.0)
+    answer = without_pause(again.replicas.describe(DescribeReplicasRequest(("t",)), 0.0))
     assert (answer.broker_id, answer.broker_epoch) == (1, 1)
     found = {replica.partition: replica for replica in answer.replicas}[0]
     assert (found.role, found.last_epoch, found.log_end) == ("offline", 3, 3)
-    assert again.replicas.describe(DescribeReplicasRequest(("u",)), 0.0).replicas == ()
+    assert again.described("u") == ()
 
 
 def test_a_failed_follower_is_shown() -> None:
@@ -343,7 +343,7 @@ def test_a_failed_follower_is_shown() -> None:
     role = node.partition().role
     assert isinstance(role, Follower)
     role.failure = "a cut was refused"
-    (shown,) = node.replicas.describe(DescribeReplicasRequest(), 0.0).replicas
+    (shown,) = node.described()
     assert (shown.role, shown.reason) == ("failed", "a cut was refused")
 
 
