@@ -3,7 +3,7 @@
 #   make demo    the whole story in two minutes: produce, kill -9, restart, consume, compare, audit
 #   make demo-etcd    the same with the metadata in an etcd of three members
 #   make demo-audit   damages copies of what the demo left, and has the audit find it
-#   make check   ruff, mypy and the tests that start no process: run it before each commit
+#   make check   ruff, mypy and the short tests that start no process: before each commit
 #   make test    ruff, mypy, then every test but the soak ones
 #   make soak    long random runs        make bench   figures beside their yardsticks
 #
