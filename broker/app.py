@@ -44,6 +44,7 @@ from minibroker.broker.controller.cluster_id import ensure_cluster_id
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.ports import Ports, Registration
+from minibroker.broker.controller.state import ClosedLog
 from minibroker.broker.disk import InWorker
 from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.log.directory import RunMarks
@@ -296,9 +297,18 @@ class _Broker:
             if epoch is not None:
                 await self._work(tell_started)
             high_watermarks = self._replicas.high_watermarks()
-            await self._system.in_worker(self._manager.close, high_watermarks)
+            logs = self._closed_logs()
+            is_clean = await self._system.in_worker(self._manager.close, high_watermarks)
             membership.cancel_scope.cancel()
-        await self._node.close()
+        await self._node.close(logs if is_clean else None)
+
+    def _closed_logs(self) -> list[ClosedLog]:
+        """How far the logs go, of which nothing is appended or cut any more."""
+        return [
+            ClosedLog(log.topic_id, name.partition, log.epochs.newest_epoch, log.log_end)
+            for name, log in self._manager.logs.items()
+            if log.damage is None
+        ]
 
     async def _work(self, tell_started: Callable[[], None]) -> None:
         """Serve until the shutdown, and until the leaderships are given away."""

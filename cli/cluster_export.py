@@ -10,13 +10,14 @@ opens a broker's store, is a copy: one of SQLite's own backups while somebody ha
 a plain copy could be torn; else, where a connection would make files beside it, a plain one. A
 store that is a server can be read as it is.
 
-`brokers` are those whose registration stands, so there are none in a cluster that has stopped.
+`brokers` are those whose registration stands, so there are none in a cluster that has stopped. Of
+brokers that have stopped in order and not come back, `left` says how far the logs went by then.
 """
 
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,11 @@ def _described(found: "Entries") -> dict[str, Any]:
     from minibroker.protocol.constants import NO_NODE
 
     state = without_pause(entries.read_state(found))
+    left: dict[tuple[bytes, int], list[dict[str, int]]] = {}
+    for node_id, departure in sorted(entries.read_departures(found).items()):
+        for log in departure.logs:
+            said = {"node_id": node_id, "last_epoch": log.last_epoch, "log_end": log.log_end}
+            left.setdefault((log.topic_id, log.partition), []).append(said)
     office = entries.read_office(found)
     admitted = {node_id: admission.epoch for node_id, admission in state.admissions.items()}
     return {
@@ -189,7 +195,7 @@ def _described(found: "Entries") -> dict[str, Any]:
             }
             for node_id, broker in sorted(entries.read_brokers(found).items())
         ],
-        "topics": [_topic(topic) for _, topic in sorted(state.topics.items())],
+        "topics": [_topic(topic, left) for _, topic in sorted(state.topics.items())],
         "tombstones": [
             {"id": tombstone.id.hex(), "name": tombstone.name}
             for tombstone in state.tombstones.values()
@@ -197,16 +203,21 @@ def _described(found: "Entries") -> dict[str, Any]:
     }
 
 
-def _topic(topic: "TopicRecord") -> dict[str, Any]:
+def _topic(
+    topic: "TopicRecord", left: Mapping[tuple[bytes, int], list[dict[str, int]]]
+) -> dict[str, Any]:
     return {
         "name": topic.name,
         "id": topic.id.hex(),
         "configs": dict(topic.configs),
-        "partitions": [_partition(record) for record in topic.partitions],
+        "partitions": [
+            _partition(record, left.get((topic.id, record.number), []))
+            for record in topic.partitions
+        ],
     }
 
 
-def _partition(record: "PartitionRecord") -> dict[str, Any]:
+def _partition(record: "PartitionRecord", left: list[dict[str, int]]) -> dict[str, Any]:
     return {
         "partition": record.number,
         "leader": record.leader,
@@ -215,4 +226,5 @@ def _partition(record: "PartitionRecord") -> dict[str, Any]:
         "isr": list(record.isr),
         "replicas": list(record.replicas),
         "unsafe": list(record.unsafe),
+        "left": left,
     }

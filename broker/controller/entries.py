@@ -6,15 +6,16 @@
 | `controller` | who is controller; under its broker's lease |
 | `controller-epoch` | the epoch of the newest controller; it stays and only grows |
 | `brokers/NODE` | a broker's registration, under its lease; its revision is the broker epoch |
-| `admissions/NODE` | the registration that was last admitted; stays until it is forgotten |
+| `admissions/NODE` | the registration that the controller last admitted; it stays until forgotten |
+| `departures/NODE/PART` | how far a broker's logs went when it had stopped in order |
 | `topics/NAME` | a topic's id and its own settings |
 | `partitions/ID/NUMBER` | leader, epochs, ISR and replicas of one partition of that topic id |
 | `tombstones/ID` | a deleted topic whose directories may still lie on brokers (CTL-15) |
 | `producer-ids` | the first producer id that no broker has claimed |
 
-A broker writes its own registration, the claims of producer ids and, when it stands for election,
-the two controller keys. The rest is the elected controller's alone, and each of its transactions
-compares the `controller` key.
+A broker writes its own registration, its own departure, the claims of producer ids and, when it
+stands for election, the two controller keys. The rest is the elected controller's alone, and each
+of its transactions compares the `controller` key.
 
 Values are JSON, so that a person can read them with any SQLite tool. Partitions stand under the
 topic's id and not its name: a topic made again under the same name shares nothing with the old one.
@@ -26,6 +27,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.broker.controller.state import (
     Admission,
+    ClosedLog,
+    Departure,
     PartitionRecord,
     Registered,
     State,
@@ -43,11 +46,13 @@ CONTROLLER_EPOCH: Final = "controller-epoch"
 PRODUCER_IDS: Final = "producer-ids"
 BROKERS: Final = "brokers/"
 ADMISSIONS: Final = "admissions/"
+DEPARTURES: Final = "departures/"
 TOPICS: Final = "topics/"
 PARTITIONS: Final = "partitions/"
 TOMBSTONES: Final = "tombstones/"
 
 READ_AT_ONCE: Final = 500  # topics and partitions, in one turn of the loop
+DEPARTED_LOGS_MAX: Final = 2_000  # in one entry, far below what etcd takes at once
 CREATION_BITS: Final = 32  # how many topics one controller can number
 
 Entries = Mapping[str, Entry]
@@ -59,6 +64,13 @@ class Office(NamedTuple):
 
     node_id: int
     revision: int
+
+
+class _DepartedPart(NamedTuple):
+    """One entry of a departure, with some of its logs."""
+
+    departure: Departure
+    part_count: int
 
 
 # -- reading
@@ -129,6 +141,23 @@ def read_brokers(entries: Entries) -> dict[int, Registered]:
             for key in _under(entries, BROKERS)
         )
     }
+
+
+def read_departures(entries: Entries) -> dict[int, Departure]:
+    """The departures that are there as a whole and still hold. Raises `StoreError`."""
+    parts: dict[int, list[_DepartedPart]] = {}
+    for key in _under(entries, DEPARTURES):
+        part = _parse(entries, key, _departed_part)
+        parts.setdefault(part.departure.node_id, []).append(part)
+    found = {}
+    for key in _under(entries, ADMISSIONS):
+        admission = _parse(entries, key, _admission)
+        node_id, epoch = admission.node_id, admission.epoch
+        mine = [part for part in parts.get(node_id, ()) if part.departure.epoch == epoch]
+        if mine and len(mine) == mine[0].part_count:
+            logs = tuple(log for part in mine for log in part.departure.logs)
+            found[node_id] = Departure(node_id, epoch, logs)
+    return found
 
 
 def read_office(entries: Entries) -> Office | None:
@@ -230,6 +259,22 @@ def admission_removal(node_id: int) -> Delete:
     return Delete(f"{ADMISSIONS}{node_id}")
 
 
+def departure_puts(departure: Departure) -> list[Put]:
+    """The entries of a broker that has stopped in order. They need not be written together."""
+    some = [*at_once(departure.logs, DEPARTED_LOGS_MAX)] or [[]]
+    return [
+        _put(
+            f"{DEPARTURES}{departure.node_id}/{number}",
+            {
+                "epoch": departure.epoch,
+                "parts": len(some),
+                "logs": [(log.topic_id.hex(), *log[1:]) for log in logs],
+            },
+        )
+        for number, logs in enumerate(some)
+    ]
+
+
 def broker_put(registered: Registered, lease: int) -> Put:
     """The registration of a broker; its epoch is what the store makes of it."""
     value = {
@@ -295,6 +340,14 @@ def _admission(key: str, found: Any) -> Admission:
         process=found["process"],
         is_leaving=found["is_leaving"],
     )
+
+
+def _departed_part(key: str, found: Any) -> _DepartedPart:
+    node_id = int(key.split("/")[1])
+    logs = tuple(
+        ClosedLog(bytes.fromhex(topic_id), *map(int, rest)) for topic_id, *rest in found["logs"]
+    )
+    return _DepartedPart(Departure(node_id, int(found["epoch"]), logs), int(found["parts"]))
 
 
 def _registered(key: str, found: Any, revision: int) -> Registered:

@@ -18,6 +18,7 @@ the key's revision, so one that was paused past its lease cannot write.
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from random import Random
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from minibroker.broker.controller.ports import Job, Ports, Registration, Surroun
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
 from minibroker.broker.controller.requests import Request, is_refused, refuse
 from minibroker.broker.controller.session import BrokerSession, SessionStatistics
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import ClosedLog, Departure, Registered
 from minibroker.broker.controller.statistics import Statistics
 from minibroker.broker.metadata.store import (
     Compare,
@@ -44,7 +45,7 @@ from minibroker.broker.metadata.store import (
 from minibroker.broker.turns import without_pause
 from minibroker.client.channel import ChannelOptions, open_channel
 from minibroker.client.net import Network
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import NO_EPOCH, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.control import ControlledShutdownRequest
 from minibroker.protocol.messages.topics import CreateTopicsRequest
@@ -210,9 +211,17 @@ class ControllerNode:
         self._has_left = True
         await self._resign()
 
-    async def close(self) -> None:
-        """The last thing of a clean stop, once all is on disk: let the registration vanish."""
+    async def close(self, logs: Iterable[ClosedLog] | None = None) -> None:
+        """The last thing of a clean stop, once all is on disk: let the registration vanish.
+
+        `logs` are those that were closed; they are kept for the audit, which else could not know
+        what must still be there. None: they were not closed as they should be.
+        """
         try:
+            if logs is not None and self.broker_epoch != NO_EPOCH:
+                departure = Departure(self._node_id, self.broker_epoch, tuple(logs))
+                for put in entries.departure_puts(departure):
+                    await self._store.transact([], [put])
             await self._session.end()
         except StoreUnavailable as error:
             log.warning("The registration could not be withdrawn, it will lapse: %s", error)

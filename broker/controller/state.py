@@ -12,6 +12,7 @@ partition.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
@@ -91,6 +92,27 @@ class Admission:
     run: int
     process: str
     is_leaving: bool = False
+
+
+class ClosedLog(NamedTuple):
+    """How far a log went when its broker had stopped in order."""
+
+    topic_id: bytes
+    partition: int
+    last_epoch: int
+    log_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """What a broker had on its disk when it had stopped in order.
+
+    It holds as long as `epoch` is that of the broker's admission: no later process took part.
+    """
+
+    node_id: int
+    epoch: int
+    logs: tuple[ClosedLog, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -368,13 +368,15 @@ class LogManager:
 
     # -- ending
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> bool:
         """Close all logs, checkpoint them, and mark the stop as clean. May be called twice.
 
-        A full disk leaves no mark: the next start reads more. Other errors are raised.
+        A full disk leaves no mark: the next start reads more. Other errors are raised. Returns
+        whether the mark was made.
         """
         if self._is_closed:
-            return
+            return False
+        is_written = False
         try:
             for log in self._logs.values():
                 log.close()
@@ -389,9 +391,11 @@ class LogManager:
         except OSError as error:
             if error.errno not in DISK_IS_FULL:
                 raise
+            is_written = False
             LOGGER.warning("The stop is not marked clean: the disk is full")
         finally:
             self.abandon()
+        return is_written
 
     def abandon(self) -> None:
         """Close all files and give the directory back, without a word. May be called twice."""

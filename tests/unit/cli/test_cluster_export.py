@@ -13,6 +13,8 @@ from minibroker.broker.clock import boot_id, boottime_s
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.state import (
     Admission,
+    ClosedLog,
+    Departure,
     PartitionRecord,
     Registered,
     Tombstone,
@@ -52,6 +54,11 @@ async def write(path: Path) -> SqliteStore:
     ]
     epoch = (await store.transact([], writes)).revision
     await store.transact([], [entries.admission_put(Admission(1, epoch, "d", 1, "p"))])
+    log = ClosedLog(TOPIC.id, 0, 6, 90)
+    gone = [Admission(3, 4, "d", 1, "p"), Admission(4, 4, "d", 1, "p")]
+    departures = [Departure(3, 4, (log,)), Departure(4, 3, (log,))]  # the latter came back
+    await store.transact([], [entries.admission_put(admission) for admission in gone])
+    await store.transact([], [put for each in departures for put in entries.departure_puts(each)])
     return store
 
 
@@ -88,6 +95,7 @@ def described(**changed: object) -> dict[str, object]:
                         "isr": [2, 1],
                         "replicas": [1, 2, 3],
                         "unsafe": [],
+                        "left": [{"node_id": 3, "last_epoch": 6, "log_end": 90}],
                     },
                     {
                         "partition": 1,
@@ -97,6 +105,7 @@ def described(**changed: object) -> dict[str, object]:
                         "isr": [3],
                         "replicas": [2, 3],
                         "unsafe": [3],
+                        "left": [],
                     },
                 ],
             }

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.state import Admission, ClosedLog, Departure, Registered
 from minibroker.broker.metadata.store import NO_LEASE, Entry, StoreError
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
@@ -48,3 +48,34 @@ def test_listeners_that_make_no_sense_name_the_entry(listeners: object) -> None:
     """Nothing is guessed from a damaged store."""
     with pytest.raises(StoreError, match="its entry 'brokers/3' cannot be read"):
         entries.read_brokers(stored(listeners=listeners))
+
+
+@pytest.mark.parametrize("count", [0, 3, entries.DEPARTED_LOGS_MAX + 1])
+def test_a_departure_is_read_as_it_was_written(count: int) -> None:
+    """However many entries it takes."""
+    departure = Departure(3, 7, tuple(ClosedLog(b"\1" * 16, n, 2, n * n) for n in range(count)))
+    assert entries.read_departures(departed(departure, admitted=7)) == {3: departure}
+
+
+def test_a_departure_that_does_not_hold_is_not_read() -> None:
+    """Its broker came back and was admitted, or not all of it was written."""
+    departure = Departure(3, 7, tuple(ClosedLog(b"", n, 2, n) for n in range(5000)))
+    assert entries.read_departures(departed(departure, admitted=8)) == {}
+    partly = departed(departure, admitted=7)
+    del partly["departures/3/1"]
+    assert entries.read_departures(partly) == {}
+
+
+def test_a_departure_that_makes_no_sense_names_the_entry() -> None:
+    """Nothing is guessed from a damaged store."""
+    found = departed(Departure(3, 7, ()), admitted=7)
+    found["departures/3/0"] = Entry(b'{"epoch": 7, "parts": 1, "logs": [["0"]]}', 9)
+    with pytest.raises(StoreError, match="its entry 'departures/3/0' cannot be read"):
+        entries.read_departures(found)
+
+
+def departed(departure: Departure, admitted: int) -> dict[str, Entry]:
+    """The store with it, and with the admission of that epoch."""
+    admission = Admission(departure.node_id, admitted, "d", 1, "p")
+    puts = [entries.admission_put(admission), *entries.departure_puts(departure)]
+    return {put.key: Entry(put.value, 9) for put in puts}
