@@ -133,6 +133,7 @@ class Batch:
         "reserved",
         "retry_at",
         "sequence",
+        "topic_id",
         "unsettled_parts",
         "watchers",
     )
@@ -148,6 +149,7 @@ class Batch:
         self.attempts = 0  # times sent
         self.retry_at = 0.0  # monotonic seconds: not sent before
         self.leader_epoch = NO_EPOCH  # of the leader it was last sent to
+        self.topic_id = b""  # of the topic it was last sent for; empty: not known
         self.reserved = len(data)
         self.is_settled = False
         self.watchers: list[tuple[int, Watcher]] | None = None

@@ -54,6 +54,7 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
+from minibroker.client.position import Offsets
 from minibroker.client.positions import Positions
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, INT64_MAX, LATEST_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
@@ -107,14 +108,18 @@ class Consumer(GroupCalls):
         limits = Limits(self._options.fetch_max_wait_ms, self._options.fetch_min_bytes)
         async with AsyncExitStack() as stack:
             if self._ledger_path is not None:
-                ledger = ConsumerLedger(self._ledger_path, self._seams.wall_ms)
+                ledger = ConsumerLedger(
+                    self._ledger_path, self._seams.wall_ms, self._positions.topic_id
+                )
                 self._ledger = stack.enter_context(ledger)
             cluster = await stack.enter_async_context(open_cluster(self._options, self._seams))
             fetcher = Fetcher(cluster, self._positions, limits)
             await stack.enter_async_context(in_background(fetcher.run))
             self._cluster, self._fetcher = cluster, fetcher
             if self._options.group_id:
-                self._group = Group(cluster, fetcher, self._positions, self._hand)
+                self._group = Group(
+                    cluster, fetcher, self._positions, self._hand, self._record_commit
+                )
                 await stack.enter_async_context(in_background(self._group.run))
             stack.push_async_exit(self._end)
             self._stack = stack.pop_all()
@@ -367,6 +372,10 @@ class Consumer(GroupCalls):
                 raise
         fetcher.tell()
         return records
+
+    def _record_commit(self, group: str, offsets: Offsets) -> None:
+        if self._ledger is not None:
+            self._ledger.record_commit(group, offsets)
 
     def _seek_to(self, partitions: tuple[TopicPartition, ...], sentinel: int) -> None:
         self._hand.return_undrawn()

@@ -27,6 +27,7 @@ class Delivery:
 
     `partition` is negative where none was chosen yet, `base_offset` is -1 where it is not known:
     after a failure, with acks=0, and after a retry whose first try the broker no longer remembers.
+    `topic_id` tells the topic from others that have, or had, its name; empty where it is not known.
     """
 
     topic: str
@@ -35,6 +36,7 @@ class Delivery:
     record_count: int
     error: Exception | None
     data: bytearray = field(repr=False)
+    topic_id: bytes = b""
 
     def records(self) -> Iterator[Record]:
         """The batch's records, with their final offsets where these are known, else -1."""
@@ -164,7 +166,7 @@ class Outcomes:
     def _tell(self, batch: Batch, base_offset: int, error: Exception | None) -> None:
         topic, partition = batch.lane.topic_partition
         count = batch.record_count
-        delivery = Delivery(topic, partition, base_offset, count, error, batch.data)
+        delivery = Delivery(topic, partition, base_offset, count, error, batch.data, batch.topic_id)
         if self.record is not None:
             self.record(delivery)
         if self._on_delivery is not None:

@@ -18,6 +18,7 @@ from typing import Self
 from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
 from minibroker.client.options import ProducerOptions
+from minibroker.client.position import Offsets
 
 
 class LedgerFile:
@@ -85,7 +86,7 @@ class Ledger(LedgerFile):
             "topic": delivery.topic,
             "partition": delivery.partition,
             "acks": self._acks,
-        }
+        } | _named(delivery.topic_id)
         entries = []
         for record in delivery.records():
             entry = told | {"key": _text(record.key), "value": _text(record.value)}
@@ -96,12 +97,26 @@ class Ledger(LedgerFile):
 
 
 class ConsumerLedger(LedgerFile):
-    """A consumer's: each record that it was shown, and a sum for each poll."""
+    """A consumer's: each record that it was shown, a sum for each poll, and what was committed.
+
+    `id_of` says which topic of a name it reads, b"" while that is not known.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        wall_ms: Callable[[], int],
+        id_of: Callable[[str], bytes] = lambda _: b"",
+    ) -> None:
+        super().__init__(path, wall_ms)
+        self._id_of = id_of
 
     def record(self, records: Sequence[ConsumerRecord]) -> None:
         """A line for each record of a poll, and one for all. A partition's lie side by side."""
+        named = {topic: _named(self._id_of(topic)) for topic in {each.topic for each in records}}
         entries: list[dict[str, object]] = [
             {
+                **named[record.topic],
                 "name": "record_data",
                 "key": _text(record.key),
                 "value": _text(record.value),
@@ -115,9 +130,25 @@ class ConsumerLedger(LedgerFile):
         for (topic, partition), group in groupby(records, itemgetter(0, 1)):
             offsets = [record.offset for record in group]
             told = {"topic": topic, "partition": partition, "count": len(offsets)}
-            partitions.append(told | {"minOffset": offsets[0], "maxOffset": offsets[-1]})
+            ends = {"minOffset": offsets[0], "maxOffset": offsets[-1]}
+            partitions.append(told | ends | named[topic])
         total = {"name": "records_consumed", "count": len(records), "partitions": partitions}
         self._write([*entries, total])
+
+    def record_commit(self, group: str, offsets: Offsets) -> None:
+        """A line for a commit of the group that the coordinator has acknowledged."""
+        committed = [
+            {"topic": topic, "partition": partition, "offset": each.offset}
+            | _named(self._id_of(topic))
+            for (topic, partition), each in offsets.items()
+        ]
+        entry = {"name": "offsets_committed", "success": True, "group": group}
+        self._write([entry | {"offsets": committed}])
+
+
+def _named(topic_id: bytes) -> dict[str, str]:
+    """Which topic of its name it is, as `cluster export` says it."""
+    return {"topicId": topic_id.hex()} if topic_id else {}
 
 
 def _ends_in_a_line(path: Path) -> bool:

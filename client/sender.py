@@ -209,12 +209,11 @@ class Sender:
             node.requests += zip(drained, requests, replies, strict=True)
 
     def _request(self, batches: list[Batch]) -> ProduceRequest:
-        id_of = self._cluster.topic_id
-        partitions = [
-            PartitionProduce(topic, partition, batch.data, id_of(topic) or b"")
-            for batch in batches
-            for topic, partition in (batch.lane.topic_partition,)
-        ]
+        partitions = []
+        for batch in batches:
+            topic, partition = batch.lane.topic_partition
+            batch.topic_id = self._cluster.topic_id(topic) or b""
+            partitions.append(PartitionProduce(topic, partition, batch.data, batch.topic_id))
         options = self._options
         return ProduceRequest(options.acks, options.request_timeout_ms, tuple(partitions))
 

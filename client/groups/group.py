@@ -61,7 +61,12 @@ class Group:
     """The part of one consumer in its group."""
 
     def __init__(
-        self, cluster: Cluster, fetcher: Fetcher, positions: Positions, hand: Hand
+        self,
+        cluster: Cluster,
+        fetcher: Fetcher,
+        positions: Positions,
+        hand: Hand,
+        on_commit: Callable[[str, Offsets], None],
     ) -> None:
         options = cluster.options
         assert isinstance(options, ConsumerOptions)
@@ -69,6 +74,7 @@ class Group:
         self._fetcher = fetcher
         self._positions = positions
         self._hand = hand
+        self._on_commit = on_commit  # told of the group and what was acknowledged
         self._callbacks = Callbacks()
         self._turn = trio.StrictFIFOLock()  # of who changes what is assigned
         self._advancing = trio.CancelScope()
@@ -275,7 +281,7 @@ class Group:
             return self._hand.still_ahead(chosen) if offsets is None else chosen
 
         patience_s = self._options.default_api_timeout_ms / 1000
-        self._hand.note_saved(await self._commits.commit(choose, patience_s))
+        self._note_saved(await self._commits.commit(choose, patience_s))
 
     async def committed(
         self, names: Iterable[TopicPartition]
@@ -292,7 +298,12 @@ class Group:
 
         if choose():
             patience_s = self._options.default_api_timeout_ms / 1000
-            self._hand.note_saved(await self._commits.commit(choose, patience_s))
+            self._note_saved(await self._commits.commit(choose, patience_s))
+
+    def _note_saved(self, offsets: Offsets) -> None:
+        self._hand.note_saved(offsets)
+        if offsets:
+            self._on_commit(self._options.group_id, offsets)
 
     async def _commit_quietly(self) -> None:
         if self._options.enable_auto_commit:
