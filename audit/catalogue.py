@@ -3,7 +3,7 @@ and the verdict's sentence take their words from.
 
 `looks_for` completes "finds where ..."; `found` is a finding told in half a sentence, with the
 names {log} ("topic-0"), {broker} and {offset}, which read "?" where a finding has none, and {at}
-(" at offset 9"), which is empty then.
+(" at offset 9"), which is empty then, and {said}, the first clause of its detail.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     ),
     "divergence": Described(
         "two replicas hold different batches below the high watermark",
-        "the replicas of {log} part{at} on broker {broker}",
+        "the replicas of {log} part{at}: {said}",
     ),
     "inconsistent-offsets": Described(
         "clients were told one offset with two values",
@@ -47,6 +47,10 @@ DESCRIBED: Final[Mapping[str, Described]] = {
         "a log holds more equal records than were sent",
         "an acknowledged record of {log} is there twice, again{at}",
     ),
+    "unexpected": Described(
+        "a log holds a record that no ledger tells of (only with --ledger-complete)",
+        "{log} on broker {broker} holds what no producer was told of{at}",
+    ),
     "aborted-read": Described(
         "a record that a consumer was shown is absent or different on a replica",
         "a record of {log} that was read is not{at} on broker {broker}",
@@ -54,6 +58,10 @@ DESCRIBED: Final[Mapping[str, Described]] = {
     "crc": Described(
         "a batch below the log end has another CRC than the one it was stored with",
         "{log} is damaged{at} on broker {broker}",
+    ),
+    "undecodable": Described(
+        "a batch with a right CRC holds no records that anybody could read",
+        "nobody can read the records of {log}{at} on broker {broker}",
     ),
     "gap": Described(
         "offsets are missing between two batches or segments",
@@ -115,7 +123,7 @@ CHOSEN: Final = tuple(name for name in DESCRIBED if name != "checkpoint")
 
 
 def in_words(finding: Finding) -> str:
-    """A finding as half a sentence, such as `the replicas of t-0 part at offset 9 on broker 2`."""
+    """A finding as half a sentence, such as `t-0 is damaged at offset 9 on broker 2`."""
     described = DESCRIBED.get(finding.check)
     log = f"{finding.topic}-{finding.partition}" if finding.topic is not None else "?"
     return (described.found if described else finding.check + " in {log}").format(
@@ -123,4 +131,5 @@ def in_words(finding: Finding) -> str:
         broker="?" if finding.broker is None else finding.broker,
         offset="?" if finding.offset is None else f"{finding.offset:,}",
         at="" if finding.offset is None else f" at offset {finding.offset:,}",
+        said=finding.detail.partition(";")[0],
     )

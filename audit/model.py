@@ -6,7 +6,7 @@ Unix epoch. Integers of 64 bits that have no sign on disk (hashes) are stored wi
 32 bits fits in an int64 as it is. A replica is named by (broker, topic, partition).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -64,6 +64,18 @@ RECORDS: Final = pa.schema(
     ]
 )
 
+# One row a batch whose records cannot be read although its CRC is right, and in `problem` why.
+BODIES: Final = pa.schema(
+    [
+        *_REPLICA,
+        pa.field("segment", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("base_offset", pa.int64()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("problem", pa.string()),
+    ]
+)
+
 # One row an entry of an offset index (`kind` "index") or time index ("timeindex"): what it says,
 # and in `problem`, null for a right entry, in what it is wrong. A file that cannot be read is one
 # row without an entry.
@@ -85,8 +97,9 @@ INDEX_ENTRIES: Final = pa.schema(
 # nothing; `first_offset` and `log_end` are from the batches. `in_isr` and `is_leader` are null
 # where no metadata was given. `kept_end` is the log's end after the truncation that the leader's
 # epochs demand (A11). Below `judged_end`, which all replicas of a partition share, every replica
-# that is in sync must hold the same: what the one with `is_reference` holds. Logs of a compacted
-# topic have gaps, each its own.
+# that is in sync must hold the same: what the one with `is_reference` holds. `left_end` is where
+# the log ended when its broker had stopped in order, null where the metadata do not say that. Logs
+# of a compacted topic have gaps, each its own.
 REPLICAS: Final = pa.schema(
     [
         *_REPLICA,
@@ -102,6 +115,7 @@ REPLICAS: Final = pa.schema(
         pa.field("recovery_point", pa.int64()),
         pa.field("kept_end", pa.int64()),
         pa.field("judged_end", pa.int64()),
+        pa.field("left_end", pa.int64()),
         pa.field("state", pa.string()),  # of its broker: "stopped", "killed", "live"
     ]
 )
@@ -129,7 +143,8 @@ PRODUCERS: Final = pa.schema(
 
 # One row a record that a client was told about. `event` is "acked", "failed" (may be there or not)
 # or "shown" (to a consumer); others tell of the ledger itself (`Event` in files/ledger.py).
-# `offset` is null where the client was not told it.
+# `offset` is null where the client was not told it, `topic_id` (hex) where its ledger does not say
+# it; `group` is null but where a group has "committed" that offset.
 LEDGER: Final = pa.schema(
     [
         pa.field("ledger", pa.string()),
@@ -142,12 +157,15 @@ LEDGER: Final = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("timestamp", pa.int64()),
+        pa.field("topic_id", pa.string()),
+        pa.field("group", pa.string()),
     ]
 )
 
 # One row for what one replica of the offsets topic holds last of a group and a partition: `offset`
-# is null where it was forgotten. `home` is the partition of the offsets topic and `at` the offset
-# there. A record that nobody can read is a row with only its place and a `problem`.
+# is null where it was forgotten, `highest` the largest that was ever told. `home` is the partition
+# of the offsets topic and `at` the offset there. A record that nobody can read is a row with only
+# its place and a `problem`.
 COMMITTED: Final = pa.schema(
     [
         pa.field("broker", pa.int32()),
@@ -157,6 +175,7 @@ COMMITTED: Final = pa.schema(
         pa.field("topic", pa.string()),
         pa.field("partition", pa.int32()),
         pa.field("offset", pa.int64()),
+        pa.field("highest", pa.int64()),
         pa.field("problem", pa.string()),
     ]
 )
@@ -201,12 +220,15 @@ class Finding:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tables:
     """What a check may look at: Spark DataFrames of the schemas above.
 
+    `topic_ids` are those of the topics that are judged, by name, as known at `known_at_ms` from the
+    metadata (None: from the logs). `is_ledger_complete`: the ledgers tell of all that was sent.
     `ledger` is None where none was given, `committed` where there is no offsets topic. `records`
-    makes the table of some topics' records.
+    makes the table of some topics' records. `bodies` is of the logs that the others are compared
+    with, for what is the same need not be read twice.
     """
 
     batches: "DataFrame"
@@ -214,6 +236,10 @@ class Tables:
     epoch_starts: "DataFrame"
     producers: "DataFrame"
     index_entries: "DataFrame"
+    bodies: "DataFrame"
     records: "Callable[[Collection[str]], DataFrame]"
     ledger: "DataFrame | None" = field(default=None)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    known_at_ms: int | None = None
+    is_ledger_complete: bool = False
     committed: "DataFrame | None" = field(default=None)

@@ -13,21 +13,30 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import coalesce, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.checks import ledgers
-from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
+from minibroker.audit.checks.extent import (
+    LogFacts,
+    ReplicaFacts,
+    ReplicaRow,
+    brokers_named,
+    judge,
+)
 from minibroker.audit.checks.facts import log_facts
+from minibroker.audit.checks.few import from_rows
 from minibroker.audit.checks.groups import committed_by_groups, marks
+from minibroker.audit.checks.held import hold, holding, in_context
 from minibroker.audit.checks.registry import CHECKS, missing_input
-from minibroker.audit.files.cluster import Cluster, cluster_of
-from minibroker.audit.files.directories import Replica, find_brokers
+from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
+from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
+from minibroker.audit.files.indexes import indexed_end
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.files.ledger import ledger_chunks, ledger_table
 from minibroker.audit.files.unread import (
@@ -48,7 +57,7 @@ from minibroker.audit.model import (
     Severity,
     Tables,
 )
-from minibroker.audit.progress import Listener, Stages
+from minibroker.audit.progress import Jobs, Listener, Stages
 from minibroker.audit.report.page import write_findings, write_report
 from minibroker.audit.report.pictures import pictures
 from minibroker.audit.source import read_table
@@ -62,6 +71,7 @@ from minibroker.audit.summary import (
     Unjudged,
     count_findings,
     in_order,
+    plural,
     worst_of,
 )
 from minibroker.protocol.constants import OFFSETS_TOPIC
@@ -70,6 +80,7 @@ from minibroker.protocol.types import TopicPartition
 BATCHES_FILE: Final = "batches.parquet"
 SUMMARY_FILE: Final = "summary.json"
 _CHECKS_AT_ONCE: Final = 4
+_NAMED_MAX: Final = 5  # partitions, in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,8 @@ class AuditOptions:
     """What to audit, and where to write. `out` exists; the executors must see it too.
 
     `export` reads the metadata, as JSON's value; it is called at the moment that is right for a
-    live cluster. `checks` are names, all if there are none.
+    live cluster. `checks` are names, all if there are none. `is_ledger_complete`: the ledgers tell
+    of all that was sent to the topics that they name.
     """
 
     paths: Sequence[Path]
@@ -86,6 +98,7 @@ class AuditOptions:
     export: Callable[[], object] | None = None
     checks: Sequence[str] = ()
     fail_on: Severity = Severity.ERROR
+    is_ledger_complete: bool = False
 
 
 def run_audit(
@@ -93,13 +106,12 @@ def run_audit(
 ) -> Summary:
     """Audit, and write the four files. Raises UsageError, InvalidExport, and whatever Spark does.
 
-    The files are there once it returns, also if nothing could be judged. What the session holds in
-    its cache is forgotten at the end: a session that serves several audits must not fill up.
+    The files are there once it returns, also if nothing could be judged. The session may be
+    somebody else's: what the audit has put into its cache is given up at the end, and nothing else,
+    and its jobs are a group of their own.
     """
-    try:
-        return _Run(spark, options, listener).run()
-    finally:
-        spark.catalog.clearCache()
+    with holding(), Jobs(spark.sparkContext) as jobs:
+        return _Run(spark, options, Stages(jobs, listener)).run()
 
 
 @dataclass(slots=True)
@@ -116,10 +128,10 @@ class _Known:
 class _Run:
     """One run; the stages call each other's results by hand."""
 
-    def __init__(self, spark: SparkSession, options: AuditOptions, listener: Listener) -> None:
+    def __init__(self, spark: SparkSession, options: AuditOptions, stages: Stages) -> None:
         self._spark = spark
         self._options = options
-        self._stages = Stages(spark.sparkContext, listener)
+        self._stages = stages
         self._known = _Known()
         self._unread: list[Unread] = []
         self._written = options.out.resolve() / BATCHES_FILE
@@ -175,44 +187,34 @@ class _Run:
         rows, unjudged = judge([*_replica_facts(inputs, facts)], assignments, states)
         self._known.unjudged += unjudged
         self._known.unjudged += unjudged_files(self._unread, inputs.brokers, rows)
-        left = sorted(
-            {
-                row.broker
-                for row in rows
-                if row.in_isr and row.broker not in (assignments or {})[_name(row)].isr
-            }
-        )
-        if left:
-            self._known.notes.append(
-                f"Counted as in sync, since they stopped with all that is judged: {_brokers(left)}."
-            )
+        if not self._options.checks or "missing-committed" in self._options.checks:
+            self._known.findings += _emptied(inputs, rows)
+        if note := _left_in_sync(rows, assignments or {}):
+            self._known.notes.append(note)
         return rows
 
     def _tables(self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow]) -> Tables:
         chunks, problems = ledger_chunks(self._options.ledgers)
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = ledger_table(self._spark, chunks) if self._options.ledgers else None
-        replicas = self._small(REPLICAS, map(astuple, rows))
+        replicas = from_rows(self._spark, REPLICAS, map(astuple, rows))
         records = partial(_records, self._spark, inputs)
         has_groups = any(row.topic == OFFSETS_TOPIC for row in rows)
         committed = committed_by_groups(records([OFFSETS_TOPIC]), replicas)
         return Tables(
             batches=batches,
             replicas=replicas,
-            epoch_starts=self._small(EPOCH_STARTS, inputs.epoch_starts),
-            producers=self._small(PRODUCERS, inputs.producers),
+            epoch_starts=from_rows(self._spark, EPOCH_STARTS, inputs.epoch_starts),
+            producers=from_rows(self._spark, PRODUCERS, inputs.producers),
             index_entries=read_table(self._spark, inputs.logs, "index"),
+            bodies=read_table(self._spark, _to_decode(inputs, rows), "bodies"),
             records=records,
             ledger=ledger,
-            committed=committed.persist() if has_groups else None,
+            topic_ids=inputs.topic_ids,
+            known_at_ms=inputs.cluster.exported_at_ms if inputs.cluster else None,
+            is_ledger_complete=self._options.is_ledger_complete,
+            committed=hold(committed) if has_groups else None,
         )
-
-    def _small(self, schema: pa.Schema, rows: Iterable[tuple[object, ...]]) -> DataFrame:
-        """A table of rows that the driver holds."""
-        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
-        arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
-        table = pa.Table.from_arrays(arrays, schema=schema)
-        return self._spark.createDataFrame(table, from_arrow_schema(schema))
 
     def _check(self, tables: Tables) -> LedgerCounts | None:
         """Run the checks that were asked for, several at once, for Spark plans for as long as it
@@ -221,13 +223,14 @@ class _Run:
         reasons = {name: missing_input(name, tables) for name in names}
         pool = ThreadPoolExecutor(_CHECKS_AT_ONCE)
         try:
-            counting = pool.submit(_count, tables)
+            describe = self._stages.jobs.described
+            counting = pool.submit(in_context(describe("counting", _count)), tables)
             checking = {
-                name: pool.submit(_run_check, name, tables)
+                name: pool.submit(in_context(describe(name, _run_check)), name, tables)
                 for name in reversed(names)
                 if not reasons[name]
             }
-            marking = pool.submit(marks, tables)
+            marking = pool.submit(in_context(describe("groups", marks)), tables)
             done = {name: future.result() for name, future in checking.items()}
             self._known.committed = marking.result()
             counts, unjudged = counting.result()
@@ -290,8 +293,46 @@ def _name(row: ReplicaRow) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
 
 
-def _brokers(numbers: Sequence[int]) -> str:
-    return ("broker " if len(numbers) == 1 else "brokers ") + ", ".join(map(str, numbers))
+def _emptied(inputs: Inputs, rows: Sequence[ReplicaRow]) -> Iterator[Finding]:
+    """Logs without a record in partitions where no log in sync has any, although the index files
+    know of some: then no other log, and no high watermark, may tell that there were any."""
+    logs = {log.replica: log for log in inputs.logs}
+    has_records = {
+        _name(row) for row in rows if row.first_offset is not None and row.in_isr is not False
+    }
+    for row in rows:
+        log = logs.get(Replica(row.broker, row.topic, row.partition))
+        if log is None or row.state == LIVE or row.first_offset is not None:
+            continue
+        if row.in_isr is False or _name(row) in has_records:
+            continue
+        if (end := indexed_end(log)) > max(row.log_end, row.log_start or 0):
+            yield Finding(
+                *("missing-committed", Severity.ERROR, row.topic, row.partition, row.broker),
+                offset=row.log_end,
+                detail=f"it is empty, and its index files tell of records up to offset {end}",
+            )
+
+
+def _left_in_sync(
+    rows: Iterable[ReplicaRow], assignments: Mapping[TopicPartition, Assignment]
+) -> str:
+    """Of which partitions who is not in the ISR counts as in sync; "" if of none."""
+    left: dict[TopicPartition, list[int]] = {}
+    for row in rows:
+        if row.in_isr and row.broker not in assignments[_name(row)].isr:
+            left.setdefault(_name(row), []).append(row.broker)
+    if not left:
+        return ""
+    named = "; ".join(
+        f"{name} on {brokers_named(brokers)}"
+        for name, brokers in islice(sorted(left.items()), _NAMED_MAX)
+    )
+    more = f"; and of {plural(len(left) - _NAMED_MAX, 'partition')} more"
+    return (
+        "Counted as in sync, since their brokers stopped in order with all that is judged:"
+        f" {named}{more if len(left) > _NAMED_MAX else ''}."
+    )
 
 
 def _bytes_of(inputs: Inputs) -> int:
@@ -300,6 +341,16 @@ def _bytes_of(inputs: Inputs) -> int:
 
 def _records(spark: SparkSession, inputs: Inputs, topics: Collection[str]) -> DataFrame:
     return read_table(spark, (log for log in inputs.logs if log.topic in topics), "records")
+
+
+def _to_decode(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[LogDirectory]:
+    """The logs that others are compared with, and those that nobody compares."""
+    wanted = {
+        Replica(row.broker, row.topic, row.partition)
+        for row in rows
+        if row.is_reference or row.is_compacted
+    }
+    return (log for log in inputs.logs if log.replica in wanted)
 
 
 def _sizes(inputs: Inputs, written: Path) -> Sizes:

@@ -41,6 +41,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from minibroker.audit.files.bodies import check_bodies
 from minibroker.audit.files.directories import (
     LogDirectory,
     Replica,
@@ -51,10 +52,10 @@ from minibroker.audit.files.directories import (
 from minibroker.audit.files.indexes import check_indexes
 from minibroker.audit.files.records import OFFSET_END, read_records
 from minibroker.audit.files.segments import scan_segment
-from minibroker.audit.model import BATCHES, INDEX_ENTRIES, RECORDS
+from minibroker.audit.model import BATCHES, BODIES, INDEX_ENTRIES, RECORDS
 
 FORMAT: Final = "minibroker-log"
-TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES}
+TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES, "bodies": BODIES}
 
 # Unless an option says otherwise: enough tasks to keep the driver's cores busy to the end, none so
 # small that starting it costs more than its work, none so large that a retry hurts.
@@ -141,6 +142,8 @@ def read_pieces(
                 yield from read_records(replica, segment, start, end)
             case "index":
                 yield check_indexes(replica, segment)
+            case "bodies":
+                yield check_bodies(replica, segment)
 
 
 @dataclass(slots=True)

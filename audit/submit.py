@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             export=given.cluster and (lambda: exported(given.cluster)),
             checks=given.check,
             fail_on=Severity(given.fail_on),
+            is_ledger_complete=given.ledger_complete,
         )
         summary = run_audit(spark, options)
         spark.stop()
@@ -72,6 +73,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--ledger", metavar="FILE", type=Path, action="append", default=[])
     add("--cluster", metavar="FILE", type=Path, help="from `minibroker cluster export`")
     add("--check", metavar="NAME", choices=CHOSEN, action="append", default=[])
+    add("--ledger-complete", action="store_true", help="the ledgers tell of all that was sent")
     add("--fail-on", choices=["error", "warning"], default="error")
     return parser.parse_args(arguments)
 

@@ -358,9 +358,9 @@ def _gravity(finding: Finding) -> int:
     return GRAVITY.get(finding.check, len(GRAVITY))
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 record`, `2,000 records`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """`1 record`, `2,000 records`; `nouns` where an s is not enough."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
 
 
 def visible(text: str) -> str:

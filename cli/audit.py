@@ -90,6 +90,13 @@ Checks = Annotated[
 FromSeverity = Annotated[
     FailOn, typer.Option("--fail-on", help="From which severity on the exit code is 1.")
 ]
+LedgerComplete = Annotated[
+    bool,
+    typer.Option(
+        "--ledger-complete",
+        help="The ledgers tell of all that was ever sent to their topics: anything else is wrong.",
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
 
 
@@ -103,6 +110,7 @@ def run(
     out: Out = DEFAULT_OUT,
     checks: Checks = None,
     fail_on: FromSeverity = FailOn.ERROR,
+    ledger_complete: LedgerComplete = False,
     output: Format = OutputFormat.TEXT,
     debug: Debug = False,
 ) -> None:
@@ -131,6 +139,7 @@ def run(
             export=export,
             checks=tuple(checks or ()),
             fail_on=Severity(fail_on),
+            is_ledger_complete=ledger_complete,
         )
         with shown_progress() as progress:
             spark = spark_session(master)

@@ -23,6 +23,8 @@ def audit(
     out: Path,
     ledgers: Sequence[Path] = (),
     checks: Sequence[str] = (),
+    *,
+    is_ledger_complete: bool = False,
 ) -> tuple[Summary, list[Finding]]:
     """What an audit of a cluster's directory says; the metadata are those that lie in it, of the
     store or exported before. `out` is made, and keeps the report."""
@@ -34,7 +36,10 @@ def audit(
         return json.loads(exported.read_text()) if exported.exists() else export_store(root / STORE)
 
     out.mkdir()
-    summary = run_audit(spark, AuditOptions([root], out, ledgers, export, checks))
+    options = AuditOptions(
+        [root], out, ledgers, export, checks, is_ledger_complete=is_ledger_complete
+    )
+    summary = run_audit(spark, options)
     return summary, read_findings(out)
 
 

@@ -10,15 +10,23 @@ so that no mistake of theirs can hide a fault. Only ever give it copies: it writ
 """
 
 import random
+import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from minibroker.protocol.constants import BATCH_HEADER_BYTES
-from minibroker.protocol.records.batch import BatchHeader, iterate_headers, write_header
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, BATCH_OVERHEAD_BYTES
+from minibroker.protocol.records.batch import (
+    CONTROL,
+    BatchHeader,
+    iterate_headers,
+    stamp,
+    write_header,
+)
 from minibroker.protocol.records.compression import NONE
+from minibroker.protocol.records.record import Record, decode_records, encode_batch
 from minibroker.protocol.records.varint import VARINT_BYTES_MAX, decode_varint
 
 EPOCHS: Final = "leader-epoch-checkpoint"
@@ -168,6 +176,113 @@ def change_commit(replica: Replica, at: int, offset: int) -> Planted:
     return replica.planted("committed offset changed", batch, at, "committed-offset")
 
 
+def change_value(replica: Replica, rng: random.Random) -> Planted:
+    """One record of a batch has another value, and the checksum is right: as a leader that was
+    wrong would have stored it."""
+    batch = _choose(replica, rng)
+    changed = rng.randrange(batch.header.record_count)
+
+    def change(number: int, record: Record) -> Record:
+        value = bytes(each ^ 1 for each in record.value or b"")
+        return record._replace(value=value) if number == changed else record
+
+    change_records(batch, change)
+    offset = batch.header.base_offset
+    return replica.planted("value changed", batch, offset, "divergence", "lost-write")
+
+
+def spoil_body(replica: Replica, rng: random.Random) -> Planted:
+    """The bytes of a batch are no records, and its checksum is right."""
+    batch = _choose(replica, rng)
+    content = batch.path.read_bytes()
+    whole = bytearray(content[batch.position : batch.end])
+    whole[BATCH_HEADER_BYTES:] = b"\xff" * (len(whole) - BATCH_HEADER_BYTES)
+    _write_back(batch, whole, batch.header)
+    return replica.planted("body spoilt", batch, batch.header.base_offset, "undecodable")
+
+
+def flag_control(replica: Replica, rng: random.Random) -> Planted:
+    """A batch of records says that it holds none, but is for the broker's own use."""
+    batch = _choose(replica, rng)
+    header = batch.header._replace(attributes=batch.header.attributes | CONTROL)
+    _write_back(batch, bytearray(batch.path.read_bytes()[batch.position : batch.end]), header)
+    return replica.planted("control flag set", batch, batch.header.base_offset, "undecodable")
+
+
+def cut_tail(replica: Replica, rng: random.Random) -> Planted:
+    """The last batches are gone, and the broker's checkpoints know of none that is not there."""
+    found = list(replica.batches())
+    batch = rng.choice(found[len(found) // 2 :])
+    _cut_from(replica, batch)
+    return replica.planted("tail cut", batch, batch.header.base_offset, "missing-committed")
+
+
+def delete_log(replica: Replica, rng: random.Random) -> Planted:
+    """The log is gone, directory and all."""
+    batch = next(replica.batches())
+    shutil.rmtree(replica.directory)
+    lower_checkpoints(replica, None)
+    return replica.planted("log deleted", batch, 0, "missing-committed")
+
+
+def change_records(batch: Batch, change: Callable[[int, Record], Record]) -> None:
+    """Encode the records of a batch anew, each through `change`, which is told its number."""
+    content = batch.path.read_bytes()
+    whole = content[batch.position : batch.end]
+    records = [change(*each) for each in enumerate(decode_records(whole, batch.header))]
+    encoded = encode_batch([record[1:] for record in records])
+    length = len(encoded) - BATCH_OVERHEAD_BYTES
+    _write_back(batch, encoded, batch.header._replace(batch_length=length, attributes=NONE))
+
+
+def append_forged(replica: Replica, value: bytes) -> Planted:
+    """A batch at the end that no producer has sent."""
+    *_, last = replica.batches()
+    header = last.header
+    forged = encode_batch([(header.max_timestamp, None, value, ())])
+    stamp(forged, header.next_offset, header.leader_epoch)
+    with last.path.open("ab") as file:
+        file.write(forged)
+    return replica.planted("batch forged", last, header.next_offset, "unexpected")
+
+
+def lower_checkpoints(replica: Replica, end: int | None) -> None:
+    """Have the broker's own files say that the log ends there, or, with None, nothing of it."""
+    start = f"{replica.topic} {replica.partition} "
+    for name in ("replication-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        path = replica.data_dir / name
+        version, _, *rows = path.read_text().splitlines()
+        if end is None:
+            rows = [row for row in rows if not row.startswith(start)]
+        else:
+            rows = [f"{start}{end}" if row.startswith(start) else row for row in rows]
+        path.write_text("\n".join((version, str(len(rows)), *rows)) + "\n")
+
+
+def _cut_from(replica: Replica, batch: Batch) -> None:
+    """Take the batch away and all behind it, as if they had never come."""
+    end = batch.header.base_offset
+    for path in sorted(replica.directory.iterdir()):
+        stem = path.name.partition(".")[0]
+        if stem.isdigit() and int(stem) > int(batch.path.stem):
+            path.unlink()
+    batch.path.write_bytes(batch.path.read_bytes()[: batch.position])
+    for suffix in (".index", ".timeindex"):
+        batch.path.with_suffix(suffix).unlink(missing_ok=True)
+    path = replica.directory / EPOCHS
+    version, _, *rows = path.read_text().splitlines()
+    rows = [row for row in rows if int(row.split()[1]) < end]
+    path.write_text("\n".join((version, str(len(rows)), *rows)) + "\n")
+    lower_checkpoints(replica, end)
+
+
+def _write_back(batch: Batch, whole: bytearray, header: BatchHeader) -> None:
+    """Put other bytes in the place of a batch, with a right checksum."""
+    content = batch.path.read_bytes()
+    write_header(whole, header)
+    batch.path.write_bytes(content[: batch.position] + whole + content[batch.end :])
+
+
 Fault = Callable[[Replica, random.Random], Planted]
 FAULTS: Final[tuple[Fault, ...]] = (
     flip_byte,
@@ -175,6 +290,15 @@ FAULTS: Final[tuple[Fault, ...]] = (
     swap_batches,
     change_epochs,
     remove_record,
+)
+
+# Those that leave every other file of a broker as an honest broker would have left it.
+SUBTLE_FAULTS: Final[tuple[Fault, ...]] = (
+    change_value,
+    spoil_body,
+    flag_control,
+    cut_tail,
+    delete_log,
 )
 
 

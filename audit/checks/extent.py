@@ -17,10 +17,13 @@ held back: it would be clean whatever has been lost.
 
 In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
 logs and are waiting for one that has not; if all are unsafe, the ISR. A broker that stops in order
-leaves the ISR first: one that had all that is judged by then counts as in sync, too, or nothing
-would be demanded of a cluster at rest but of the last to stop. What the members knew to be
-committed says what that is, also where their logs have been damaged since. Without metadata all
-replicas that are there count as in sync.
+leaves the ISR first, so that of a cluster at rest only the last to stop is in it. The metadata
+remember how far each log went by then: a log is judged as it was left, whatever has become of it
+since, and a broker that left with all that is judged counts as in sync. Of a broker whose end the
+metadata do not know its own files are asked, but they cannot excuse it: where it lacks what others
+have, nobody can say whether it ever had that, and the verdict is held back. Brokers that run are
+excused, for then the ISR is that of the moment. Without metadata all replicas that are there count
+as in sync.
 
 Logs are cut to the epochs of the leader; where nobody leads or its log is not at hand, to those of
 the in-sync replica whose last epoch is the newest, and of those the longest: it would be elected.
@@ -33,7 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from minibroker.audit.files.cluster import Assignment
+from minibroker.audit.files.cluster import Assignment, Left
 from minibroker.audit.files.directories import LIVE, STOPPED
 from minibroker.audit.summary import Unjudged, plural
 from minibroker.protocol.types import TopicPartition
@@ -80,7 +83,8 @@ class ReplicaFacts:
     """One log that is there, and what its broker has checkpointed: None if it says nothing.
 
     `state` is that of its broker: "stopped", "killed" or "live". `is_lost`: the broker's directory
-    is at hand, and has no directory of this log; it counts as an empty one.
+    is at hand, and has no directory of this log; it counts as an empty one. `left` is how far it
+    went when its broker had stopped in order.
     """
 
     broker: int
@@ -92,6 +96,18 @@ class ReplicaFacts:
     high_watermark: int | None = None
     recovery_point: int | None = None
     is_lost: bool = False
+    left: Left | None = None
+
+    @property
+    def as_left(self) -> LogFacts:
+        """The log as it was when its broker stopped, as far as that is known."""
+        log, left = self.log, self.left
+        if left is None or left.log_end <= log.log_end:
+            return log
+        older = tuple(each for each in log.epoch_ends if each.epoch < left.last_epoch)
+        length = left.log_end - (older[-1].end if older else 0)
+        ends = (*older, EpochEnd(left.last_epoch, left.log_end, length))
+        return replace(log, log_end=left.log_end, epoch_ends=ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,7 @@ class ReplicaRow:
     recovery_point: int | None
     kept_end: int
     judged_end: int
+    left_end: int | None
     state: str
 
 
@@ -196,7 +213,7 @@ class _Partition:
     ) -> None:
         self._name = name
         self._assignment = assignment
-        there = [*map(self._believed, replicas), *self._lost(replicas, brokers)]
+        there = map(self._as_known, [*replicas, *self._lost(replicas, brokers)])
         self._replicas = sorted(there, key=lambda replica: replica.broker)
         self._in_sync = _in_sync(replicas, assignment)
         self.unjudged = self._not_at_hand(brokers)
@@ -208,9 +225,14 @@ class _Partition:
             return []
         leader = max(self._replicas, key=self._claim_to_lead)
         kept = {replica.broker: _kept_end(replica, leader) for replica in self._replicas}
-        judged_end = self._judged_end(kept)
-        self._in_sync |= self._stopped_in_sync(kept, judged_end)
+        left = {
+            replica.broker: max(kept[replica.broker], kept_end(replica.as_left, leader.as_left))
+            for replica in self._replicas
+        }
+        judged_end = self._judged_end(left)
+        self._in_sync |= self._stopped_in_sync(left, judged_end)
         self._note_doubts(judged_end)
+        self._note_unexplained(kept, judged_end)
         self.above = self._above(judged_end)
         reference = max(
             self._replicas,
@@ -226,11 +248,15 @@ class _Partition:
             for replica in self._replicas
         ]
 
-    def _believed(self, replica: ReplicaFacts) -> ReplicaFacts:
-        """The same without epochs that nobody ever led in."""
+    def _as_known(self, replica: ReplicaFacts) -> ReplicaFacts:
+        """The same without epochs that nobody ever led in, and with what it left with."""
+        if self._assignment is None:
+            return replica
+        if replica.state != LIVE:
+            replica = replace(replica, left=self._assignment.left.get(replica.broker))
         log = replica.log
         newest = _last_epoch(log)
-        if self._assignment is None or newest is None or newest <= self._assignment.leader_epoch:
+        if newest is None or newest <= self._assignment.leader_epoch:
             return replica
         upto = (end for end in log.epoch_ends if end.epoch <= self._assignment.leader_epoch)
         return replace(replica, log=replace(log, epoch_ends=tuple(upto), is_whole=False))
@@ -279,23 +305,53 @@ class _Partition:
         ends = [end for broker, end in kept.items() if broker in self._in_sync]
         return max(committed, min(ends, default=0))
 
-    def _stopped_in_sync(self, kept: Mapping[int, int], judged_end: int) -> set[int]:
-        """Brokers that stopped in order with everything: by their log, or by what they knew to be
-        committed, which tells it of a log that has been damaged since."""
+    def _stopped_in_sync(self, left: Mapping[int, int], judged_end: int) -> set[int]:
+        """Brokers that stopped in order with everything: by what the metadata say; else by their
+        log, or by what they knew to be committed, which tells it of a log damaged since."""
         unsafe = self._assignment.unsafe if self._assignment else ()
         committed = max(
             (each.high_watermark or 0 for each in self._replicas if each.broker in self._in_sync),
             default=0,
         )
+        wanted = max(judged_end, committed)
         return {
             replica.broker
             for replica in self._replicas
-            if replica.state == STOPPED
+            if wanted > 0
             and replica.broker not in unsafe
-            and max(kept[replica.broker], replica.high_watermark or 0)
-            >= max(judged_end, committed)
-            > 0
+            and (
+                left[replica.broker] >= wanted
+                if replica.left is not None
+                else replica.state == STOPPED
+                and max(left[replica.broker], replica.high_watermark or 0) >= wanted
+            )
         }
+
+    def _note_unexplained(self, kept: Mapping[int, int], judged_end: int) -> None:
+        """Assigned replicas that lack what others have, if only their own files could say why."""
+        if self._assignment is None or any(each.state == LIVE for each in self._replicas):
+            return
+        short = [
+            replica
+            for replica in self._replicas
+            if kept[replica.broker] < judged_end
+            and replica.broker in self._assignment.replicas
+            and replica.broker not in self._in_sync
+            and replica.broker not in self._assignment.unsafe
+        ]
+        unexplained = [replica.broker for replica in short if replica.left is None]
+        if unexplained:
+            start = min(kept[broker] for broker in unexplained)
+            count = sum(
+                broker in kept and kept[broker] >= judged_end
+                for broker in self._assignment.replicas
+            )
+            reason = (
+                f"the records from offset {start:,} to {judged_end:,} are on {count} of"
+                f" {len(self._assignment.replicas)} replicas, and the metadata do not say whether"
+                f" {brokers_named(unexplained)} ever had them"
+            )
+            self.unjudged.append(self._unjudged(reason, None, holds_back=True))
 
     def _note_doubts(self, judged_end: int) -> None:
         """Logs of which too little would be judged: they are gone, their start cannot be, or nobody
@@ -354,14 +410,20 @@ class _Partition:
             replica.recovery_point,
             kept,
             judged_end,
+            None if replica.left is None else replica.left.log_end,
             replica.state,
         )
+
+
+def brokers_named(numbers: Sequence[int]) -> str:
+    """`broker 1`, `brokers 1, 2`."""
+    return ("broker " if len(numbers) == 1 else "brokers ") + ", ".join(map(str, numbers))
 
 
 def _kept_end(replica: ReplicaFacts, leader: ReplicaFacts) -> int:
     """`kept_end` of a log, which is never cut below what its broker knows to be committed (A7)."""
     committed = min(replica.high_watermark or 0, replica.log.log_end)
-    return max(committed, kept_end(replica.log, leader.log))
+    return max(committed, kept_end(replica.log, leader.as_left))
 
 
 def _start(replica: ReplicaFacts) -> int:

@@ -29,9 +29,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.checks.facts import PARTITION
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
+from minibroker.audit.checks.told import told
 from minibroker.audit.files.commits import read_commit
 from minibroker.audit.files.directories import LIVE
-from minibroker.audit.model import COMMITTED, Tables
+from minibroker.audit.model import COMMITTED, Severity, Tables
 from minibroker.audit.summary import Committed
 from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.types import TopicPartition
@@ -43,35 +44,44 @@ KEY: Final = ("home", "group", "topic", "partition")
 def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
     """COMMITTED, from RECORDS and REPLICAS."""
     judged = replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())
-    told = records.where(col("topic") == OFFSETS_TOPIC).join(
+    stored = records.where(col("topic") == OFFSETS_TOPIC).join(
         broadcast(judged.select("broker", *PARTITION, "judged_end")), ["broker", *PARTITION]
     )
     read = (
-        told.where(col("offset") < col("judged_end"))
+        stored.where(col("offset") < col("judged_end"))
         .select("broker", "partition", "offset", "key", "value")
         .mapInArrow(_read, from_arrow_schema(COMMITTED))
     )
     return (
         read.groupBy("broker", *KEY, "problem")
-        .agg(max_by("offset", "at").alias("offset"), largest_of("at").alias("at"))
+        .agg(
+            max_by("offset", "at").alias("offset"),
+            largest_of("at").alias("at"),
+            largest_of("highest").alias("highest"),
+        )
         .select(*COMMITTED.names)
     )
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of COMMITTED for records; of one key the last one in a batch is enough."""
+    """Rows of COMMITTED for records; of one key one row in a batch is enough."""
     for batch in batches:
         last: dict[tuple[object, ...], tuple[object, ...]] = {}
+        highest_at: dict[tuple[object, ...], int] = {}
         for broker, home, at, key, value in zip(
             *(column.to_pylist() for column in batch.columns), strict=True
         ):
             try:
                 commit = read_commit(key, value)
             except ValueError as error:
-                last[broker, home, at] = (broker, home, at, None, None, None, None, str(error))
+                unread = (broker, home, at, None, None, None, None, None, str(error))
+                last[broker, home, at] = unread
                 continue
             if commit is not None:
-                last[broker, home, commit[:3]] = (broker, home, at, *commit, None)
+                place = (broker, home, commit[:3])
+                highest = max(commit.offset or 0, highest_at.get(place, 0))
+                highest_at[place] = highest
+                last[place] = (broker, home, at, *commit, highest, None)
         columns = list(zip(*last.values(), strict=True)) or [()] * len(COMMITTED)
         arrays = [
             pa.array(column, each.type) for column, each in zip(columns, COMMITTED, strict=True)
@@ -80,10 +90,13 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def committed_offset(tables: Tables) -> DataFrame:
-    """Committed offsets outside their partition's log, or that in-sync replicas disagree about."""
+    """Committed offsets outside their partition's log, that in-sync replicas disagree about, or
+    that are not there although a member was told that they are."""
     assert tables.committed is not None, "without an offsets topic this check is not run"
     columns = [*PARTITION, "broker", "other_broker", "offset", "severity", "detail"]
     found = _outside(tables).select(columns)
+    if tables.ledger is not None:
+        found = found.unionByName(_unkept(tables).select(columns))
     found = found.unionByName(_disagreeing(tables).select(columns))
     return as_findings("committed-offset", found.unionByName(_unread(tables).select(columns)))
 
@@ -93,8 +106,8 @@ def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
     found: dict[TopicPartition, tuple[Committed, ...]] = {}
     if tables.committed is None:
         return found
-    told = _told_by_reference(tables).where(col("offset").isNotNull())
-    rows = told.orderBy(*PARTITION, "group").limit(MARKS_MAX).collect()
+    kept = _told_by_reference(tables).where(col("offset").isNotNull())
+    rows = kept.orderBy(*PARTITION, "group").limit(MARKS_MAX).collect()
     for row in rows:
         name = TopicPartition(row["topic"], row["partition"])
         found[name] = (*found.get(name, ()), Committed(row["group"], row["offset"]))
@@ -145,6 +158,39 @@ def _outside(tables: Tables) -> DataFrame:
     )
 
 
+def _unkept(tables: Tables) -> DataFrame:
+    """What members of groups were told to be committed, and the offsets topic does not know: of
+    each partition the last that any was told. What was forgotten since is no loss.
+    """
+    kept_there = _told_by_reference(tables).select(
+        *("group", *PARTITION), col("offset").alias("kept"), "highest"
+    )
+    homes = tables.replicas.where(col("topic") == OFFSETS_TOPIC)
+    # Of what running brokers have just been told the high watermarks do not know yet.
+    is_live = homes.where(col("state") == LIVE).limit(1).count() > 0
+    is_enough = col("kept").isNull() | (col("highest") >= col("offset"))
+    is_known = col("highest").isNotNull() & is_enough
+    told_last = format_string(
+        "group %s was told that %d is committed (%s line %d)", "group", "offset", "ledger", "line"
+    )
+    there = when(col("highest").isNull(), lit(f"; {OFFSETS_TOPIC} says nothing")).otherwise(
+        format_string(f"; {OFFSETS_TOPIC} says %d at most", "highest")
+    )
+    return (
+        told(tables)
+        .commits.join(kept_there, ["group", *PARTITION], "left")
+        .where(~is_known)
+        .withColumns(
+            {
+                "broker": lit(None).cast("int"),
+                "other_broker": lit(None).cast("int"),
+                "severity": lit(Severity.INFO.value) if is_live else severity(lit(True)),
+                "detail": concat(told_last, there),
+            }
+        )
+    )
+
+
 def _disagreeing(tables: Tables) -> DataFrame:
     """Replicas of the offsets topic that tell another offset than the reference, or none."""
     assert tables.committed is not None
@@ -180,8 +226,8 @@ def _disagreeing(tables: Tables) -> DataFrame:
 
 
 def _in_words(offset: str, at: str) -> Column:
-    told = format_string("%d (at offset %d)", offset, at)
-    return when(col(offset).isNull(), lit("nothing")).otherwise(told)
+    words = format_string("%d (at offset %d)", offset, at)
+    return when(col(offset).isNull(), lit("nothing")).otherwise(words)
 
 
 def _unread(tables: Tables) -> DataFrame:

@@ -21,6 +21,7 @@ from pyspark.sql.functions import (
     array_sort,
     bool_and,
     bool_or,
+    broadcast,
     coalesce,
     col,
     collect_list,
@@ -54,6 +55,7 @@ from minibroker.audit.checks.told import (
 from minibroker.audit.files.ledger import ACKS_ALL, Event
 from minibroker.audit.model import Tables
 from minibroker.audit.summary import LedgerCounts, Unjudged
+from minibroker.protocol.constants import OFFSETS_TOPIC
 
 _OFFSETS_TOLD_MAX: Final = 10
 _WRONG: Final = (State.ABSENT, State.OTHER)
@@ -185,6 +187,32 @@ def duplicate(tables: Tables) -> DataFrame:
     return as_findings("duplicate", _duplicates_told(found))
 
 
+def unexpected(tables: Tables) -> DataFrame:
+    """Records that no ledger tells of, where the ledgers tell of all that was sent: the first of
+    each replica."""
+    known = told(tables)
+    sent = known.tellings.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
+    placed = sent.where("partition IS NOT NULL").select(*PARTITION, "content").distinct()
+    # Kafka's tool does not say of a failed record which partition it was for.
+    anywhere = sent.where("partition IS NULL").select("topic", "content").distinct()
+    topics = sent.select("topic").distinct()
+    found = (
+        kept(known)
+        .join(broadcast(topics), ["topic"], "left_semi")
+        .join(placed, [*PARTITION, "content"], "left_anti")
+        .join(anywhere, ["topic", "content"], "left_anti")
+        .groupBy(*REPLICA, "in_isr")
+        .agg(min_("offset").alias("offset"), count("*").alias("count"))
+    )
+    detail = format_string("no ledger tells of %,d records from here on", "count")
+    # A program that crashed may have sent what it did not write down.
+    is_promised = in_sync() & lit(not known.incomplete)
+    return as_findings(
+        "unexpected",
+        found.withColumns({"severity": severity(is_promised), "detail": detail}),
+    )
+
+
 def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     """How many acknowledged records were judged and are there, and what was not judged, and why.
 
@@ -195,7 +223,14 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     acked, unplaced = known.count_lines(Event.ACKED)
     unsound = known.unsound.where(col("event") == Event.ACKED.value).count()
     judged = present = acked - unplaced - unsound
-    unjudged = list(_lines_not_read(known))
+    unjudged = [
+        *_lines_not_read(known),
+        *_lines_of_others(tables, known),
+        *_older_than_topics(tables, known),
+    ]
+    if tables.committed is None and known.count_lines(Event.COMMITTED)[0]:
+        reason = f"groups were told of commits, and there is no {OFFSETS_TOPIC}"
+        unjudged.append(Unjudged(reason, holds_back=True))
     for row in _judged_singly(known).collect():
         if row.reason is None:
             judged += row["count"]
@@ -270,6 +305,38 @@ def _lines_not_read(known: Told) -> Iterator[Unjudged]:
             continue
         text = f"{row.ledger}: {row['count']:,} lines are {what}, the first is line {row.first:,}"
         yield Unjudged(text, row.event == Event.UNREADABLE, records=row["count"])
+
+
+def _lines_of_others(tables: Tables, known: Told) -> Iterator[Unjudged]:
+    """What was told of other topics: of one that was deleted before the metadata were read there
+    can be nothing; what the metadata cannot know yet may be lost."""
+    for row in known.foreign:
+        is_old = tables.known_at_ms is not None and (row.ended or 0) <= tables.known_at_ms
+        why = "a topic that was deleted" if is_old else "a topic of which there are no metadata"
+        count = f"{row['count']:,} lines, the first is line {row['first']:,}"
+        text = f"{row.ledger}: {count}, are of {why}, {row.topic} with the id {row.topic_id}"
+        yield Unjudged(text, not is_old, records=row["count"])
+
+
+def _older_than_topics(tables: Tables, known: Told) -> Iterator[Unjudged]:
+    """Ledgers without topic ids that begin before the first record of a topic was made."""
+    rows = [row for row in known.lines if row.event in (Event.ACKED, Event.SHOWN)]
+    unnamed = {row.topic for row in rows if row.topic_id is None and row.began is not None}
+    if not unnamed:
+        return
+    firsts = tables.batches.where(col("topic").isin(*unnamed) & (col("base_offset") == 0))
+    made = {
+        row.topic: row.made
+        for row in firsts.groupBy("topic").agg(min_("max_timestamp").alias("made")).collect()
+    }
+    for row in rows:
+        if row.topic_id is None and row.began is not None and row.began < made.get(row.topic, 0):
+            yield Unjudged(
+                f"{row.ledger}: it tells of {row.topic} from before its first record was made, and"
+                " does not say which topic of that name it means; it was judged as of this one",
+                holds_back=False,
+                records=row["count"],
+            )
 
 
 # -- rows of one kind of fault, and the words for them
@@ -370,4 +437,5 @@ CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
     "duplicate": duplicate,
     "inconsistent-offsets": inconsistent_offsets,
     "aborted-read": aborted_read,
+    "unexpected": unexpected,
 }

@@ -20,6 +20,7 @@ from pyspark.sql.functions import (
     broadcast,
     coalesce,
     col,
+    concat,
     concat_ws,
     format_string,
     greatest,
@@ -39,7 +40,10 @@ from minibroker.audit.checks.findings import as_findings, in_sync, severity, sev
 from minibroker.audit.checks.once import once
 from minibroker.audit.files.directories import LIVE, STOPPED
 from minibroker.audit.model import Severity, Tables
+from minibroker.protocol.records.batch import COMPRESSION_MASK, LOG_APPEND_TIME
 
+# What a batch's attributes may say: its codec and, set by a broker, that its time is the append's.
+_FROM_CLIENTS: Final = COMPRESSION_MASK | LOG_APPEND_TIME
 _BATCH: Final = (
     *("segment", "position", "size", "base_offset", "last_offset", "leader_epoch"),
     *("torn", "problem"),
@@ -105,6 +109,34 @@ def crc(tables: Tables) -> DataFrame:
         .select(columns)
         .unionByName(_found(inner, "offset", col("detail"), "offset").select(columns)),
     )
+
+
+def undecodable(tables: Tables) -> DataFrame:
+    """Batches that nobody can read although their CRC is right: of a kind that no broker stores, or
+    with bytes that are no records."""
+    columns = [*REPLICA, "segment", "position", "offset", "severity", "detail"]
+    count = col("last_offset") - col("base_offset") + 1
+    # A batch that compaction has thinned out has fewer records than offsets.
+    is_short = ~col("is_compacted") & (col("count") != count)
+    attributes = format_string("its attributes are %02x", col("attributes").cast("int"))
+    why = when(
+        col("attributes").bitwiseAND(_FROM_CLIENTS) != col("attributes"),
+        concat(attributes, lit(", which no producer may send")),
+    ).when(is_short, format_string("it counts %d records", "count"))
+    is_odd = (col("attributes").bitwiseAND(_FROM_CLIENTS) != col("attributes")) | (
+        col("count") != count
+    )
+    odd = _of_replicas(
+        tables,
+        tables.batches.where(~col("torn") & (col("crc_stored") == col("crc_computed")) & is_odd),
+    ).withColumn("problem", why)
+    bodies = _of_replicas(tables, tables.bodies)
+    batch = format_string("the batch of offsets %d to %d: ", "base_offset", "last_offset")
+    found = [
+        _found(rows, "base_offset", concat(batch, "problem")).select(columns)
+        for rows in (odd.where(why.isNotNull()), bodies)
+    ]
+    return as_findings("undecodable", found[0].unionByName(found[1]))
 
 
 def torn_tail(tables: Tables) -> DataFrame:
@@ -321,6 +353,7 @@ def _found(rows: DataFrame, offset: str, detail: Column, last: str = "last_offse
 
 CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
     "crc": crc,
+    "undecodable": undecodable,
     "torn-tail": torn_tail,
     "gap": gap,
     "overlap": overlap,

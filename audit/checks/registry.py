@@ -23,6 +23,8 @@ def missing_input(name: str, tables: Tables) -> str:
     """Why a check has nothing to look at; "" if it has."""
     if name in ledgers.CHECKS and tables.ledger is None:
         return "no ledger was given"
+    if name == "unexpected" and not tables.is_ledger_complete:
+        return "the ledgers were not said to be complete (--ledger-complete)"
     if name in groups.CHECKS and tables.committed is None:
         return "no group has committed anything"
     return ""

@@ -1,27 +1,31 @@
 """Checks of the replicas of a partition against each other, and against what was committed.
 
-Each replica is compared with the partition's reference (`extent` chooses it), batch by batch: the
-same bytes at the same offset in the same leader epoch. To compare every batch with its counterpart
-means to move all of them. So first each log is made into digests, one for the batches that end in
-the same BUCKET_OFFSETS offsets; only where two digests differ are batches looked at.
+Replicas are compared batch by batch: the same bytes at the same offset in the same leader epoch. To
+compare every batch with its counterpart means to move all of them. So first each log is made into
+digests, one for the batches that end in the same BUCKET_OFFSETS offsets; only where two digests
+differ are batches looked at. And first each replica is compared with the partition's reference
+(`extent` chooses it); only where one differs is each compared with each, and `parted` says which of
+them is wrong, or that nobody can tell.
 
 A pair of logs is compared from where both begin to where both are judged. A batch counts if its
 last offset lies there: then one that holds the log start is compared, too.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import Final, NamedTuple, TypeAlias
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql.functions import (
     bit_xor,
+    bool_and,
     broadcast,
     coalesce,
     col,
     concat,
     count,
     format_string,
-    greatest,
     least,
     lit,
     shiftright,
@@ -34,50 +38,69 @@ from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.checks.facts import PARTITION, REPLICA, next_offset
-from minibroker.audit.checks.few import few
+from minibroker.audit.checks.few import few, from_rows
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
 from minibroker.audit.checks.log import seams
+from minibroker.audit.checks.parted import Batch, Pair, Parted, find_parted
+from minibroker.audit.checks.told import State, suspects, told
 from minibroker.audit.files.directories import LIVE
-from minibroker.audit.model import Tables
+from minibroker.audit.files.ledger import Event
+from minibroker.audit.model import FINDINGS, Severity, Tables
+from minibroker.audit.summary import plural
+from minibroker.protocol.types import TopicPartition
 
 BUCKET_BITS: Final = 12
 BUCKET_OFFSETS: Final = 1 << BUCKET_BITS
-_PAIR: Final = (*PARTITION, "compared")
-_BATCH: Final = ("base_offset", "last_offset", "identity", "leader_epoch", "segment", "position")
+_PAIR: Final = (*PARTITION, "pair")
+_BATCH: Final = (
+    *("base_offset", "last_offset", "identity", "leader_epoch", "segment", "position", "is_sound"),
+)
+# Two logs side by side, a row for each of the two; offsets from `start` to `end` are compared.
+_SIDES: Final = pa.schema(
+    [
+        *(("topic", pa.string()), ("partition", pa.int32()), ("pair", pa.int32())),
+        *(("broker", pa.int32()), ("is_first", pa.bool_())),
+        *(("start", pa.int64()), ("end", pa.int64())),
+    ]
+)
+_STRETCHES: Final = pa.schema(
+    [
+        *(("topic", pa.string()), ("partition", pa.int32())),
+        *(("first", pa.int64()), ("last", pa.int64())),
+    ]
+)
+
+
+class _Bounds(NamedTuple):
+    """Between which offsets a log is compared."""
+
+    broker: int
+    is_reference: bool
+    is_promised: bool
+    start: int
+    end: int
+
+
+_Logs: TypeAlias = dict[TopicPartition, list[_Bounds]]
 
 
 def divergence(tables: Tables) -> DataFrame:
-    """Replicas that differ from the reference: the first batch of each that does."""
-    sides = _sides(tables.replicas)
-    batches = _placed(tables.batches)
-    buckets = _differing_buckets(batches, sides)
-    looked_into = _in_buckets(batches, sides.join(broadcast(buckets), [*_PAIR]))
-    here = _side(looked_into, is_reference=False)
-    there = _side(looked_into, is_reference=True)
-    is_same = lit(True)
-    for name in ("last_offset", "identity", "leader_epoch"):
-        is_same &= col(f"here.{name}").eqNullSafe(col(f"there.{name}"))
-    first = (
-        here.join(there, [*_PAIR, "base_offset"], "full")
-        .where(~is_same)
-        .groupBy(*_PAIR)
-        .agg(smallest_of(struct("base_offset", "here", "there")).alias("first"))
+    """Replicas that differ from the others of their partition, at the first batch that does."""
+    logs = _bounds(tables.replicas)
+    batches = _placed(tables.batches).withColumn(
+        "is_sound", col("crc_stored").eqNullSafe(col("crc_computed"))
     )
-    differing = buckets.groupBy(*_PAIR).agg(largest_of("differing").alias("differing"))
-    detail = concat(
-        lit("here is "),
-        _batch_in_words("first.here"),
-        format_string(", on broker %d ", "other_broker"),
-        _batch_in_words("first.there"),
-        format_string(f"; %,d stretches of {BUCKET_OFFSETS} offsets differ", "differing"),
-    )
-    found = (
-        first.join(broadcast(sides.where(~col("is_reference"))), [*_PAIR])
-        .join(broadcast(differing), [*_PAIR])
-        .withColumns({"detail": detail, "offset": col("first.base_offset")})
-        .withColumns({name: col(f"first.here.{name}") for name in ("segment", "position")})
-    )
-    return as_findings("divergence", found)
+    suspected = _suspected(batches, logs)
+    pairs = _parted_pairs(batches, {name: logs[name] for name in suspected})
+    evidence = _told(tables, pairs)
+    rows = []
+    for name in suspected:
+        promised = {each.broker: each.is_promised for each in logs[name]}
+        rows += [
+            _finding(name, parted, is_promised=promised[parted.broker])
+            for parted in find_parted(pairs[name], promised, evidence.get(name, {}))
+        ]
+    return as_findings("divergence", from_rows(batches.sparkSession, FINDINGS, rows))
 
 
 def _placed(batches: DataFrame) -> DataFrame:
@@ -95,43 +118,102 @@ def _placed(batches: DataFrame) -> DataFrame:
     return batches.where(~col("torn")).join(broadcast(misplaced), on, "left_anti")
 
 
-def _sides(replicas: DataFrame) -> DataFrame:
-    """Two rows for each replica that is compared with a reference: one for each log to be read.
-
-    `compared` is the replica's broker, `start` and `end` bound what is compared.
-    """
-    known = when(col("state") == LIVE, greatest("log_start", "first_offset")).otherwise(
-        coalesce("log_start", "first_offset")
-    )
-    judged_end = when(in_sync(), col("judged_end")).otherwise(least("judged_end", "kept_end"))
-    logs = replicas.where(~col("is_compacted")).withColumns(
-        {
-            "start": coalesce(known, lit(0)),
-            "end": least(judged_end, "log_end"),
-            "severity": severity(in_sync()),
-        }
-    )
-    references = logs.where("is_reference").select(
-        *PARTITION,
-        col("broker").alias("other_broker"),
-        col("start").alias("other_start"),
-        col("end").alias("other_end"),
-    )
-    pairs = (
-        logs.where(~col("is_reference"))
-        .join(references, [*PARTITION])
-        .select(
-            *PARTITION,
-            col("broker").alias("compared"),
-            "other_broker",
-            "severity",
-            greatest("start", "other_start").alias("start"),
-            least("end", "other_end").alias("end"),
+def _bounds(replicas: DataFrame) -> _Logs:
+    """The logs of each partition that are compared."""
+    logs: _Logs = {}
+    for row in replicas.where(~col("is_compacted")).collect():
+        starts = [row.log_start, row.first_offset]
+        known = [start for start in starts if start is not None] or [0]
+        is_promised = row.in_isr is not False
+        ends = [row.judged_end, row.log_end, *([] if is_promised else [row.kept_end])]
+        logs.setdefault(TopicPartition(row.topic, row.partition), []).append(
+            _Bounds(
+                *(row.broker, row.is_reference, is_promised),
+                max(known) if row.state == LIVE else known[0],
+                min(ends),
+            )
         )
-        .where(col("start") < col("end"))
+    return logs
+
+
+def _sides(
+    spark: SparkSession, pairs: Iterable[tuple[TopicPartition, int, _Bounds, _Bounds]]
+) -> DataFrame:
+    """What is compared, of numbered pairs of logs."""
+    rows = []
+    for name, number, *both in pairs:
+        start, end = max(each.start for each in both), min(each.end for each in both)
+        if start < end:
+            rows += [
+                (*name, number, each.broker, is_first, start, end)
+                for each, is_first in zip(both, (True, False), strict=True)
+            ]
+    return from_rows(spark, _SIDES, rows)
+
+
+def _suspected(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
+    """The partitions in which a log differs from the reference: in a sound cluster none."""
+    pairs = (
+        (name, number, reference, other)
+        for name, compared in logs.items()
+        for reference in compared
+        if reference.is_reference
+        for number, other in enumerate(compared)
+        if not other.is_reference
     )
-    return pairs.withColumns({"broker": col("compared"), "is_reference": lit(False)}).unionByName(
-        pairs.withColumns({"broker": col("other_broker"), "is_reference": lit(True)})
+    buckets = _differing_buckets(batches, _sides(batches.sparkSession, pairs))
+    found = buckets.select(*PARTITION).distinct().collect()
+    return sorted(TopicPartition(*row) for row in found)
+
+
+def _parted_pairs(batches: DataFrame, logs: _Logs) -> dict[TopicPartition, list[Pair]]:
+    """Each log of these partitions beside each other one, with their first difference."""
+    found: dict[TopicPartition, list[Pair]] = {}
+    if not logs:
+        return found
+    compared = {
+        (name, number): both
+        for name, bounds in logs.items()
+        for number, both in enumerate(combinations(sorted(bounds), 2))
+    }
+    spark = batches.sparkSession
+    sides = _sides(spark, ((name, number, *both) for (name, number), both in compared.items()))
+    some = batches.join(broadcast(sides.select(*PARTITION).distinct()), [*PARTITION], "left_semi")
+    differences = {
+        (TopicPartition(row.topic, row.partition), row.pair): row
+        for row in _first_differences(some, sides).collect()
+    }
+    for (name, number), both in compared.items():
+        start, end = max(each.start for each in both), min(each.end for each in both)
+        pair = Pair((both[0].broker, both[1].broker), start, end)
+        if row := differences.get((name, number)):
+            batches_there = (_batch(row["first"]["here"]), _batch(row["first"]["there"]))
+            pair = pair._replace(
+                offset=row["first"]["base_offset"], batches=batches_there, differing=row.differing
+            )
+        found.setdefault(name, []).append(pair)
+    return found
+
+
+def _batch(row: Row | None) -> Batch | None:
+    return None if row is None else Batch(*(row[name] for name in Batch._fields))
+
+
+def _first_differences(batches: DataFrame, sides: DataFrame) -> DataFrame:
+    """Of each pair that differs the first batch that does, and how many stretches differ."""
+    buckets = _differing_buckets(batches, sides)
+    looked_into = _in_buckets(batches, sides.join(broadcast(buckets), [*_PAIR]))
+    here = _side(looked_into, is_first=True)
+    there = _side(looked_into, is_first=False)
+    is_same = lit(True)
+    for name in ("last_offset", "identity", "leader_epoch"):
+        is_same &= col(f"here.{name}").eqNullSafe(col(f"there.{name}"))
+    return (
+        here.join(there, [*_PAIR, "base_offset"], "full")
+        .where(~is_same)
+        .groupBy(*_PAIR)
+        .agg(smallest_of(struct("base_offset", "here", "there")).alias("first"))
+        .join(buckets.groupBy(*_PAIR).agg(largest_of("differing").alias("differing")), [*_PAIR])
     )
 
 
@@ -151,7 +233,7 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
         count("*").alias("batches"),
         sum_of("size").alias("bytes"),
     )
-    sign = when(col("is_reference"), -1).otherwise(1)
+    sign = when(col("is_first"), -1).otherwise(1)
     differing = (
         digests.join(broadcast(sides), [*REPLICA])
         .groupBy(*_PAIR, "start", "end", "bucket")
@@ -189,24 +271,75 @@ def _in_buckets(batches: DataFrame, places: DataFrame) -> DataFrame:
     )
 
 
-def _side(batches: DataFrame, *, is_reference: bool) -> DataFrame:
+def _side(batches: DataFrame, *, is_first: bool) -> DataFrame:
     """The batches of one log of each pair, by base offset."""
-    name = "there" if is_reference else "here"
+    name = "here" if is_first else "there"
     batch = struct(*_BATCH).alias(name)
-    return batches.where(col("is_reference") == is_reference).select(*_PAIR, "base_offset", batch)
+    return batches.where(col("is_first") == is_first).select(*_PAIR, "base_offset", batch)
 
 
-def _batch_in_words(batch: str) -> Column:
-    fields = ("base_offset", "last_offset", "leader_epoch", "identity", "segment", "position")
-    words = format_string(
-        "the batch of offsets %d to %d, epoch %d, identity %016x (segment %d, position %d)",
-        *(f"{batch}.{field}" for field in fields),
+def _told(
+    tables: Tables, pairs: Mapping[TopicPartition, Sequence[Pair]]
+) -> dict[TopicPartition, dict[tuple[int, int], bool]]:
+    """By partition, offset where logs part, and broker: whether what clients were told of the
+    batches there is what the broker holds. Only where they were told something."""
+    places = {
+        (*name, pair.offset, max(batch.last_offset for batch in pair.batches if batch))
+        for name, each in pairs.items()
+        for pair in each
+        if pair.offset is not None
+    }
+    found: dict[TopicPartition, dict[tuple[int, int], bool]] = {}
+    if tables.ledger is None or not places:
+        return found
+    known = suspects(told(tables)).where(col("state").isin(State.HELD, State.OTHER, State.ABSENT))
+    where = from_rows(tables.ledger.sparkSession, _STRETCHES, places)
+    rows = (
+        known.join(broadcast(where), [*PARTITION])
+        .where((col("offset") >= col("first")) & (col("offset") <= col("last")))
+        .where(col("event").isin(Event.ACKED, Event.SHOWN, Event.SHOWN_OFFSET))
+        .groupBy(*PARTITION, "first", "broker")
+        .agg(bool_and(col("state") == State.HELD.value).alias("is_held"))
+        .collect()
     )
-    return when(col(batch).isNull(), lit("no such batch")).otherwise(words)
+    for row in rows:
+        name = TopicPartition(row.topic, row.partition)
+        place = (row["first"], row.broker)
+        # Of several stretches that begin there, the longest ones differ, too.
+        found.setdefault(name, {})[place] = found.get(name, {}).get(place, True) and row.is_held
+    return found
+
+
+def _finding(name: TopicPartition, parted: Parted, *, is_promised: bool) -> tuple[object, ...]:
+    """A row of FINDINGS."""
+    batch, other = parted.batch, parted.other_batch
+    verb = "differs" if parted.differing == 1 else "differ"
+    detail = (
+        f"{parted.said}; here is {_in_words(parted.offset, batch)},"
+        f" on broker {parted.other_broker} {_in_words(parted.offset, other)};"
+        f" {plural(parted.differing, 'stretch', 'stretches')} of {BUCKET_OFFSETS} offsets {verb}"
+    )
+    grade = Severity.ERROR if is_promised else Severity.WARNING
+    place = (None, None) if batch is None else (batch.segment, batch.position)
+    brokers = (parted.broker, parted.other_broker)
+    return ("divergence", grade.value, *name, *brokers, parted.offset, *place, detail)
+
+
+def _in_words(offset: int, batch: Batch | None) -> str:
+    if batch is None:
+        return "no such batch"
+    place = ""
+    if batch.segment is not None:
+        place = f" (segment {batch.segment}, position {batch.position})"
+    return (
+        f"the batch of offsets {offset} to {batch.last_offset}, epoch {batch.leader_epoch},"
+        f" identity {batch.identity & (2**64 - 1):016x}{place}"
+    )
 
 
 def missing_committed(tables: Tables) -> DataFrame:
-    """In-sync replicas that end below what any replica's broker knew to be committed.
+    """In-sync replicas that end below what any replica's broker knew to be committed, and replicas
+    that end below where they ended when their broker had stopped in order.
 
     They end there now, or will once they have cut what the leader's epochs do not know; that is
     said only where no in-sync log is too short itself, for it would be the consequence.
@@ -220,19 +353,25 @@ def missing_committed(tables: Tables) -> DataFrame:
         }
     )
     committed = col("committed.offset")
+    # Nothing touches a log between a stop and the next start, in sync or not.
+    is_less = coalesce(col("log_end") < col("left_end"), lit(False))
     is_short = col("log_end") < committed
     is_cut = (col("kept_end") < committed) & (col("shortest") >= committed) & (col("state") != LIVE)
-    end = when(is_short, format_string("it ends at %d", "log_end")).otherwise(
+    end = when(is_less | is_short, format_string("it ends at %d", "log_end")).otherwise(
         format_string("the leader's epochs cut it to %d", "kept_end")
     )
-    said = format_string(
-        "; broker %d has checkpointed a high watermark of %d", "committed.broker", committed
+    said = when(
+        is_less, format_string("; its broker had stopped in order with %d", "left_end")
+    ).otherwise(
+        format_string(
+            "; broker %d has checkpointed a high watermark of %d", "committed.broker", committed
+        )
     )
-    found = ends.where(in_sync() & (is_short | is_cut)).withColumns(
+    found = ends.where(is_less | (in_sync() & (is_short | is_cut))).withColumns(
         {
-            "offset": least("log_end", "kept_end"),
-            "other_broker": col("committed.broker"),
-            "severity": severity(coalesce("in_isr", lit(False))),
+            "offset": when(is_less, col("log_end")).otherwise(least("log_end", "kept_end")),
+            "other_broker": when(~is_less, col("committed.broker")),
+            "severity": severity(is_less | coalesce("in_isr", lit(False))),
             "detail": concat(end, said),
         }
     )

@@ -13,6 +13,7 @@ follow the leader's epochs) is one where the record is missing.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -25,6 +26,7 @@ from pyspark.sql.functions import (
     coalesce,
     col,
     collect_set,
+    concat_ws,
     count,
     count_if,
     greatest,
@@ -39,6 +41,7 @@ from pyspark.sql.functions import min as min_
 
 from minibroker.audit.checks.facts import PARTITION, REPLICA
 from minibroker.audit.checks.few import few
+from minibroker.audit.checks.held import hold
 from minibroker.audit.checks.once import once
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.files.ledger import Event
@@ -47,6 +50,7 @@ from minibroker.protocol.constants import INT64_MAX
 
 PLACE: Final = (*PARTITION, "offset")
 _TELLING: Final = ("ledger", "line", "event", "acks", *PLACE, "content")
+_TOPIC: Final = ("topic", "topic_id")
 _OPENS: Final = {Event.BEGAN: 1, Event.ENDED: -1}
 
 
@@ -67,7 +71,7 @@ class State(StrEnum):
         return self in (State.HELD, State.ABSENT, State.OTHER, State.BEHIND)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Told:
     """DataFrames, which Spark keeps, and what the driver knows of them.
 
@@ -77,8 +81,10 @@ class Told:
     two that contradict each other at least one is among them.
     `replicas`: REPLICA, in_isr, log_start, log_end (what is kept), `limit` (judged below),
     is_live, `farthest` (log_end of the replica that has most).
-    `lines`: of each ledger, event and topic the `count`, the `first` line, and how many are
-    `unplaced`, without an offset.
+    `lines`: of each ledger, event and topic the `count`, the `first` line, when the first and the
+    last were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
+    `foreign`: the same of topics that had the name of one that is judged, or are not there at all.
+    `commits`: ledger, line, group, PLACE, of the last commit of each group and partition.
     """
 
     tellings: DataFrame
@@ -86,6 +92,8 @@ class Told:
     unsound: DataFrame
     replicas: DataFrame
     lines: tuple[Row, ...]
+    foreign: tuple[Row, ...]
+    commits: DataFrame
 
     @property
     def incomplete(self) -> set[str]:
@@ -112,23 +120,48 @@ class Told:
 def told(tables: Tables) -> Told:
     """What the checks need of an audit's tables; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
-    tellings = tables.ledger.withColumn("content", _content()).select(*_TELLING).persist()
+    more = ("topic_id", "timestamp", "group")
+    every = tables.ledger.withColumn("content", _content()).select(*_TELLING, *more)
+    every = hold(every)
+    is_judged = _is_judged(tables.topic_ids)
     lines = (
-        tellings.groupBy("ledger", "event", "topic")
+        every.withColumn("is_judged", is_judged)
+        .groupBy("ledger", "event", *_TOPIC, "is_judged")
         .agg(
             count("*").alias("count"),
             min_("line").alias("first"),
+            min_("timestamp").alias("began"),
+            max_("timestamp").alias("ended"),
             count_if(col("offset").isNull()).alias("unplaced"),
         )
-        .orderBy("ledger", "event", "topic")
+        .orderBy("ledger", "event", *_TOPIC)
         .collect()
     )
-    topics = {row.topic for row in lines if row.topic is not None}
+    foreign = tuple(row for row in lines if not row.is_judged)
+    lines = [row for row in lines if row.is_judged]
+    tellings = every.where(is_judged) if foreign else every
+    commits = _last_commits(tellings)
+    topics = {row.topic for row in lines if row.topic is not None and row.event != Event.COMMITTED}
     records = tables.records(topics)
-    records = records.select(*REPLICA, "offset", _content().alias("content")).persist()
+    records = hold(records.select(*REPLICA, "offset", _content().alias("content")))
     replicas = few(_replicas(tables))
     unsound = few(_unsound(tellings, records, replicas))
-    return Told(tellings, records, unsound, replicas, tuple(lines))
+    return Told(tellings, records, unsound, replicas, tuple(lines), foreign, commits)
+
+
+def _is_judged(topic_ids: Mapping[str, str]) -> Column:
+    """Whether a row of LEDGER is of the topic that has the name today, as far as it says."""
+    if not topic_ids:
+        return lit(True)
+    current = [f"{topic_id} {topic}" for topic, topic_id in topic_ids.items()]
+    return col("topic_id").isNull() | concat_ws(" ", "topic_id", "topic").isin(current)
+
+
+def _last_commits(tellings: DataFrame) -> DataFrame:
+    commits = tellings.where(col("event") == Event.COMMITTED.value)
+    place = struct(coalesce("timestamp", lit(0)), "line", "ledger", "offset")
+    last = commits.groupBy("group", *PARTITION).agg(max_(place).alias("last"))
+    return last.select("group", *PARTITION, "last.ledger", "last.line", "last.offset")
 
 
 @once
@@ -236,7 +269,7 @@ def _unsound(tellings: DataFrame, records: DataFrame, replicas: DataFrame) -> Da
         & (col("offset") < col("end"))
     )
     return (
-        tellings.where("offset IS NOT NULL")
+        tellings.where(col("offset").isNotNull() & (col("event") != Event.COMMITTED.value))
         .join(places, [*PLACE], "left")
         .join(broadcast(partitions), [*PARTITION], "left")
         .where(~coalesce(is_sound, lit(False)))

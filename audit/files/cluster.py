@@ -7,9 +7,9 @@ later export may say more.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
 
 from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.types import TopicPartition
@@ -26,11 +26,20 @@ class InvalidExport(Exception):
     """It is no export of a cluster's metadata; the text says why."""
 
 
+class Left(NamedTuple):
+    """How far a broker's log went when the broker had stopped in order."""
+
+    last_epoch: int
+    log_end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """A partition as the controller knows it; `leader` is -1 if nobody leads.
 
     `unsafe` are the members of the ISR that may have lost the end of their logs. `topic_id` is hex.
+    `left`: by broker, of those that have stopped in order and not come back; an export of an older
+    minibroker knows of none.
     """
 
     topic_id: str
@@ -40,6 +49,7 @@ class Assignment:
     replicas: tuple[int, ...]
     unsafe: tuple[int, ...] = ()
     is_compacted: bool = False
+    left: Mapping[int, Left] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +110,18 @@ def _assignments(topic: "_Object") -> list[tuple[TopicPartition, Assignment]]:
             partition.numbers("replicas"),
             partition.numbers("unsafe"),
             is_compacted,
+            _left(partition),
         )
         found.append((TopicPartition(name, partition.number("partition")), assignment))
+    return found
+
+
+def _left(partition: "_Object") -> dict[int, Left]:
+    found = {}
+    for value in partition.array("left", default=()):
+        left = _Object(value, "a broker that left")
+        log_end = left.number("log_end", largest=INT64_MAX)
+        found[left.number("node_id")] = Left(left.number("last_epoch"), log_end)
     return found
 
 
@@ -123,7 +143,9 @@ class _Object:
     def mapping(self, field: str) -> dict[str, Any]:
         return self._get(field, dict)
 
-    def array(self, field: str) -> list[Any]:
+    def array(self, field: str, default: Sequence[Any] | None = None) -> Sequence[Any]:
+        if default is not None and field not in self._value:
+            return default
         return self._get(field, list)
 
     def numbers(self, field: str) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from minibroker.audit.files.checkpoints import explain
-from minibroker.audit.files.directories import Replica, SegmentFile
+from minibroker.audit.files.directories import LogDirectory, Replica, SegmentFile
 from minibroker.audit.files.segments import Located, locate_batches, open_file
 from minibroker.audit.model import INDEX_ENTRIES
 from minibroker.protocol.constants import NO_TIMESTAMP
@@ -52,6 +52,21 @@ def check_indexes(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
             rows = [*_check(replica, segment, INDEX, batches)]
             rows += _check(replica, segment, TIME_INDEX, batches)
     return pa.concat_batches(rows or [_row(replica, segment, INDEX).slice(1)])
+
+
+def indexed_end(log: LogDirectory) -> int:
+    """Up to which offset the offset indexes of a log say that there are records; 0 if none does."""
+    end = 0
+    for segment in log.segments:
+        try:
+            data = segment.path.with_suffix(f".{INDEX}").read_bytes()
+        except OSError:
+            continue
+        entry = _ENTRY[INDEX]
+        entries = np.frombuffer(data, entry, count=len(data) // entry.itemsize)
+        if len(entries):
+            end = max(end, segment.base_offset + int(entries["offset"].max()) + 1)
+    return end
 
 
 def _check(

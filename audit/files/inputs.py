@@ -86,6 +86,11 @@ class Inputs:
         return (log for broker in self.brokers for log in broker.logs)
 
     @property
+    def topic_ids(self) -> Mapping[str, str]:
+        """Which topic has a name today: the metadata say it, or most of the logs of that name."""
+        return self.cluster.topic_ids if self.cluster else _most_common_ids(self.logs)
+
+    @property
     def is_live(self) -> bool:
         """Whether any broker runs."""
         return any(broker.state == LIVE for broker in self.brokers)
@@ -190,7 +195,7 @@ def _drop_foreign_logs(inputs: Inputs) -> None:
 
     Which topic that is the metadata say; without them, most of the logs of that name.
     """
-    topic_ids = inputs.cluster.topic_ids if inputs.cluster else _most_common_ids(inputs.logs)
+    topic_ids = inputs.topic_ids
     kept = []
     for broker in inputs.brokers:
         foreign = [log for log in broker.logs if log.topic_id not in ("", topic_ids.get(log.topic))]

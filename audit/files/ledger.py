@@ -9,11 +9,15 @@ by the same checks. Names that are not listed below are passed over.
   they are read as -1, all, which is that tool's own default and the strictest reading.
 * `record_data` is "shown" to a consumer. `records_consumed` tells only offsets: the first and the
   last of a poll are "shown-offset", which say that a record was there, but not which.
+* `offsets_committed` is "committed", a row a partition, if it names the group (Kafka's does not)
+  and the commit succeeded.
 * `startup_complete` and `shutdown_complete` are "began" and "ended": a ledger that does not end is
   that of a program that crashed, and may have sent more than it wrote down. One that begins without
   idempotence is "repeating", too: a record may be stored more often than its program sent it.
-* A line that is no whole object, as a crashed program leaves it, is "torn"; any other that cannot
-  be understood is "unreadable". Both are rows, so that who counts the ledger counts them too.
+* A line that is no whole object, as a crashed program leaves it, is "torn": the last one, or one
+  before a `startup_complete`. Any other that cannot be understood is "unreadable". Both are rows,
+  so that who counts the ledger counts them too.
+* `topicId` tells a topic from others of its name; ledgers of older clients, and Kafka's, have none.
 
 Text stands for bytes: UTF-8, with surrogate escapes for what is not. Spark's own reader of JSON
 spoils these, so the lines are parsed in Python. They are read in chunks that end where a line
@@ -40,10 +44,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHUNK_BYTES: Final = 8 << 20
+BEGINNING: Final = "startup_complete"
 _BLOCK_BYTES: Final = 1 << 20
 ACKS_ALL: Final = -1
 
-# ledger, line, event, acks, topic, partition, offset, key, value, timestamp
+# ledger, line, event, acks, topic, partition, offset, key, value, timestamp, topic_id, group
 Row: TypeAlias = tuple[Any, ...]
 
 
@@ -54,6 +59,7 @@ class Event(StrEnum):
     FAILED = "failed"
     SHOWN = "shown"
     SHOWN_OFFSET = "shown-offset"
+    COMMITTED = "committed"
     BEGAN = "began"
     REPEATING = "repeating"
     ENDED = "ended"
@@ -107,20 +113,26 @@ def read_chunk(chunk: Chunk) -> list[pa.RecordBatch]:
     with Path(chunk.path).open("rb") as file:
         file.seek(chunk.begin)
         data = file.read(chunk.end - chunk.begin)
-    return ledger_rows(chunk.path, data.split(b"\n"), chunk.first_line)
+        behind = next((line for line in file if line.strip()), b"")
+    return ledger_rows(chunk.path, data.split(b"\n"), chunk.first_line, behind)
 
 
-def ledger_rows(ledger: str, lines: Iterable[bytes], first_line: int = 1) -> list[pa.RecordBatch]:
-    """The rows of LEDGER that lines make; most make one, some none or two.
+def ledger_rows(
+    ledger: str, lines: Iterable[bytes], first_line: int = 1, behind: bytes = b""
+) -> list[pa.RecordBatch]:
+    """The rows of LEDGER that lines make; most make one, some none or two. `behind` is the line
+    that follows them, empty if none does.
 
     All lines are read as one, which is fast. Where that fails, each half is tried by itself, down
     to the line that is at fault.
     """
     numbered = [(number, line) for number, line in enumerate(lines, first_line) if line.strip()]
-    return _batches_of(ledger, numbered)
+    return _batches_of(ledger, numbered, behind)
 
 
-def _batches_of(ledger: str, lines: Sequence[tuple[int, bytes]]) -> list[pa.RecordBatch]:
+def _batches_of(
+    ledger: str, lines: Sequence[tuple[int, bytes]], behind: bytes
+) -> list[pa.RecordBatch]:
     try:
         return [_batch_of(ledger, lines)]
     except (
@@ -129,10 +141,20 @@ def _batches_of(ledger: str, lines: Sequence[tuple[int, bytes]]) -> list[pa.Reco
     ):
         if len(lines) > 1:
             half = len(lines) // 2
-            return _batches_of(ledger, lines[:half]) + _batches_of(ledger, lines[half:])
+            first = _batches_of(ledger, lines[:half], lines[half][1])
+            return first + _batches_of(ledger, lines[half:], behind)
         number, line = lines[0]
         is_cut = line.startswith(b"{") and not line.rstrip().endswith(b"}")
+        is_cut &= not behind or _is_beginning(behind)
         return [_batch([(ledger, number, *_bare(Event.TORN if is_cut else Event.UNREADABLE))])]
+
+
+def _is_beginning(line: bytes) -> bool:
+    """Whether a program begins with it."""
+    try:
+        return bool(json.loads(line)["name"] == BEGINNING)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def _batch_of(ledger: str, lines: Sequence[tuple[int, bytes]]) -> pa.RecordBatch:
@@ -179,7 +201,7 @@ def _count_lines(file: IO[bytes], size: int) -> int:
 
 
 def _bare(event: Event) -> Row:
-    return (event, *[None] * 7)
+    return (event, *[None] * 9)
 
 
 def _acked(told: dict[str, Any]) -> list[Row]:
@@ -203,11 +225,23 @@ def _shown(told: dict[str, Any]) -> list[Row]:
 def _shown_offsets(told: dict[str, Any]) -> list[Row]:
     rows = []
     for each in told["partitions"]:
-        bare = {"topic": each["topic"], "key": None, "value": None}
-        bare["timestamp"] = told.get("timestamp")
+        bare: dict[str, Any] = {"topic": each["topic"], "key": None, "value": None}
+        bare |= {"timestamp": told.get("timestamp"), "topicId": each.get("topicId")}
         partition = index(each["partition"])
         offsets = {index(each["minOffset"]), index(each["maxOffset"])}
         rows += [_row(Event.SHOWN_OFFSET, bare, partition, offset) for offset in sorted(offsets)]
+    return rows
+
+
+def _committed(told: dict[str, Any]) -> list[Row]:
+    group = told.get("group")
+    if group is None or not told.get("success", True):
+        return []
+    rows = []
+    for each in told["offsets"]:
+        bare = {"key": None, "value": None, "timestamp": told.get("timestamp")} | each
+        row = _row(Event.COMMITTED, bare, index(each["partition"]), index(each["offset"]))
+        rows.append((*row[:-1], group))
     return rows
 
 
@@ -221,7 +255,8 @@ _READERS: Final[dict[object, Callable[[dict[str, Any]], list[Row]]]] = {
     "producer_send_error": _failed,
     "record_data": _shown,
     "records_consumed": _shown_offsets,
-    "startup_complete": _began,
+    "offsets_committed": _committed,
+    BEGINNING: _began,
     "shutdown_complete": lambda _: [_bare(Event.ENDED)],
 }
 
@@ -237,4 +272,6 @@ def _row(event: Event, told: dict[str, Any], partition: int | None, offset: int 
         None if key is None else key.encode("utf-8", "surrogateescape"),
         None if value is None else value.encode("utf-8", "surrogateescape"),
         told.get("timestamp"),
+        told.get("topicId"),
+        None,
     )

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from minibroker.audit.files.directories import Replica, SegmentFile
 from minibroker.audit.files.segments import open_file, scan_segment
 from minibroker.audit.model import RECORDS
-from minibroker.protocol.records.batch import CONTROL, InvalidBatch, read_header
+from minibroker.protocol.records.batch import CONTROL, BatchHeader, InvalidBatch, read_header
 from minibroker.protocol.records.columns import Columns, Headers, decode_columns
 from minibroker.protocol.records.compression import NONE
 
@@ -38,7 +38,7 @@ def read_records(
     rows = _Rows(replica)
     try:
         with open_file(segment.path) as descriptor:
-            for position, size in _find_batches(replica, segment, start, end):
+            for position, size in find_batches(replica, segment, start, end):
                 rows.add(os.pread(descriptor, size, position), start, end)
                 if rows.count >= ROWS_MAX or rows.bytes >= BYTES_MAX:
                     yield rows.take()
@@ -48,10 +48,10 @@ def read_records(
         yield rows.take()
 
 
-def _find_batches(
-    replica: Replica, segment: SegmentFile, start: int, end: int
+def find_batches(
+    replica: Replica, segment: SegmentFile, start: int = 0, end: int = OFFSET_END
 ) -> Iterator[tuple[int, int]]:
-    """Position and size of the batches that have to be decoded."""
+    """Position and size of the batches that have to be decoded. Raises OSError."""
     names = ["position", "size", "attributes", "base_offset", "last_offset"]
     for table in scan_segment(replica, segment):
         is_right = pc.equal(table["crc_stored"], table["crc_computed"])  # null where torn
@@ -61,6 +61,25 @@ def _find_batches(
         ):
             if base_offset < end and last_offset >= start and not attributes & CONTROL:
                 yield position, size
+
+
+class NoRecords(ValueError):
+    """The bytes of a batch are no records; the text says why."""
+
+
+def decode_batch(batch: bytes) -> tuple[BatchHeader, Columns]:
+    """A batch whose CRC is right. Raises NoRecords, and `struct.error` if it is cut short."""
+    header = read_header(batch)
+    if len(batch) < header.size:
+        raise struct.error
+    try:
+        columns = decode_columns(batch, header)
+    except InvalidBatch as error:
+        raise NoRecords(str(error)) from None
+    times = columns.timestamps or [0]
+    if min(times) < -OFFSET_END or max(header.last_offset, max(times)) >= OFFSET_END:
+        raise NoRecords("a time or an offset that 64 bits do not hold")
+    return header, columns
 
 
 class _Rows:
@@ -82,13 +101,9 @@ class _Rows:
     def add(self, batch: bytes, start: int, end: int) -> None:
         """Decode a batch and collect its records of these offsets; nothing if it is unreadable."""
         try:
-            header = read_header(batch)
-            columns = decode_columns(batch, header)
-        except (InvalidBatch, struct.error):  # the latter: it was cut since it was scanned
+            header, columns = decode_batch(batch)
+        except (NoRecords, struct.error):  # the latter: it was cut since it was scanned
             return
-        times = columns.timestamps or [0]
-        if min(times) < -OFFSET_END or max(header.last_offset, max(times)) >= OFFSET_END:
-            return  # nor what 64 bits do not hold
         self.bytes += header.size if header.compression == NONE else _count_bytes(columns)
         first, behind = (bisect_left(columns.offsets, offset) for offset in (start, end))
         wanted: Sequence[Sequence[Any]] = columns

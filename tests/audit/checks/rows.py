@@ -21,7 +21,7 @@ def tables(spark: SparkSession, **rows: Rows) -> Tables:
     """Tables of the rows given by name, all others empty."""
     schemas = {
         name: getattr(model, name.upper())
-        for name in ("batches", "replicas", "epoch_starts", "producers", "index_entries")
+        for name in ("batches", "replicas", "epoch_starts", "producers", "index_entries", "bodies")
     }
     records = table(spark, model.RECORDS, rows.pop("records", ()))
     given = {name: model.LEDGER if name == "ledger" else model.COMMITTED for name in rows}

@@ -99,3 +99,48 @@ def test_offsets_that_groups_committed(spark: SparkSession) -> None:
         "group short has committed 95 (__consumer_offsets-3, offset 5); an in-sync log ends at 90",
     ]
     assert marks(known)[TopicPartition("t", 1)] == (Committed("g", END), Committed("late", 101))
+
+
+def test_what_members_were_told_is_there(spark: SparkSession) -> None:
+    """Of each group and partition the last that a ledger tells; more is no loss, nor is what was
+    forgotten. Of running brokers nobody knows yet what the last seconds brought."""
+    stored = [
+        (0, "g", ("t", 0), 40),
+        (1, "g", ("t", 1), 50),
+        (2, "g", ("t", 1), 20),
+        (3, "left", ("t", 0), 30),
+        (4, "left", ("t", 0), None),
+    ]
+    read = table(spark, RECORDS, [commit(1, *each) for each in stored])
+    commits = [
+        ("g", 0, 40, 1),
+        ("g", 1, 45, 1),
+        ("left", 0, 30, 1),
+        ("g", 2, 7, 1),  # nothing is there
+        ("late", 0, 90, 2),
+        ("late", 0, 10, 3),
+        ("g", 0, 39, 0),
+    ]
+    ledger = [
+        {"ledger": "L", "line": line, "event": "committed", "topic": "t", "acks": -1}
+        | {"group": group, "partition": partition, "offset": offset, "timestamp": timestamp}
+        for line, (group, partition, offset, timestamp) in enumerate(commits, 1)
+    ]
+    ledger.append(ledger[0] | {"line": 9, "offset": 41, "timestamp": 9})  # and it says 40 at most
+    said = "group {} was told that {} is committed (L line {}); __consumer_offsets says {}"
+    for state, grade in (("killed", "error"), ("live", "info")):
+        replicas = [replica(1, OFFSETS_TOPIC, 3, state=state)]
+        replicas += [replica(1, "t", partition) for partition in range(3)]
+        known = tables(spark, replicas=replicas)
+        rows = committed_by_groups(read, known.replicas).toArrow().to_pylist()
+        found = found_by(
+            CHECKS["committed-offset"](
+                tables(spark, replicas=replicas, committed=rows, ledger=ledger)
+            )
+        )
+        told = [(each.partition, each.offset, each.severity.value, each.detail) for each in found]
+        assert told == [
+            (0, 10, grade, said.format("late", 10, 6, "nothing")),
+            (0, 41, grade, said.format("g", 41, 9, "40 at most")),
+            (2, 7, grade, said.format("g", 7, 4, "nothing")),
+        ]

@@ -102,6 +102,12 @@ FAULTY: Rows = [
     *log(2, 16, {2000: OTHER}),
     *log(1, 17),
     *log(2, 17, {1000: {"position": 2000}, 2000: {"position": 1000}}),
+    # 18: the reference, alone against two; 19: and later those two part
+    *log(1, 18, {5000: OTHER}),
+    *(row for broker in (2, 3) for row in log(broker, 18)),
+    *log(1, 19, {5000: OTHER}),
+    *log(2, 19, {8000: OTHER}),
+    *log(3, 19),
 ]
 FAULTY_REPLICAS: Rows = [
     *(replica(broker, 10, in_isr=None) for broker in (1, 2, 3)),
@@ -111,6 +117,7 @@ FAULTY_REPLICAS: Rows = [
     *(replica(broker, partition) for partition in (13, 14, 15, 17) for broker in (1, 2)),
     replica(1, 16),
     replica(2, 16, log_start=2500),
+    *(replica(broker, partition) for partition in (18, 19) for broker in (1, 2, 3)),
 ]
 
 
@@ -126,19 +133,31 @@ def test_replicas_that_differ(spark: SparkSession) -> None:
         (11, 2, 1, 4000, None, "error"),
         (12, 2, 1, 6000, 6000, "warning"),
         (13, 2, 1, 5000, None, "error"),
-        (14, 2, 1, 5000, 5000, "error"),
-        (15, 2, 1, 9000, 9000, "error"),
+        (14, 1, 2, 5000, None, "error"),
+        (15, 1, 2, 9000, None, "error"),
+        (16, 1, 2, 2000, 2000, "error"),
         (16, 2, 1, 2000, 2000, "error"),
         (17, 2, 1, 1000, None, "error"),
+        (18, 1, 2, 5000, 5000, "error"),
+        (19, 1, 2, 5000, 5000, "error"),
+        (19, 2, 3, 8000, 8000, "error"),
+        (19, 3, 2, 8000, 8000, "error"),
     ]
     batch = "the batch of offsets {} to {}, epoch {}, identity {:016x} (segment 0, position {})"
     assert found[0].detail == (
-        f"here is {batch.format(5000, 5999, 1, 1, 5000)}, on broker 1"
+        f"1 and 2 agree, 3 differs; here is {batch.format(5000, 5999, 1, 1, 5000)}, on broker 1"
         f" {batch.format(5000, 5999, 1, 5007, 5000)}; 2 stretches of 4096 offsets differ"
     )
     assert found[1].detail.startswith(
-        "here is no such batch, on broker 1 the batch of offsets 4000"
+        "of 1 and 2 only 1 is whole; here is no such batch, on broker 1 the batch of offsets 4000"
     )
+    assert [each.detail.partition(";")[0] for each in found[6:]] == [
+        *2 * ["1 differs, 2 differs, and which is right cannot be told"],
+        "of 1 and 2 only 1 is whole",
+        "2 and 3 agree, 1 differs",
+        "2 and 3 agree, 1 differs",
+        *2 * ["2 differs, 3 differs, and which is right cannot be told"],
+    ]
 
 
 def test_what_was_committed(spark: SparkSession) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.audit import model
 from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
-from minibroker.audit.files.cluster import Assignment
+from minibroker.audit.files.cluster import Assignment, Left
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.types import TopicPartition
 from tests.unit.audit.checks.logs import log
@@ -28,8 +28,18 @@ def assignment(
     epoch: int = 5,
     unsafe: Sequence[int] = (),
     replicas: Sequence[int] = (1, 2, 3),
+    left: Mapping[int, Left] | None = None,
 ) -> Assignment:
-    return Assignment("00", leader, epoch, tuple(isr), tuple(replicas), tuple(unsafe))
+    return Assignment(
+        *("00", leader, epoch, tuple(isr), tuple(replicas), tuple(unsafe)), left=left or {}
+    )
+
+
+def unexplained(start: int, end: int, count: int, brokers: str, assigned: int = 3) -> str:
+    return (
+        f"the records from offset {start} to {end} are on {count} of {assigned} replicas, and the"
+        f" metadata do not say whether {brokers} ever had them"
+    )
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,48 @@ CASES = {
         ],
         *(100, {1: 100, 2: 30, 3: 40}),
         assigned=assignment(isr=(1,)),
+        unjudged=[(None, unexplained(30, 100, 1, "brokers 2, 3"), True)],
+    ),
+    "but a running cluster knows who is in sync at the moment": Case(
+        [
+            replica(1, WHOLE, "live", high_watermark=100),
+            replica(2, log((0, 30)), high_watermark=30),
+        ],
+        *(100, {1: 100, 2: 30}),
+        assigned=assignment(isr=(1,), replicas=(1, 2)),
+    ),
+    "all stopped in order": Case(
+        [replica(broker, WHOLE, high_watermark=100) for broker in (1, 2, 3)],
+        *(100, {1: 100, 2: 100, 3: 100}),
+        assigned=assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100))),
+    ),
+    "all stopped in order, and some time before the others one of them": Case(
+        [
+            replica(1, WHOLE, high_watermark=100),
+            replica(2, WHOLE, high_watermark=100),
+            replica(3, log((0, 40), (3, 60)), high_watermark=60),
+        ],
+        *(100, {1: 100, 2: 100, 3: 60}),
+        assigned=assignment(isr=(1,), left={1: Left(5, 100), 2: Left(5, 100), 3: Left(3, 60)}),
+    ),
+    "all have lost their tails and high watermarks since they stopped in order": Case(
+        [replica(broker, log((0, 40)), high_watermark=0) for broker in (1, 2, 3)],
+        *(100, {1: 40, 2: 40, 3: 40}),
+        assigned=assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100))),
+    ),
+    "the leader has, and does not cut the others": Case(
+        [
+            replica(1, log((0, 30)), "killed"),
+            replica(2, WHOLE, high_watermark=0),
+            replica(3, WHOLE, high_watermark=0),
+        ],
+        *(100, {1: 30, 2: 100, 3: 100}, 2),
+        assigned=assignment(isr=(1,), left=dict.fromkeys((1, 2, 3), Left(5, 100))),
+    ),
+    "what a running broker left with once is nothing to it now": Case(
+        [replica(broker, log((0, 40)), "live", high_watermark=40) for broker in (1, 2)],
+        *(40, {1: 40, 2: 40}),
+        assigned=assignment(isr=(1, 2), replicas=(1, 2), left={2: Left(5, 100)}),
     ),
     "nobody leads: the newest epoch, then the longest, would": Case(
         [
@@ -209,6 +261,7 @@ CASES = {
         [replica(1, log((5, 200), first=150)), replica(2, OLD_TAIL)],
         *(200, {1: 200, 2: 60}),
         assigned=assignment(isr=(1,), replicas=(1, 2)),
+        unjudged=[(None, unexplained(60, 200, 1, "broker 2", 2), True)],
     ),
     "a lost log below a high watermark": Case(
         [replica(1, WHOLE, high_watermark=100), replica(3, WHOLE, high_watermark=100)],
@@ -226,11 +279,13 @@ CASES = {
         [replica(1, WHOLE)],
         *(100, {1: 100, 2: 0}),
         assigned=assignment(isr=(1,), replicas=(1, 2)),
+        unjudged=[(None, unexplained(0, 100, 1, "broker 2", 2), True)],
     ),
     "a lost log of one that is not in sync, where not all is judged": Case(
         [replica(1, WHOLE, "killed"), replica(2, log((0, 40), (5, 90)), "killed")],
         *(90, {1: 100, 2: 90, 3: 0}),
         assigned=assignment(isr=(1, 2)),
+        unjudged=[(None, unexplained(0, 90, 2, "broker 3"), True)],
     ),
     "a log start above the log end": Case(
         [replica(1, WHOLE), replica(2, WHOLE, log_start=700)],
@@ -316,6 +371,35 @@ def test_who_stopped_in_order_counts_as_in_sync(stopped: ReplicaFacts, counts: b
     assert {row.judged_end for row in rows} == {100}
 
 
+LEFT: Mapping[str, tuple[ReplicaFacts, Left, bool]] = {
+    "with all of it": (replica(2, WHOLE), Left(5, 100), True),
+    "with all of it, and has lost some since": (replica(2, log((0, 40))), Left(5, 100), True),
+    "with all of it, and its files say nothing any more": (
+        replica(2, LogFacts.empty(), "killed"),
+        Left(5, 100),
+        True,
+    ),
+    "with all of it, in an epoch without records": (replica(2, WHOLE), Left(6, 100), True),
+    "before the last records came": (replica(2, log((0, 40), (5, 90))), Left(5, 90), False),
+    "before, and its files say more": (replica(2, WHOLE, high_watermark=100), Left(5, 90), True),
+    "with an end of its own": (replica(2, log((0, 40), (3, 140))), Left(3, 140), False),
+}
+
+
+@pytest.mark.parametrize(("found", "left", "counts"), LEFT.values(), ids=LEFT)
+def test_the_metadata_say_with_what_a_broker_left(
+    found: ReplicaFacts, left: Left, counts: bool
+) -> None:
+    """A log is judged as it was left, whatever its files have become since; and that it is known
+    is no doubt."""
+    assigned = {NAME: assignment(isr=(1,), replicas=(1, 2), left={1: Left(5, 100), 2: left})}
+    rows, unjudged = judge([replica(1, WHOLE), found], assigned, {1: "stopped", 2: found.state})
+    assert [row.in_isr for row in rows] == [True, counts]
+    assert [row.left_end for row in rows] == [100, left.log_end]
+    assert {row.judged_end for row in rows} == {100}
+    assert not unjudged
+
+
 def test_who_stopped_before_is_not_measured_by_a_log_that_was_damaged_since() -> None:
     """The last to stop knew 150 to be committed: one that stopped at 100 had left before, also if
     of the last one's log no more than that is left."""
@@ -334,14 +418,14 @@ def test_rows_are_those_of_the_table() -> None:
     assert all(list(asdict(row)) == model.REPLICAS.names for row in rows)
     assert rows == [
         ReplicaRow(
-            *(1, "t", 0, True, True, True, True, 3, 0, 100, 5, 100, 90, 100, 100, "stopped"),
+            *(1, "t", 0, True, True, True, True, 3, 0, 100, 5, 100, 90, 100, 100, None, "stopped"),
         ),
         ReplicaRow(
             *(2, "t", 0, False, False, False, True, None, None, 0, None, None, None, 0),
-            *(100, "killed"),
+            *(100, None, "killed"),
         ),
         ReplicaRow(
             *(4, "unknown", 0, None, None, True, False, None, None, 0, None, None, None, 0),
-            *(0, "stopped"),
+            *(0, None, "stopped"),
         ),
     ]

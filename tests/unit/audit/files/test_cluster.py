@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibroker.audit.files.cluster import Assignment, InvalidExport, cluster_of, read_cluster
+from minibroker.audit.files.cluster import Assignment, InvalidExport, Left, cluster_of, read_cluster
 from minibroker.protocol.types import TopicPartition
 
 PARTITION = {
@@ -18,6 +18,8 @@ PARTITION = {
     "replicas": [1, 2, 3],
     "unsafe": [],
 }
+LEFT = {"node_id": 3, "last_epoch": 4, "log_end": 70}
+STOPPED = {**PARTITION, "partition": 2, "left": [LEFT]}
 OFFLINE = {**PARTITION, "partition": 1, "leader": -1, "isr": [2], "unsafe": [2]}
 EXPORT: dict[str, Any] = {
     "version": 1,
@@ -27,7 +29,7 @@ EXPORT: dict[str, Any] = {
     "controller_epoch": 3,
     "brokers": [],
     "topics": [
-        {"name": "t", "id": "aa", "configs": {}, "partitions": [PARTITION, OFFLINE]},
+        {"name": "t", "id": "aa", "configs": {}, "partitions": [PARTITION, OFFLINE, STOPPED]},
         {
             "name": "kept",
             "id": "bb",
@@ -48,6 +50,7 @@ def test_an_export_is_read() -> None:
     assert cluster.assignments == {
         TopicPartition("t", 0): Assignment("aa", 1, 4, (1, 2), (1, 2, 3)),
         TopicPartition("t", 1): Assignment("aa", -1, 4, (2,), (1, 2, 3), (2,)),
+        TopicPartition("t", 2): Assignment(*("aa", 1, 4, (1, 2), (1, 2, 3)), left={3: Left(4, 70)}),
         TopicPartition("kept", 0): Assignment("bb", 1, 4, (1, 2), (1, 2, 3), (), True),
     }
 
@@ -67,6 +70,11 @@ def test_what_is_no_export_is_refused(text: str | bytes) -> None:
         (["version"], 2, "it is of version 2, known is 1"),
         (["topics"], {}, "'topics' of the export is {}"),
         (["topics", 0], 7, "topic 0 is no object"),
+        (
+            ["topics", 0, "partitions", 2, "left", 0, "log_end"],
+            "",
+            "'log_end' of a broker that left is ''",
+        ),
         (["tombstones", 0, "id"], 7, "'id' of tombstone 0 is 7"),
         (["topics", 0, "name"], None, "'name' of topic 0 is None"),
         (["topics", 0, "partitions", 1], [], "partition 1 of t is no object"),

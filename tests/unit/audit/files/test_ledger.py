@@ -12,10 +12,13 @@ from minibroker.client.chunks import ConsumerRecord
 from minibroker.client.delivery import Delivery
 from minibroker.client.ledger import ConsumerLedger, Ledger
 from minibroker.client.options import ProducerOptions
+from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
 
 BARE = ProducerOptions(acks=1, enable_idempotence=False)
 ACKED = {"name": "producer_send_success", "topic": "t", "partition": 0, "key": None, "value": "v"}
+BEGAN = {"name": "startup_complete"}
 SHOWN = {"name": "record_data", "topic": "t", "partition": 1, "key": "k", "value": None}
 
 
@@ -59,7 +62,8 @@ def test_what_our_clients_write_is_read(tmp_path: Path) -> None:
     assert [row["offset"] for row in rows if row["event"] == "acked"] == [10, 11, None, None]
     assert rows[2] == {
         "ledger": str(path), "line": 2, "event": "acked", "acks": 1, "topic": "t", "partition": 3,
-        "offset": 10, "key": b"k", "value": b"\xff\x00", "timestamp": 77,
+        "offset": 10, "key": b"k", "value": b"\xff\x00", "timestamp": 77, "topic_id": None,
+        "group": None,
     }  # fmt: skip
     assert (rows[3]["key"], rows[3]["value"]) == (None, "ü\U0001f600".encode())
     assert (rows[10]["key"], rows[10]["value"]) == (b"\x80", None)
@@ -122,11 +126,49 @@ def test_a_bad_line_is_one_row_and_spoils_no_other(line: bytes | dict[str, objec
 
 
 def test_a_line_that_a_crash_has_cut_is_torn() -> None:
-    """Wherever it is cut."""
+    """Wherever it is cut, if it is the last one, or the next program begins behind it."""
     line = json.dumps(ACKED).encode()
     for end in range(1, len(line)):
         assert events_of(ACKED, line[:end]) == [(1, "acked"), (2, "torn")]
+        assert events_of(line[:end], b"", BEGAN) == [(1, "torn"), (3, "began")]
+        assert events_of(line[:end], b"{", BEGAN) == [(1, "unreadable"), (2, "torn"), (3, "began")]
+        assert events_of(line[:end], ACKED, BEGAN)[0] == (1, "unreadable")
     assert events_of(line) == [(1, "acked")]
+
+
+def test_what_follows_a_cut_line_may_be_in_the_next_chunk(tmp_path: Path) -> None:
+    """However the file is read, it is the same line."""
+    path = tmp_path / "ledger"
+    for behind, event in ((BEGAN, "torn"), (ACKED, "unreadable")):
+        path.write_text(f"{json.dumps(ACKED)}\n{{\n\n\n{json.dumps(behind)}\n")
+        for chunk_bytes in range(1, path.stat().st_size + 1):
+            rows = read(path, chunk_bytes)
+            assert [row["event"] for row in rows][1] == event
+
+
+def test_commits_and_topic_ids_are_read(tmp_path: Path) -> None:
+    """As our consumer writes them; Kafka's does not name the group, which tells nothing."""
+    path = tmp_path / "ledger"
+    committed = {TopicPartition("t", 3): OffsetAndMetadata(12)}
+    with ConsumerLedger(path, lambda: 78, lambda topic: b"\xab") as ledger:
+        ledger.record([ConsumerRecord("t", 3, 11, 5, b"k", None, ())])
+        ledger.record_commit("g", committed)
+    data = encode_batch([(5, b"k", b"v", ())])
+    with Ledger(path, BARE, lambda: 77) as acked:
+        acked.record(Delivery("t", 3, 10, 1, None, data, b"\xcd"))
+    with path.open("a") as file:
+        kafkas = {"name": "offsets_committed", "offsets": [{"topic": "t", "partition": 3}]}
+        file.write(json.dumps(kafkas) + "\n")
+        failed = kafkas | {"group": "g", "success": False}
+        file.write(json.dumps(failed) + "\n")
+    names = ("event", "topic_id", "group", "topic", "partition", "offset")
+    told = [tuple(row[name] for name in names) for row in read(path) if row["topic"]]
+    assert told == [
+        ("shown", "ab", None, "t", 3, 11),
+        ("shown-offset", "ab", None, "t", 3, 11),
+        ("committed", "ab", "g", "t", 3, 12),
+        ("acked", "cd", None, "t", 3, 10),
+    ]
 
 
 def test_other_events_are_passed_over() -> None:

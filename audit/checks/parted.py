@@ -1,0 +1,184 @@
+"""Which replicas of a partition differ from the others, by a comparison of each with each.
+
+No log is right because its broker leads: what differs may be the leader's. At each offset where two
+logs part, the replicas that have not parted before are put into groups of those that hold the same,
+and judged by the first of these that decides:
+
+1. what clients were told, if ledgers say it: who holds another record, or none, is wrong;
+2. a batch that is damaged or absent is wrong where others have a whole one;
+3. the majority is right, if a member of it is in sync;
+4. who is in sync is right where all of those agree and the others are no majority.
+
+Where none does, all are named and which is right is left open: whoever moved one side away might
+lose the better copy. A majority can be wrong, too; only a ledger, or a copy, can say that.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+
+class Batch(NamedTuple):
+    """A batch at an offset of a log; its place is None where it was not looked up."""
+
+    last_offset: int
+    identity: int
+    leader_epoch: int
+    is_sound: bool
+    segment: int | None
+    position: int | None
+
+    @property
+    def content(self) -> "Content":
+        """What copies of it have in common."""
+        return self[:4]
+
+
+Content: TypeAlias = tuple[int, int, int, bool] | None
+
+
+class Pair(NamedTuple):
+    """Two logs that were compared below `end`, from `start` on.
+
+    `offset` is that of the first batch that is not the same in both, None if there is none;
+    `differing` counts the stretches of offsets that differ.
+    """
+
+    brokers: tuple[int, int]
+    start: int
+    end: int
+    offset: int | None = None
+    batches: tuple[Batch | None, Batch | None] = (None, None)
+    differing: int = 0
+
+
+class Parted(NamedTuple):
+    """A replica that differs, and one that it differs from; `said` puts it in words."""
+
+    broker: int
+    other_broker: int
+    offset: int
+    batch: Batch | None
+    other_batch: Batch | None
+    differing: int
+    said: str
+
+
+def find_parted(
+    pairs: Sequence[Pair],
+    in_sync: Mapping[int, bool],
+    told: Mapping[tuple[int, int], bool],
+) -> list[Parted]:
+    """The replicas of one partition that differ, each at the first offset where it is named.
+
+    `told` says, by offset where logs part and broker, whether what clients were told is there.
+    """
+    named: dict[int, Parted] = {}
+    for offset in sorted({pair.offset for pair in pairs if pair.offset is not None}):
+        held = _held(pairs, offset, named)
+        groups = _groups(held)
+        if len(groups) < 2:
+            continue
+        right = {broker: told[offset, broker] for broker in held if (offset, broker) in told}
+        wrong, said = _decide(groups, in_sync, right)
+        for broker in sorted(wrong):
+            other = _counterpart(broker, groups, wrong)
+            named[broker] = Parted(
+                *(broker, other, offset, held[broker], held[other]),
+                max(pair.differing for pair in pairs if broker in pair.brokers),
+                said,
+            )
+    return [named[broker] for broker in sorted(named)]
+
+
+def _counterpart(broker: int, groups: Sequence["_Group"], wrong: Collection[int]) -> int:
+    """A replica that holds another batch: one that is right, if any is."""
+    others = [group.brokers[0] for group in groups if broker not in group.brokers]
+    return min(others, key=lambda other: (other in wrong, other))
+
+
+def _held(
+    pairs: Sequence[Pair], offset: int, named: Mapping[int, Parted]
+) -> dict[int, Batch | None]:
+    """What each replica holds at an offset where two part, of those that can say so."""
+    held: dict[int, Batch | None] = {}
+    pairs = [pair for pair in pairs if named.keys().isdisjoint(pair.brokers)]
+    for pair in pairs:
+        if pair.offset == offset:
+            held.update(zip(pair.brokers, pair.batches, strict=True))
+    last_offset = max((batch.last_offset for batch in held.values() if batch), default=offset)
+    for pair in pairs:
+        if pair.offset is None or pair.offset > offset:
+            for known, other in (pair.brokers, pair.brokers[::-1]):
+                if known in held and other not in held and pair.start <= last_offset < pair.end:
+                    same = held[known]
+                    held[other] = same and same._replace(segment=None, position=None)
+    return held
+
+
+class _Group(NamedTuple):
+    """Brokers that hold the same; `is_whole`: and that is a batch without damage."""
+
+    brokers: tuple[int, ...]
+    is_whole: bool
+
+
+def _groups(held: Mapping[int, Batch | None]) -> list[_Group]:
+    """The largest first."""
+    found: dict[Content, list[int]] = {}
+    for broker in sorted(held):
+        batch = held[broker]
+        found.setdefault(batch.content if batch else None, []).append(broker)
+    groups = (
+        _Group(tuple(brokers), is_whole=content is not None and content[-1])
+        for content, brokers in found.items()
+    )
+    return sorted(groups, key=lambda group: (-len(group.brokers), group.brokers))
+
+
+def _decide(
+    groups: Sequence[_Group], in_sync: Mapping[int, bool], right: Mapping[int, bool]
+) -> tuple[frozenset[int], str]:
+    """Who is wrong, and why."""
+    told = [group for group in groups if any(right.get(each) for each in group.brokers)]
+    untold = [group for group in groups if any(right.get(each) is False for each in group.brokers)]
+    if told and untold and not any(group in untold for group in told):
+        return _others(groups, told), f"what clients were told is on {_listed(told)}"
+    whole = [group for group in groups if group.is_whole]
+    if len(whole) == 1:
+        return _others(groups, whole), f"of {_listed(groups)} only {_listed(whole)} is whole"
+    # The damaged are wrong where several are whole, and have no say in which of those is right.
+    members = [group for group in whole if any(in_sync[each] for each in group.brokers)]
+    if members:
+        largest = whole[0]
+        voters = sum(len(group.brokers) for group in whole)
+        has_majority = 2 * len(largest.brokers) > voters and largest in members
+        is_outvoted = len(largest.brokers) > len(members[0].brokers)
+        if has_majority or (len(members) == 1 and not is_outvoted):
+            right_ones = [largest] if has_majority else members
+            rest = sorted(_others(groups, right_ones))
+            why = _agreeing(right_ones[0]) if has_majority else f"{_listed(members)} is in sync"
+            return frozenset(rest), f"{why}, {_joined(rest)} {_differ(rest)}"
+    every = ", ".join(map(_agreeing, groups))
+    return _others(groups, []), f"{every}, and which is right cannot be told"
+
+
+def _others(groups: Sequence[_Group], right: Sequence[_Group]) -> frozenset[int]:
+    return frozenset(each for group in groups if group not in right for each in group.brokers)
+
+
+def _agreeing(group: _Group) -> str:
+    return f"{_joined(group.brokers)} {'agree' if len(group.brokers) > 1 else 'differs'}"
+
+
+def _differ(brokers: Sequence[int] | frozenset[int]) -> str:
+    return "differ" if len(brokers) > 1 else "differs"
+
+
+def _listed(groups: Sequence[_Group]) -> str:
+    return _joined(sorted(each for group in groups for each in group.brokers))
+
+
+def _joined(brokers: Sequence[int]) -> str:
+    """`1`, `1 and 2`, `1, 2 and 3`."""
+    *front, last = map(str, brokers)
+    return f"{', '.join(front)} and {last}" if front else last

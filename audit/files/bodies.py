@@ -1,0 +1,40 @@
+"""Batches of a segment whose records nobody can read, although their CRC is right.
+
+A broker stores what a producer sent and does not look into it, so the CRC, and all replicas, may
+agree on bytes that are no records. To know that they are takes decoding all of them. It is done as
+`files.records` does it, and nothing is kept but what is wrong. Batches with a wrong CRC and control
+batches are left out: other columns say those.
+"""
+
+import os
+import struct
+from typing import Any
+
+import pyarrow as pa
+
+from minibroker.audit.files.directories import Replica, SegmentFile
+from minibroker.audit.files.records import NoRecords, decode_batch, find_batches
+from minibroker.audit.files.segments import open_file
+from minibroker.audit.model import BODIES
+from minibroker.protocol.records.batch import read_header
+
+
+def check_bodies(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
+    """The rows of BODIES for one file; of one that cannot be read BATCHES says so."""
+    rows: list[dict[str, Any]] = []
+    try:
+        with open_file(segment.path) as descriptor:
+            for position, size in find_batches(replica, segment):
+                batch = os.pread(descriptor, size, position)
+                try:
+                    decode_batch(batch)
+                except NoRecords as problem:
+                    header = read_header(batch)
+                    place = {"segment": segment.base_offset, "position": position}
+                    offsets = {"base_offset": header.base_offset, "last_offset": header.last_offset}
+                    rows.append({**replica.columns, **place, **offsets, "problem": str(problem)})
+                except struct.error:
+                    pass  # it was cut since it was scanned
+    except OSError:
+        pass
+    return pa.RecordBatch.from_pylist(rows, schema=BODIES)

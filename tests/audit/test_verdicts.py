@@ -1,0 +1,395 @@
+"""Corruptions that a careful liar would choose: of each the verdict, the place and the exit code.
+
+Each lies in a partition of its own of a cluster that was stopped in order, so that the metadata
+have one broker in each in-sync set, and remember with what the others left. The files are such as
+an honest broker would have left: no checkpoint contradicts a log, no checksum is wrong. All is
+judged twice, without a ledger and with one that tells of everything that was sent. A partition's
+verdict is what the audit would have said of it alone.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from minibroker.audit.model import Finding
+from minibroker.audit.summary import Summary, count_findings, in_order, worst_of
+from tests.audited import audit
+from tests.damage import (
+    FAULTS,
+    SUBTLE_FAULTS,
+    Batch,
+    Fault,
+    Planted,
+    Replica,
+    append_forged,
+    change_records,
+    cut_tail,
+    delete_log,
+    flag_control,
+    remove_batch,
+    spoil_body,
+    swap_batches,
+)
+from tests.made_cluster import BATCHES, EPOCHS, NODES, RECORDS, TOPIC, TOPIC_ID, make_cluster
+from tests.processes import EXPORT
+
+END = BATCHES * RECORDS
+LAST = NODES[0]  # the last to stop, and so the only one in the in-sync sets
+AT = 5 * RECORDS  # a batch in the middle of a segment
+CLEAN, FOUND, NOT_CHECKED = range(3)
+
+Described = dict[str, Any]  # a partition in the export
+Place = tuple[str, int | None, int | None]  # check, broker, offset
+
+
+@dataclass(frozen=True)
+class Case:
+    """A corruption. `plant` does it to the replicas by broker and to what the metadata say.
+
+    `code` and `places` are of an audit without a ledger, `told_code` and `told_places` of one with:
+    errors, all of them. `said` is in the sentence of the first, `told` in that of the second.
+    """
+
+    plant: Callable[[dict[int, Replica], Described], None]
+    code: int
+    places: Sequence[Place] = ()
+    said: str = ""
+    told_code: int | None = None
+    told_places: Sequence[Place] | None = None
+    told: str = ""
+
+
+def batch_at(replica: Replica, offset: int = AT) -> Batch:
+    return next(batch for batch in replica.batches() if batch.header.base_offset == offset)
+
+
+def on(*brokers: int, plant: Callable[[Replica], object]) -> Callable[..., None]:
+    """The same on the logs of several brokers."""
+
+    def planted(replicas: dict[int, Replica], _: Described) -> None:
+        for broker in brokers:
+            plant(replicas[broker])
+
+    return planted
+
+
+def always(fault: Fault) -> Callable[[Replica], Planted]:
+    """The fault at the same place wherever it is planted."""
+    return lambda replica: fault(replica, random.Random(7))
+
+
+def value(content: bytes) -> Callable[[Replica], None]:
+    """A record in the middle says something else."""
+
+    def plant(replica: Replica) -> None:
+        change_records(
+            batch_at(replica),
+            lambda number, record: record if number else record._replace(value=content),
+        )
+
+    return plant
+
+
+def header(replica: Replica) -> None:
+    """A record in the middle has a header."""
+    change_records(
+        batch_at(replica),
+        lambda number, record: record if number else record._replace(headers=(("h", b"1"),)),
+    )
+
+
+def forget(*brokers: int, also: Callable[..., None]) -> Callable[..., None]:
+    """The metadata do not say with what these left, as those of an older minibroker do not."""
+
+    def planted(replicas: dict[int, Replica], described: Described) -> None:
+        described["left"] = [each for each in described["left"] if each["node_id"] not in brokers]
+        also(replicas, described)
+
+    return planted
+
+
+def of_two(also: Callable[..., None]) -> Callable[..., None]:
+    """The partition has two replicas only."""
+
+    def planted(replicas: dict[int, Replica], described: Described) -> None:
+        delete_log(replicas[3], random.Random(0))
+        described["replicas"] = [1, 2]
+        described["left"] = described["left"][:2]
+        also(replicas, described)
+
+    return planted
+
+
+def both(*plants: Callable[..., None]) -> Callable[..., None]:
+    """One after the other."""
+
+    def planted(replicas: dict[int, Replica], described: Described) -> None:
+        for plant in plants:
+            plant(replicas, described)
+
+    return planted
+
+
+def left_before(replicas: dict[int, Replica], described: Described) -> None:
+    """One of the brokers had stopped some time before the last records came."""
+    planted = always(cut_tail)(replicas[3])
+    described["left"][2] |= {"log_end": planted.offset, "last_epoch": EPOCHS - 1}
+
+
+def nothing(replicas: dict[int, Replica], described: Described) -> None:
+    """All is as it was."""
+
+
+def cut_place() -> int:
+    """Where `always(cut_tail)` cuts."""
+    return random.Random(7).choice(range(BATCHES // 2, BATCHES)) * RECORDS
+
+
+CUT = cut_place()
+OTHER, ANOTHER = value(b"other"), value(b"another")
+CANNOT = "which is right cannot be told"
+CASES: dict[str, Case] = {
+    "nothing: a cluster that was stopped in order": Case(nothing, CLEAN),
+    "tails and high watermarks cut on two": Case(
+        on(2, 3, plant=always(cut_tail)),
+        *(FOUND, [("missing-committed", 2, CUT), ("missing-committed", 3, CUT)]),
+        told_places=[("unseen", 2, CUT), ("unseen", 3, CUT)],
+    ),
+    "the same, on the last to stop and another": Case(
+        on(1, 2, plant=always(cut_tail)),
+        *(FOUND, [("missing-committed", 1, CUT), ("missing-committed", 2, CUT)]),
+        told_places=[("unseen", 1, CUT), ("unseen", 2, CUT)],
+    ),
+    "the same, on all": Case(
+        on(*NODES, plant=always(cut_tail)),
+        *(FOUND, [("missing-committed", broker, CUT) for broker in NODES]),
+        told_places=[("unseen", broker, CUT) for broker in NODES],
+    ),
+    "an older copy of one, of which the metadata know nothing": Case(
+        forget(2, also=on(2, plant=always(cut_tail))),
+        *(NOT_CHECKED, [], f"the records from offset {CUT} to {END} are on 2 of 3 replicas"),
+    ),
+    "tails cut on two, of which the metadata know nothing": Case(
+        forget(*NODES, also=on(2, 3, plant=always(cut_tail))),
+        *(NOT_CHECKED, [], f"the records from offset {CUT} to {END} are on 1 of 3 replicas"),
+    ),
+    "logs deleted on two": Case(
+        on(2, 3, plant=always(delete_log)),
+        *(FOUND, [("missing-committed", 2, 0), ("missing-committed", 3, 0)]),
+        told_places=[("unseen", 2, 0), ("unseen", 3, 0)],
+    ),
+    "one had stopped before the others": Case(left_before, CLEAN),
+    "one leader wrong alone": Case(
+        on(LAST, plant=OTHER),
+        *(FOUND, [("divergence", LAST, AT)], f"at offset {AT}: 2 and 3 agree, 1 differs"),
+        told_places=[("divergence", LAST, AT), ("lost-write", LAST, AT)],
+    ),
+    "one follower wrong alone": Case(
+        on(3, plant=OTHER),
+        *(FOUND, [("divergence", 3, AT)], f"at offset {AT}: 1 and 2 agree, 3 differs"),
+        told_places=[("divergence", 3, AT), ("lost-write", 3, AT)],
+    ),
+    "two wrong alike: only a ledger knows it": Case(
+        on(1, 2, plant=OTHER),
+        *(FOUND, [("divergence", 3, AT)], "1 and 2 agree, 3 differs"),
+        told_places=[
+            *(("divergence", broker, AT) for broker in (1, 2)),
+            *(("lost-write", broker, AT) for broker in (1, 2)),
+        ],
+    ),
+    "all wrong alike: only a ledger knows it": Case(
+        on(*NODES, plant=OTHER),
+        *(CLEAN, [], ""),
+        told_code=FOUND,
+        told_places=[("lost-write", broker, AT) for broker in NODES],
+    ),
+    "each another": Case(
+        both(on(1, plant=OTHER), on(2, plant=ANOTHER)),
+        *(FOUND, [("divergence", broker, AT) for broker in NODES], CANNOT),
+        told_places=[("divergence", broker, AT) for broker in (1, 2)],
+    ),
+    "one against one": Case(
+        of_two(on(1, plant=OTHER)),
+        *(FOUND, [("divergence", 1, AT), ("divergence", 2, AT)], CANNOT),
+        told_places=[("divergence", 1, AT)],
+    ),
+    "a header removed on one": Case(
+        on(1, 2, plant=header), FOUND, [("divergence", 3, AT)], "1 and 2 agree, 3 differs"
+    ),
+    "batches exchanged on one": Case(
+        on(2, plant=always(swap_batches)), FOUND, [("gap", 2, None), ("overlap", 2, None)]
+    ),
+    "batches exchanged on all": Case(
+        on(*NODES, plant=always(swap_batches)), FOUND, [("gap", broker, None) for broker in NODES]
+    ),
+    "a batch removed on all": Case(
+        on(*NODES, plant=always(remove_batch)), FOUND, [("gap", broker, None) for broker in NODES]
+    ),
+    "a body that nobody can read, on one": Case(
+        on(2, plant=always(spoil_body)), FOUND, [("divergence", 2, None)]
+    ),
+    "a body that nobody can read, on all": Case(
+        on(*NODES, plant=always(spoil_body)), FOUND, [("undecodable", None, None)]
+    ),
+    "records called a control batch, on all": Case(
+        on(*NODES, plant=always(flag_control)),
+        *(FOUND, [("undecodable", broker, None) for broker in NODES]),
+    ),
+    "a batch that nobody sent, on all": Case(
+        on(*NODES, plant=lambda replica: append_forged(replica, b"forged")),
+        *(CLEAN, [], ""),
+        told_code=FOUND,
+        told_places=[("unexpected", broker, END) for broker in NODES],
+    ),
+}
+
+
+def of_partition(
+    summary: Summary, findings: Iterable[Finding], partition: int
+) -> tuple[Summary, list[Finding]]:
+    """What an audit would have said of one partition alone."""
+    mine = in_order(each for each in findings if each.partition == partition)
+    unjudged = tuple(each for each in summary.unjudged if each.partition == partition)
+    alone = replace(
+        summary,
+        counts=count_findings(mine),
+        worst=worst_of(mine),
+        unjudged=unjudged,
+        ledger=None,
+    )
+    return alone, mine
+
+
+def make_stopped(root: Path, count: int, plant: Callable[[int, Described], None]) -> None:
+    """A cluster that was stopped in order, and what is done to each partition."""
+    make_cluster(root, count)
+    export = root / EXPORT
+    exported = json.loads(export.read_text())
+    for partition in exported["topics"][0]["partitions"]:
+        partition |= {"leader": LAST, "isr": [LAST]}
+        partition["left"] = [
+            {"node_id": node, "last_epoch": EPOCHS - 1, "log_end": END} for node in NODES
+        ]
+        plant(partition["partition"], partition)
+    export.write_text(json.dumps(exported))
+
+
+def write_ledger(path: Path, root: Path, count: int) -> Path:
+    """All that was sent to a made cluster, read from a log that is whole."""
+    lines: list[dict[str, object]] = [{"name": "startup_complete"}]
+    for partition in range(count):
+        for offset in range(END):
+            number, n = divmod(offset, RECORDS)
+            place = {"topic": TOPIC, "topicId": TOPIC_ID.hex(), "partition": partition}
+            record = {"key": f"{n}", "value": f"{partition} {number} {n}", "offset": offset}
+            lines.append({"name": "producer_send_success", "acks": -1} | place | record)
+    lines.append({"name": "shutdown_complete"})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def partitions_without_retention(count: int) -> list[int]:
+    """The first so many that have lost nothing to retention."""
+    return [number for number in range(2 * count) if number % 5][:count]
+
+
+def problems(summary: Summary, findings: Sequence[Finding], *, with_ledger: bool) -> Iterable[str]:
+    """Where the verdicts are not those of the table."""
+    numbers = partitions_without_retention(len(CASES))
+    for number, (name, case) in zip(numbers, CASES.items(), strict=True):
+        alone, mine = of_partition(summary, findings, number)
+        code, places, said = case.code, case.places, case.said
+        if with_ledger:
+            code = code if case.told_code is None else case.told_code
+            places = places if case.told_places is None else case.told_places
+            said = case.told
+        found = [f"{each.check} {each.broker} {each.offset} {each.severity}" for each in mine]
+        shown = f"{name}: {alone.sentence}\n    {found}"
+        if alone.exit_code != code:
+            yield f"exit code {alone.exit_code}, not {code}: {shown}"
+        if said and said not in alone.sentence:
+            yield f"{said!r} is not said: {shown}"
+        for check, broker, offset in places:
+            if not any(
+                each.check == check
+                and each.severity == "error"
+                and broker in (None, each.broker)
+                and offset in (None, each.offset)
+                for each in mine
+            ):
+                yield f"no {check} on {broker} at {offset}: {shown}"
+        accused = {each.broker for each in mine if each.check == "divergence"}
+        wanted = {broker for check, broker, _ in places if check == "divergence"}
+        if wanted and accused != wanted:
+            yield f"accused are {accused}, not {wanted}: {shown}"
+
+
+def test_each_corruption_has_its_verdict(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a ledger and with one: the exit code, the places, and who is accused."""
+    numbers = partitions_without_retention(len(CASES))
+    cases = dict(zip(numbers, CASES.values(), strict=True))
+
+    def plant(partition: int, described: Described) -> None:
+        if case := cases.get(partition):
+            brokers = {node: tmp_path / f"broker-{node}" for node in NODES}
+            logs = {node: Replica(path, TOPIC, partition) for node, path in brokers.items()}
+            case.plant(logs, described)
+
+    count = numbers[-1] + 1
+    make_stopped(tmp_path, count, plant)
+    wrong = [*problems(*audit(spark, tmp_path, tmp_path / "audit"), with_ledger=False)]
+    ledger = write_ledger(tmp_path / "ledger", tmp_path, count)
+    judged = audit(spark, tmp_path, tmp_path / "again", [ledger], is_ledger_complete=True)
+    wrong += [*problems(*judged, with_ledger=True)]
+    untouched = {*range(count)} - {*numbers}
+    wrong += [
+        f"nothing is there: {finding}"
+        for finding in judged[1]
+        if finding.partition in untouched and finding.check not in ("lost-write", "unseen")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+PAIRS = 50
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_no_pair_of_faults_is_clean(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Fifty random pairs of faults a run, each in a partition of its own: whatever one fault hides
+    of the other, no partition is clean.
+
+    `pytest -m soak 'tests/audit/test_verdicts.py::test_no_pair_of_faults_is_clean[SEED]'` repeats
+    one."""
+    rng = random.Random(seed)
+    numbers = partitions_without_retention(PAIRS)
+    said: dict[int, str] = {}
+
+    def plant(partition: int, described: Described) -> None:
+        if partition not in numbers:
+            return
+        pair = rng.choices([*FAULTS, *SUBTLE_FAULTS], k=2)
+        brokers = rng.choices(NODES, k=2)
+        for fault, broker in zip(pair, brokers, strict=True):
+            try:
+                fault(Replica(tmp_path / f"broker-{broker}", TOPIC, partition), rng)
+            except (ValueError, StopIteration, FileNotFoundError):
+                continue  # the first has left no place for the second
+            said[partition] = f"{said.get(partition, '')} {fault.__name__} on {broker}"
+
+    make_stopped(tmp_path, numbers[-1] + 1, plant)
+    summary, findings = audit(spark, tmp_path, tmp_path / "audit")
+    clean = [
+        f"seed {seed}, partition {number}:{said[number]}: {alone.sentence}"
+        for number in numbers
+        if number in said
+        for alone, _ in [of_partition(summary, findings, number)]
+        if alone.exit_code == CLEAN
+    ]
+    assert not clean, "\n".join(clean)
