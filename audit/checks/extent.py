@@ -317,13 +317,12 @@ class _Partition:
         return {
             replica.broker
             for replica in self._replicas
-            if wanted > 0
-            and replica.broker not in unsafe
+            if replica.broker not in unsafe
             and (
                 left[replica.broker] >= wanted
                 if replica.left is not None
                 else replica.state == STOPPED
-                and max(left[replica.broker], replica.high_watermark or 0) >= wanted
+                and max(left[replica.broker], replica.high_watermark or 0) >= wanted > 0
             )
         }
 

@@ -4,6 +4,8 @@ import logging
 
 import trio
 
+from minibroker.broker.controller import entries
+from minibroker.broker.controller.state import ClosedLog, Departure
 from minibroker.protocol.constants import NO_NODE
 from tests.unit.controller.fleet import T0, open_fleet
 
@@ -25,6 +27,38 @@ async def test_a_controlled_shutdown_moves_leaders_first(autojump_clock):
         await fleet[1].node.close()
         await fleet.settled()
         assert trio.current_time() - began_at < 0.5
+
+
+async def test_who_stops_says_how_far_its_logs_went(autojump_clock):
+    """Until it comes back; who is killed says nothing."""
+
+    async def departed():
+        return entries.read_departures((await fleet.store.get("")).entries)
+
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=3)
+        logs = (ClosedLog((await fleet.state()).topics["t"].id, 0, 2, 70),)
+        await fleet[1].node.leave()
+        epoch = fleet[1].node.broker_epoch
+        await fleet[1].kill()
+        await fleet[1].node.close(logs)
+        await fleet[2].kill()
+        assert await departed() == {1: Departure(1, epoch, logs)}
+        await fleet[1].start()
+        await fleet.settled()
+        assert await departed() == {}
+
+
+async def test_a_stop_while_the_store_is_away_says_nothing(autojump_clock, caplog):
+    """The broker stops all the same, and its operator is warned once."""
+    async with open_fleet() as fleet:
+        await fleet.create(replicas=3)
+        await fleet[1].node.leave()
+        await fleet[1].kill()
+        fleet[1].store.is_cut = True
+        await fleet[1].node.close([ClosedLog(b"", 0, 2, 70)])
+        assert entries.read_departures((await fleet.store.get("")).entries) == {}
+    assert [one.message for one in caplog.records if "could not be withdrawn" in one.message]
 
 
 async def test_a_last_replica_asks_again(autojump_clock, caplog):
