@@ -94,9 +94,9 @@ class System:
     `wall_ms` is the wall clock in milliseconds, `boot_id` names the machine's current run. The
     store is closed by who opened it. `machine` says how the machine is, `hostname` how others
     call it: a broker that listens everywhere is told by that name. `open_http` binds what
-    `http.listener` names; without it there must be none. `replicas_type` is where the lab and the
-    tests of the simulation put other rules. `settle_memory` is called when there are many more
-    partitions than before: the garbage collector need not look at them again and again.
+    `http.listener` names; without it there must be none. `replicas_type` and `node_type` are where
+    the lab and the tests of the simulation put other rules. `settle_memory` is called when there
+    are many more partitions than before: the garbage collector need not look at them every time.
     """
 
     network: Network
@@ -110,6 +110,7 @@ class System:
     hostname: str = ""
     open_http: "Callable[[Endpoint], Awaitable[HttpServer]] | None" = None
     replicas_type: type[Replicas] = Replicas
+    node_type: type[ControllerNode] = ControllerNode
     settle_memory: Callable[[], None] = lambda: None
 
 
@@ -244,12 +245,12 @@ class _Broker:
             ),
         )
         ports = _ports(self._replicas, purgatory)
-        self._node = ControllerNode(config, system.store, system.network, ports, system.rng)
+        self._node = system.node_type(config, system.store, system.network, ports, system.rng)
         slots = config.max_incremental_fetch_session_cache_slots
         is_current = self._node.is_lease_current
         around = Around(self._replicas, purgatory, system.wall_ms, is_current, system.rng)
         self._groups = Coordinator(config, around)
-        services = Services(
+        self._services = services = Services(
             config=config,
             replicas=self._replicas,
             purgatory=purgatory,
@@ -337,11 +338,15 @@ class _Broker:
         await self._keep_house()
 
     async def _tend(self) -> None:
-        """Flush what is logged of partitions, and settle memory when there are many new ones."""
+        """Flush what is logged of partitions, send producers away where another broker may lead,
+        and settle memory when there are many new partitions."""
         settled = 0
         while True:
             await trio.sleep(TENDING_S)
-            self._replicas.flush_events(trio.current_time())
+            now = trio.current_time()
+            self._replicas.flush_events(now)
+            if not self._node.is_lease_current(now):
+                await take_turns(self._services.wake_left(now))
             count = len(self._replicas.partitions)
             if abs(count - settled) >= SETTLED_PARTITIONS:
                 settled = count

@@ -124,6 +124,12 @@ class Config(
         value: Value = getattr(self, attribute_of(described.name))
         return value
 
+    @property
+    def fence_timeout_ms(self) -> int:
+        """How long the controller may not hear this broker before it is fenced."""
+        usual = self.broker_session_timeout_ms + 4 * self.broker_heartbeat_interval_ms
+        return self.broker_fence_timeout_ms or usual
+
     def for_topic(self, overrides: Mapping[str, str] = NOTHING) -> TopicConfig:
         """The broker's settings under a topic's own. Raises `ConfigError` for a bad override."""
         values = {attribute_of(name): self.value_of(row) for name, row in TOPIC_PROPERTIES.items()}

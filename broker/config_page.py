@@ -64,7 +64,7 @@ def reference_page() -> str:
 def _row(row: Property) -> str:
     names = [f"`{row.name}`", *(f"or `{name}`" for name, _ in row.aliases)]
     default = row.format(row.default) or "none"
-    if row.kind is Kind.INT:
+    if row.kind is Kind.INT and row.default is not None:
         default = f"{spelled(int(default))} {row.unit}".strip()
     topic = f"`{row.topic_name}`" if row.topic_name else ""
     cells = ("<br>".join(names), topic, str(row.kind), default, row.range, row.sentence)

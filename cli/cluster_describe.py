@@ -113,6 +113,7 @@ def _brokers(
         {
             "broker": node_id,
             "is_live": node_id in alive,
+            "is_fenced": node_id in alive and alive[node_id].is_fenced,
             "is_controller": node_id == cluster.controller_id,
             "epoch": epochs.get(node_id),
             "address": f"{alive[node_id].host}:{alive[node_id].port}" if node_id in alive else None,
@@ -143,9 +144,10 @@ def _text(described: Mapping[str, object]) -> str:
     ]
     for broker in brokers:
         epoch = broker["epoch"] if broker["epoch"] is not None else "no answer"
-        state = (
-            f"live\tAddress: {broker['address']}\tEpoch: {epoch}" if broker["is_live"] else "dead"
-        )
+        word = "fenced" if broker["is_fenced"] else "live"
+        state = "dead"
+        if broker["is_live"]:
+            state = f"{word}\tAddress: {broker['address']}\tEpoch: {epoch}"
         lines.append(
             f"\tBroker: {broker['broker']}\tState: {state}\tLeaders: {broker['leader_count']}"
             f"\tReplicas: {broker['replica_count']}\tInSync: {broker['in_sync_count']}"

@@ -6,7 +6,7 @@ Addresses are asked side by side, each for as long as the time-out says.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -73,6 +73,8 @@ def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
     seen = _side_by_side(
         [partial(_asked, node_id, place, timeout_s) for node_id, place in sorted(places.items())]
     )
+    fenced = {broker.node_id for broker in cluster.brokers if broker.is_fenced}
+    seen = [replace(each, is_fenced=each.node_id in fenced) for each in seen]
     others = [
         (each.node_id, listener)
         for each in seen

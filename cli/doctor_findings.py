@@ -46,7 +46,7 @@ class Seen:
     """One broker at the address that clients who come in as we did are told.
 
     Without an `answer` there is a `failure`. Its wall clock is `clock_ms` ahead of ours, give or
-    take `clock_error_ms`.
+    take `clock_error_ms`. `is_fenced`: the controller does not hear it.
     """
 
     node_id: int
@@ -55,6 +55,7 @@ class Seen:
     failure: str = ""
     clock_ms: float = 0.0
     clock_error_ms: float = 0.0
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ def of_brokers(
     answers = {each.node_id: each.answer for each in brokers if each.answer is not None}
     yield from of_addresses(brokers)
     yield from chain.from_iterable(map(of_listener, tried))
+    yield from of_fences(brokers)
     yield from of_readiness(answers)
     yield from of_clocks(brokers)
     yield from of_leases(answers)
@@ -130,6 +132,19 @@ def of_listener(tried: Tried) -> Iterator[Finding]:
         "nothing, if that listener is for another network than this one; else correct"
         f" advertised.listeners of broker {tried.node_id}",
     )
+
+
+def of_fences(seen: Iterable[Seen]) -> Iterator[Finding]:
+    """Brokers that are registered, and that the controller does not hear."""
+    for each in seen:
+        if each.is_fenced:
+            yield Finding(
+                Level.PROBLEM,
+                f"broker {each.node_id} is fenced: it is registered, but the controller does not"
+                " hear it, so others lead in its place",
+                f"see whether broker {each.node_id} and the controller reach each other, and"
+                f" whether broker {each.node_id} hangs",
+            )
 
 
 def of_readiness(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Finding]:

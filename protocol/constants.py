@@ -43,6 +43,7 @@ class ApiKey(IntEnum):
     UNREGISTER_BROKER = 64
     DESCRIBE_REPLICAS = 1001  # ours, as what follows
     DESCRIBE_BROKER = 1002
+    PROBE = 1003
     HAND_OVER = 1004
 
 
@@ -129,6 +130,8 @@ DELETED_LEADER: Final = -2  # the leader of a partition that is deleted
 NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2  # in a STOP_REPLICA: whatever epoch the replica has
 NO_OFFSET: Final = -1
+NO_STAMP: Final = -1  # a PROBE that confirms no answer
+NO_LAPSE: Final = 0  # a broker's standing with the controller has not lapsed
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1

@@ -30,6 +30,7 @@ import trio.testing
 
 from minibroker.broker.app import Started, System, serve
 from minibroker.broker.config import load
+from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.replicas import Replicas
@@ -72,7 +73,8 @@ class World:
 class SimulatedBroker:
     """One broker and its machine. Not running until `start`.
 
-    `life` counts the processes it was; `replicas` are those of the last one, once it has any.
+    `life` counts the processes it was; `replicas` and `node` (its part in control) are those of the
+    last one, once it has any.
     With `may_fail` what ends the process is kept in `failure` instead of raised.
     """
 
@@ -97,9 +99,11 @@ class SimulatedBroker:
         self.failure: Exception | None = None
         self.life = 0
         self.replicas: Replicas | None = None
+        self.node: ControllerNode | None = None
         self._world = world
         self._nursery = nursery
         self._replicas_type = _telling(replicas_type, self._note_replicas)
+        self._node_type = _telling(ControllerNode, self._note_node)
         self._rng = world.rng(self.name)
         self._boot = 0
         self._scope = trio.CancelScope()
@@ -122,7 +126,7 @@ class SimulatedBroker:
         self._scope, self._shutdown, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
         self.is_running = True
         self.life += 1
-        self.replicas = None
+        self.replicas = self.node = None
         started: Started | None = await self._nursery.start(self._run)
         return started
 
@@ -138,6 +142,7 @@ class SimulatedBroker:
             in_worker=in_worker,
             machine=lambda: self.machine,
             replicas_type=self._replicas_type,
+            node_type=self._node_type,
         )
         answer = _Answer(self, task_status)
         try:
@@ -160,6 +165,9 @@ class SimulatedBroker:
 
     def _note_replicas(self, replicas: Replicas) -> None:
         self.replicas = replicas
+
+    def _note_node(self, node: ControllerNode) -> None:
+        self.node = node
 
     def _wall_ms(self) -> int:
         return self._world.wall_ms() + self.wall_shift_ms
@@ -222,10 +230,10 @@ class _Answer(trio.TaskStatus[object]):
         self._task_status.started(value)
 
 
-def _telling(base: type[Replicas], note: Callable[[Replicas], None]) -> type[Replicas]:
+def _telling(base: type[T], note: Callable[[T], None]) -> type[T]:
     """A type that is `base`, and tells of each object that is made of it."""
 
-    def init(self: Replicas, *arguments: Any) -> None:
+    def init(self: T, *arguments: Any) -> None:
         base.__init__(self, *arguments)
         note(self)
 

@@ -8,9 +8,16 @@ the replicas, and is broken by `planted` instead.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Final, NamedTuple
 
+from minibroker.broker.controller import elections
+from minibroker.broker.controller.candidacy import Candidacy
+from minibroker.broker.controller.controller_lease import ControllerLease
+from minibroker.broker.controller.elections import heard_heirs
+from minibroker.broker.controller.heartbeats import Confirmation
+from minibroker.broker.controller.prober import Prober
+from minibroker.broker.controller.state import PartitionRecord
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.shard import Shard
 from minibroker.broker.groups.term import Term
@@ -161,13 +168,13 @@ PLANTED: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
 )
 
 
-# -- of groups: one rule is taken out of a class, for the length of a block
+# -- of groups: one rule is taken out of its class, for the length of a block
 
 
 class Rule(NamedTuple):
-    """What stands in the place of a method or a property of a class."""
+    """What stands in the place of a method or a property of a class, or a function of a module."""
 
-    owner: type
+    owner: type | ModuleType
     name: str
     broken: object
 
@@ -199,13 +206,74 @@ PLANTED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 )
 
 
+# -- of who is heard: as those of groups, for clusters whose wires break
+
+
+def _from_receipt(lease: ControllerLease, _stamp: int, now: float) -> float:
+    """The standing counts from when the confirmation came."""
+    return now + lease.timeout_s
+
+
+def _whatever_the_session(_prober: Prober, confirmation: Confirmation, _now: float) -> Confirmation:
+    """A controller confirms past its own session."""
+    return confirmation
+
+
+def _whatever_was_told(_lease: ControllerLease, _told_lapse: int) -> bool:
+    """Standing returns before the broker knows who leads."""
+    return True
+
+
+def _without_fenced(
+    record: PartitionRecord, members: tuple[int, ...], fenced: frozenset[int]
+) -> tuple[int, ...]:
+    """The controller takes followers out that it does not hear."""
+    return tuple(node for node in members if node == record.leader or node not in fenced)
+
+
+def _whoever_is_heard(
+    record: PartitionRecord,
+    safe: tuple[int, ...],
+    staying: tuple[int, ...],
+    fenced: frozenset[int],
+) -> tuple[int, ...]:
+    """Where no heir is heard, a replica that is out of sync leads instead of one that lives."""
+    heirs = heard_heirs(record, safe, staying, fenced)
+    if fenced.isdisjoint(heirs):
+        return heirs
+    return tuple(node for node in record.replicas if node not in fenced) or heirs
+
+
+def _at_once(_candidacy: Candidacy) -> float:
+    """Who has resigned stands again."""
+    return 0.0
+
+
+PLANTED_WIRES: Final[Mapping[str, Rule]] = MappingProxyType(
+    {
+        "count-from-receipt": Rule(ControllerLease, "good_until", _from_receipt),
+        "confirm-without-a-lease": Rule(Prober, "allowed", _whatever_the_session),
+        "stand-before-roles": Rule(ControllerLease, "may_stand", _whatever_was_told),
+        "put-fenced-followers-out": Rule(elections, "isr_of_leader", _without_fenced),
+        "elect-out-of-sync": Rule(elections, "heard_heirs", _whoever_is_heard),
+        "stand-at-once": Rule(Candidacy, "draw_pause_s", _at_once),
+    }
+)
+
+
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """Break a rule of groups for the length of a block."""
-    owner, attribute, broken = PLANTED_RULES[name]
-    usual = owner.__dict__[attribute]
-    setattr(owner, attribute, broken)
+    """Break a rule for the length of a block."""
+    with patched(*(PLANTED_RULES.get(name) or PLANTED_WIRES[name])):
+        yield
+
+
+@contextmanager
+def patched(owner: type | ModuleType, name: str, other: object) -> Iterator[None]:
+    """Have something else in the place of a method or function for the length of a block."""
+    usual = owner.__dict__[name]
+    setattr(owner, name, other)
     try:
         yield
     finally:
-        setattr(owner, attribute, usual)
+        setattr(owner, name, usual)

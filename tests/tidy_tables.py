@@ -60,8 +60,9 @@ PURE_FILES = """
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
     broker/replication/events.py broker/replication/rot.py broker/replication/follower.py
     broker/replication/fetch_plan.py
-    broker/controller/brokers.py broker/controller/deletions.py
-    broker/controller/elections.py broker/controller/entries.py
+    broker/controller/brokers.py broker/controller/candidacy.py
+    broker/controller/controller_lease.py broker/controller/deletions.py
+    broker/controller/elections.py broker/controller/entries.py broker/controller/heartbeats.py
     broker/controller/isr.py broker/controller/leadership.py broker/controller/liveness.py
     broker/controller/placement.py broker/controller/plans.py broker/controller/pushes.py
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py

@@ -11,6 +11,7 @@ then on it leaves `pushes` alone, for the next channel of the same process goes 
 
 import logging
 import math
+from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -33,7 +34,7 @@ from minibroker.broker.controller.pushes import Push, Pushes, Told
 from minibroker.broker.controller.state import Registered, State, Tombstone
 from minibroker.broker.turns import take_turns
 from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
-from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.replicas import (
     DescribeReplicasRequest,
@@ -44,7 +45,7 @@ from minibroker.protocol.messages.replicas import (
 # another broker needs about as many until the next request goes out, so that all brokers make new
 # logs at the same pace: a follower that is ahead asks leaders that do not lead yet.
 TURNS_OF_OTHERS: Final = 3
-REQUEST_S_MAX: Final = 10.0  # of one request, before the connection is made anew
+REQUEST_S_MAX: Final = 10.0  # of one request to a broker of an earlier version
 BACKOFF_S: Final = 0.02
 BACKOFF_S_MAX: Final = 1.0
 REPEAT_S_MAX: Final = 5.0  # between two tries of what a broker refuses
@@ -61,7 +62,7 @@ class Channel:
         around: Surroundings,
         pushes: Pushes,
         state: Callable[[], State],
-        note_told: Callable[[int, Told], None],
+        note_told: Callable[[Registered, Told], None],
     ) -> None:
         self.pushes = pushes
         self.scope = trio.CancelScope()
@@ -121,7 +122,7 @@ class Channel:
             node_id, error = self.pushes.broker.node_id, response.error
             log.info("Broker %d refuses what it is told: error %d", node_id, error)
             return False
-        self._note_told(self.pushes.broker.node_id, told)
+        self._note_told(self.pushes.broker, told)
         return True
 
     @asynccontextmanager
@@ -132,7 +133,9 @@ class Channel:
         if broker.node_id == node_id:
             yield _local(self._around.ports)
             return
-        options = ChannelOptions(f"controller-{node_id}", REQUEST_S_MAX, REQUEST_S_MAX)
+        # Who acknowledges nothing for so long is not heard, and a new connection may help.
+        timeout_s = broker.fence_timeout_ms / 1000 or REQUEST_S_MAX
+        options = ChannelOptions(f"controller-{node_id}", timeout_s, timeout_s)
         async with open_channel(self._around.network, broker.endpoint, options) as channel:
             yield partial(_send, channel)
 
@@ -149,7 +152,7 @@ class Channels:
         office: Office,
         controller_epoch: int,
         state: Callable[[], State],
-        note_told: Callable[[int, Told], None],
+        note_told: Callable[[Registered, Told], None],
     ) -> None:
         self.live: dict[int, Channel] = {}
         self._away: dict[int, Pushes] = {}
@@ -194,6 +197,46 @@ class Channels:
     def wanted(self, nodes: Collection[int]) -> Mapping[int, int]:
         """Marks of what these brokers shall know now, as far as they live."""
         return {node: self.live[node].pushes.wanted for node in nodes if node in self.live}
+
+    def staying(self, state: State) -> list[int]:
+        """The live brokers that are heard and have not asked to stop."""
+        return [
+            node for node in self.live if not state.is_leaving(node) and node not in state.fenced
+        ]
+
+    def unmade(self, state: State) -> Mapping[str, int]:
+        """Of which topics how many partitions are led by a broker that has no room for them."""
+        count = Counter[str]()
+        for node, channel in self.live.items():
+            for name, error in channel.pushes.unmade.items():
+                record = state.partition(name)
+                is_led = record is not None and record.leader == node
+                count[name.topic] += is_led and error == ErrorCode.KAFKA_STORAGE_ERROR
+        return count
+
+    def are_acknowledged(self, broker: Registered) -> bool:
+        """Whether no order waits for this registration."""
+        channel = self._of(broker)
+        return channel is None or channel.pushes.told >= channel.pushes.wanted
+
+    def told(self, broker: Registered) -> int:
+        """What this registration was told, to be compared with a mark; -1 before anything."""
+        channel = self._of(broker)
+        return -1 if channel is None else channel.pushes.told
+
+    def tell_all_roles(self, broker: Registered) -> int | None:
+        """Have this registration told that its roles stand, once it knows them all; the mark of
+        that. None where it was not admitted yet."""
+        channel = self._of(broker)
+        if channel is None:
+            return None
+        mark = channel.pushes.tell_all_roles()
+        channel.wake()
+        return mark
+
+    def _of(self, broker: Registered) -> Channel | None:
+        channel = self.live.get(broker.node_id)
+        return channel if channel is not None and channel.pushes.broker == broker else None
 
     def has_told(self, marks: Mapping[int, int]) -> bool:
         """Whether all of them that still live know it."""

@@ -4,7 +4,7 @@ It reads the store once and then is the only writer of what it read: every trans
 controller key, so state and store stay equal, and one that lost the office writes nothing more
 (`ControllerLost`). One task decides, one thing at a time:
 
-1. Review: brokers came or went. One transaction for all partitions concerned.
+1. Review: brokers came or went, or are heard or not. One transaction for all partitions concerned.
 2. Tombstones of which no broker holds anything any more are removed.
 3. Jobs, in their order. Requests for other ISRs that stand behind each other are done together.
 
@@ -12,6 +12,11 @@ What moves leaderships from brokers that live is prepared by another task (`hand
 makes jobs of it.
 
     note_brokers, submit -> plan (pure) -> store.transact -> the difference is told -> answer
+
+A controller that hears fewer than half of the registered brokers decides nothing more and ends
+(`ControllerIsolated`): another broker may hear more. Before that it puts off requests to take
+replicas out of in-sync sets while it doubts that it is heard: it could leave its own broker alone
+in them.
 
 Nothing is fired once. What brokers must be told follows from the state and from what they have
 acknowledged, what must be decided from the state and the registrations; so a controller that stops
@@ -22,11 +27,12 @@ be used at once, anywhere; a broker that does not hear is not waited for for eve
 answered then too: it serves until others lead. A new ISR is answered at once.
 
 Partitions that lost their end with every member of their ISR are seen to by a task of its own,
-which asks the brokers for the ends of their logs and makes the comparison a job.
+which asks the brokers for the ends of their logs and makes the comparison a job. The brokers are
+probed by tasks that no decision holds up (`prober.py`).
 """
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -39,9 +45,11 @@ from minibroker.broker.controller.deletions import Deletions
 from minibroker.broker.controller.elections import LogTail
 from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.handovers import Handovers
+from minibroker.broker.controller.heartbeats import BrokerHeartbeats
 from minibroker.broker.controller.leadership import Move
 from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.ports import Job, Surroundings
+from minibroker.broker.controller.prober import Orders, Prober
 from minibroker.broker.controller.pushes import Told
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import Registered, State
@@ -92,6 +100,10 @@ class ControllerLost(Exception):
     """Another broker has the office, or may have it: this one must not go on."""
 
 
+class ControllerIsolated(Exception):
+    """This controller hears fewer than half of the registered brokers: another one shall govern."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tails:
     """A job of the controller's own: the ends of logs on some brokers."""
@@ -126,6 +138,12 @@ class Controller:
         self._handovers = Handovers(
             around.config, self, self._channels.live, (office.node_id, epoch), trio.current_time()
         )
+        interval_s = self._config.broker_heartbeat_interval_ms / 1000
+        now = trio.current_time()
+        self._heartbeats = BrokerHeartbeats(office.node_id, interval_s, now)
+        channels = self._channels
+        orders = Orders(channels.are_acknowledged, channels.tell_all_roles, channels.told)
+        self._prober = Prober(around, (office, epoch), self._heartbeats, orders, self._review_again)
         self._jobs: deque[Job[Any]] = deque()
         self._work = trio.Event()  # there is something to do
         self._progress = trio.Event()  # the state or what brokers were told has changed
@@ -134,7 +152,10 @@ class Controller:
     def submit(self, request: Request) -> Job[Any]:
         """Queue a request; its answer becomes the job's result. Full queues answer at once."""
         job = Job[Any](request)
-        if len(self._jobs) + self._handovers.statistics() >= JOBS_MAX:
+        if isinstance(request, AlterPartitionRequest) and self._must_put_off(request):
+            what = "the controller does not hear enough brokers just now"
+            job.finish(refuse(request, ErrorCode.REQUEST_TIMED_OUT, what))
+        elif len(self._jobs) + self._handovers.statistics() >= JOBS_MAX:
             what = "the controller has too many requests waiting"
             job.finish(refuse(request, ErrorCode.REQUEST_TIMED_OUT, what))
         elif isinstance(request, HANDED_OVER):
@@ -160,8 +181,9 @@ class Controller:
             self._revision = revision
             if registered != self._registered:
                 self._registered = registered
-                self._is_review_due = True
-                self._work.set()
+                self._heartbeats.set_registered(registered, trio.current_time())
+                self._prober.set_registered(registered)
+                self._review_again()
 
     def dismiss(self) -> None:
         """It is over: who still waits is told so."""
@@ -177,19 +199,25 @@ class Controller:
         waiting = len(self._jobs) + self._handovers.statistics()
         return Statistics(waiting, self._done, self._around.patience.retries, count(self._state))
 
+    @property
+    def resignation(self) -> tuple[list[Compare], list[Delete]]:
+        """The transaction that gives up the office."""
+        return [Compare(entries.CONTROLLER, self._office.revision)], [Delete(entries.CONTROLLER)]
+
     async def run(self) -> None:
-        """Be controller until cancelled. Raises `ControllerLost`, and `StoreError`."""
-        await self._take_office()
+        """Be controller until cancelled.
+
+        Raises `ControllerLost`, `ControllerIsolated` and `StoreError`.
+        """
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._prober.run)
+            await self._take_office()
             nursery.start_soon(self._compare_tails)
             nursery.start_soon(self._handovers.run)
             while True:
                 if self._is_review_due:
                     self._is_review_due = False
-                    plan = await take_turns(
-                        elections.review(self._state, self._registered, self._config)
-                    )
-                    await self._carry_out(plan, nursery)
+                    await self._review(nursery)
                 elif self._deletions.done:
                     plan = topics.plan_forgetting(self._state, self._deletions.take())
                     await self._carry_out(plan, nursery)
@@ -198,6 +226,26 @@ class Controller:
                 else:
                     self._work = trio.Event()
                     await self._work.wait()
+
+    async def _review(self, nursery: trio.Nursery) -> None:
+        """Settle who leads. What follows is written before the next review judges who is heard."""
+        now = trio.current_time()
+        if self._heartbeats.is_isolated(now):
+            raise ControllerIsolated
+        fenced = self._heartbeats.judge(now)
+        plan = await take_turns(
+            elections.review(self._state, self._registered, self._config, fenced)
+        )
+        await self._carry_out(plan, nursery)
+
+    def _review_again(self) -> None:
+        self._is_review_due = True
+        self._work.set()
+
+    def _must_put_off(self, request: AlterPartitionRequest) -> bool:
+        """Whether in-sync sets would shrink because it is this controller that is cut off."""
+        is_doubtful = self._heartbeats.is_doubtful(trio.current_time())
+        return is_doubtful and isr.would_shrink(self._state, request)
 
     async def _take_office(self) -> None:
         snapshot = await self._around.patience.ask(self._around.store.get, "")
@@ -275,14 +323,14 @@ class Controller:
 
     async def _finish_when_told(self, job: Job[Any], answer: Any) -> None:
         """What was written is answered for in any case, even if the office is lost meanwhile."""
-        nodes = [node for node in self._channels.live if not self._state.is_leaving(node)]
+        nodes = self._channels.staying(self._state)
         if isinstance(job.request, ControlledShutdownRequest):
             nodes.append(job.request.broker_id)
         try:
             await self._until_told(nodes)
         finally:
             if isinstance(answer, CreateTopicsResponse):
-                answer = topics.admit(answer, self._unmade())
+                answer = topics.admit(answer, self._channels.unmade(self._state))
             self.answer(job, answer)
 
     # -- carrying out
@@ -334,7 +382,9 @@ class Controller:
     def _get_state(self) -> State:
         return self._state
 
-    def _note_told(self, node_id: int, told: Told) -> None:
+    def _note_told(self, broker: Registered, told: Told) -> None:
+        node_id = broker.node_id
+        self._heartbeats.on_acknowledgement(broker)
         for topic_id in told.stopped:
             self._deletions.record(node_id, topic_id, self._state.tombstones)
         for name, error in told.refusals:
@@ -364,16 +414,6 @@ class Controller:
         with trio.move_on_after(TELLING_S_MAX):
             while not self._channels.has_told(marks):
                 await self._progress.wait()
-
-    def _unmade(self) -> Mapping[str, int]:
-        """Of which topics how many partitions are led by a broker that has no room for them."""
-        count = Counter[str]()
-        for node, channel in self._channels.live.items():
-            for name, error in channel.pushes.unmade.items():
-                record = self._state.partition(name)
-                is_led = record is not None and record.leader == node
-                count[name.topic] += is_led and error == ErrorCode.KAFKA_STORAGE_ERROR
-        return count
 
     async def _compare_tails(self) -> None:
         """See to partitions whose leader is who has the longest log, once all can be asked."""

@@ -8,7 +8,10 @@ For one partition, in this order:
 
 1. Members of the ISR that live and are *safe* are its heirs; those that are about to stop only if
    there is no other. With heirs the ISR is the heirs, and the leader stays if it is one of them
-   and did not restart; else the first of them in order of preference leads.
+   and did not restart; else the first of them in order of preference leads. A *fenced* leader, one
+   that the controller does not hear, is replaced by an heir that is heard. An election leaves
+   fenced heirs out of the ISR if another one is heard. Where none is heard, the leader stays if it
+   is an heir. Without an election a fenced follower stays in the ISR: its leader judges it.
 2. Without heirs, but with every member of the ISR alive and some end of a log perhaps lost: of the
    replicas that live the one with the most leads (largest last epoch, then log end), which
    `recover` decides once they were asked. If only one can lead it does so at once. Of an ISR below
@@ -61,11 +64,17 @@ class _Settled(NamedTuple):
     report: Report | None = None
 
 
-def review(state: State, registered: Mapping[int, Registered], config: Config) -> Turns[Plan[None]]:
-    """Settle every partition with these brokers registered, and admit the new ones."""
-    live = compare(state, registered)
+def review(
+    state: State,
+    registered: Mapping[int, Registered],
+    config: Config,
+    fenced: frozenset[int] = frozenset(),
+) -> Turns[Plan[None]]:
+    """Settle every partition with these brokers registered, those of them not heard that are
+    fenced, and admit the new ones."""
+    live = compare(state, registered, fenced)
     draft = Draft(state)
-    draft.set_brokers(registered, live.admissions)
+    draft.set_brokers(registered, live.admissions, live.fenced)
     elected = leaderless = 0
     records = ((topic, record) for topic in state.topics.values() for record in topic.partitions)
     for some in at_once(records):
@@ -86,7 +95,19 @@ def review(state: State, registered: Mapping[int, Registered], config: Config) -
             " without a leader"
         )
         draft.reports[:0] = [Report(logging.INFO, text), *_changes_of_directories(live)]
+    draft.reports[:0] = _changes_of_fences(state, live)
     return draft.plan(None)
+
+
+def _changes_of_fences(state: State, live: Liveness) -> Iterator[Report]:
+    for node in sorted(live.fenced - state.fenced):
+        text = (
+            f"Broker {node} is fenced: it is registered, but has not answered, or not acknowledged"
+            f" what it is told, for {live.brokers[node].fence_timeout_ms / 1000:.1f} s"
+        )
+        yield Report(logging.WARNING, text)
+    for node in sorted(state.fenced.intersection(live.brokers) - live.fenced):
+        yield Report(logging.INFO, f"Broker {node} is not fenced any more: it is heard again")
 
 
 def _changes_of_directories(live: Liveness) -> Iterator[Report]:
@@ -108,7 +129,7 @@ def plan_shutdown(
         return Plan(ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH), state)
     admission = replace(state.admissions[broker.node_id], is_leaving=True)
     marked = replace(state, admissions={**state.admissions, broker.node_id: admission})
-    plan = yield from review(marked, state.brokers, config)
+    plan = yield from review(marked, state.brokers, config, state.fenced)
     remaining = []
     for some in at_once(plan.state.partitions()):
         remaining += [
@@ -188,17 +209,40 @@ def _settle(
         if node in record.unsafe or live.may_lack(node, name, topic.configs)
     )
     safe = tuple(node for node in record.isr if node in live.brokers and node not in unsafe)
-    heirs = safe
+    staying = safe
     if len(record.replicas) > 1:
-        heirs = tuple(node for node in safe if node not in live.leaving) or safe
-    if not heirs:
+        staying = tuple(node for node in safe if node not in live.leaving) or safe
+    if not safe:
         return _settle_without_heirs(topic, record, unsafe, live, config)
+    heirs = heard_heirs(record, safe, staying, live.fenced)
     if record.leader not in heirs or live.has_restarted(record.leader):
         leader = next(node for node in record.replicas if node in heirs)
         return _Settled(_elected(record, leader, heirs))
-    if heirs == record.isr:
+    isr = isr_of_leader(record, staying if record.leader in staying else safe, live.fenced)
+    if isr == record.isr:
         return _Settled(record)
-    return _Settled(replace(record, isr=heirs, partition_epoch=record.partition_epoch + 1))
+    return _Settled(replace(record, isr=isr, partition_epoch=record.partition_epoch + 1))
+
+
+def heard_heirs(
+    record: PartitionRecord,
+    safe: tuple[int, ...],
+    staying: tuple[int, ...],
+    fenced: frozenset[int],
+) -> tuple[int, ...]:
+    """Return who may lead by rule 1: of the safe members those that are heard, `staying` preferred.
+    Where none is heard a safe leader stays; without one any of them leads, as if it were heard."""
+    for members in (staying, safe):
+        if heard := tuple(node for node in members if node not in fenced):
+            return heard
+    return safe if record.leader in safe else staying
+
+
+def isr_of_leader(
+    _record: PartitionRecord, members: tuple[int, ...], _fenced: frozenset[int]
+) -> tuple[int, ...]:
+    """The ISR where the leader stays: a fenced follower is for its leader to judge."""
+    return members
 
 
 def _settle_without_heirs(
@@ -223,7 +267,8 @@ def _settle_without_heirs(
                 _elected(record, candidates[0], candidates), Report(logging.WARNING, text)
             )
     elif candidates and config.for_topic(topic.configs).unclean_leader_election_enable:
-        leader = next((node for node in candidates if node in record.isr), candidates[0])
+        heard = tuple(node for node in candidates if node not in live.fenced) or candidates
+        leader = next((node for node in heard if node in record.isr), heard[0])
         text = (
             f"Partition {name}: unclean election of broker {leader}, because no in-sync replica"
             f" ({isr}) lives with its whole log. What only those have is cut when they return"

@@ -60,10 +60,14 @@ Value = TypeVar("Value")
 
 
 class Office(NamedTuple):
-    """Who is controller; `revision` is that of the key, which each of its writes compares."""
+    """Who is controller; `revision` is that of the key, which each of its writes compares.
+
+    `fences`: it probes brokers and fences those that it does not hear. An earlier version does not.
+    """
 
     node_id: int
     revision: int
+    fences: bool = True
 
 
 class _DepartedPart(NamedTuple):
@@ -164,8 +168,10 @@ def read_office(entries: Entries) -> Office | None:
     """Who is controller now, if anybody is."""
     if CONTROLLER not in entries:
         return None
-    node_id = _parse(entries, CONTROLLER, lambda _, found: int(found["node_id"]))
-    return Office(node_id, entries[CONTROLLER].revision)
+    node_id, fences = _parse(
+        entries, CONTROLLER, lambda _, found: (int(found["node_id"]), bool(found.get("fences")))
+    )
+    return Office(node_id, entries[CONTROLLER].revision, fences)
 
 
 def read_controller_epoch(entries: Entries) -> int:
@@ -287,6 +293,7 @@ def broker_put(registered: Registered, lease: int) -> Put:
         "was_synced": registered.was_synced,
         "damaged": sorted(registered.damaged),
         "listeners": registered.listeners,
+        "fence_timeout_ms": registered.fence_timeout_ms,
     }
     return _put(broker_key(registered.node_id), value, lease)
 
@@ -298,7 +305,8 @@ def broker_key(node_id: int) -> str:
 
 def office_puts(node_id: int, epoch: int, lease: int) -> list[Put]:
     """The entries of who becomes controller."""
-    return [_put(CONTROLLER, {"node_id": node_id}, lease), _put(CONTROLLER_EPOCH, epoch)]
+    office = {"node_id": node_id, "fences": True}
+    return [_put(CONTROLLER, office, lease), _put(CONTROLLER_EPOCH, epoch)]
 
 
 def cluster_id_put(cluster_id: str) -> Put:
@@ -363,6 +371,7 @@ def _registered(key: str, found: Any, revision: int) -> Registered:
         damaged=frozenset(TopicPartition(*one) for one in found["damaged"]),
         # One that was written before there were several listeners has none.
         listeners=tuple(NamedEndpoint(*one) for one in found.get("listeners", ())),
+        fence_timeout_ms=int(found.get("fence_timeout_ms", 0)),
     )
 
 

@@ -33,6 +33,15 @@ def plan_alterations(
     return draft.plan(tuple(answers))
 
 
+def would_shrink(state: State, request: AlterPartitionRequest) -> bool:
+    """Whether a leader asks for a smaller in-sync set of some partition."""
+    return any(
+        (record := state.partition(TopicPartition(wanted.topic, wanted.partition))) is not None
+        and len(wanted.isr) < len(record.isr)
+        for wanted in request.partitions
+    )
+
+
 def _alter(draft: Draft, request: AlterPartitionRequest) -> Turns[AlterPartitionResponse]:
     sender = draft.state.brokers.get(request.broker_id)
     if sender is None or sender.epoch != request.broker_epoch:
@@ -93,6 +102,7 @@ def _refusal(
             broker is None
             or member.broker_epoch not in (NO_EPOCH, broker.epoch)
             or (is_added and state.is_leaving(member.node_id))
+            or (is_added and member.node_id in state.fenced)
         ):
             return ErrorCode.INELIGIBLE_REPLICA
     return None

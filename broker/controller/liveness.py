@@ -20,8 +20,8 @@ FLUSH_ALWAYS = "always"
 class Liveness:
     """`brokers` are all that are registered, `arrived` those of them that were not admitted yet.
 
-    `lost` were live and are gone; `leaving` have asked to stop. `previous` are the admissions
-    before, `admissions` those after this.
+    `lost` were live and are gone; `leaving` have asked to stop; `fenced` are not heard. `previous`
+    are the admissions before, `admissions` those after this.
     """
 
     brokers: Mapping[int, Registered]
@@ -30,6 +30,7 @@ class Liveness:
     arrived: frozenset[int]
     lost: frozenset[int]
     leaving: frozenset[int]
+    fenced: frozenset[int] = frozenset()
 
     def has_restarted(self, node_id: int) -> bool:
         """Whether another process has just come: one that registered anew leads on as it did."""
@@ -66,8 +67,12 @@ class Liveness:
         return ""
 
 
-def compare(state: State, registered: Mapping[int, Registered]) -> Liveness:
-    """What the registrations mean, given what the controller knew."""
+def compare(
+    state: State,
+    registered: Mapping[int, Registered],
+    unheard: frozenset[int] = frozenset(),
+) -> Liveness:
+    """What the registrations mean, given what the controller knew, and whom it does not hear."""
     previous = state.admissions
     arrived = frozenset(
         node
@@ -87,4 +92,5 @@ def compare(state: State, registered: Mapping[int, Registered]) -> Liveness:
         arrived=arrived,
         lost=frozenset(state.brokers) - frozenset(registered),
         leaving=frozenset(node for node in registered if admissions[node].is_leaving),
+        fenced=unheard.intersection(registered) - arrived,
     )

@@ -3,13 +3,18 @@
     ControllerNode.run
      |- BrokerSession.keep     renews the lease, until it is lost
      |- _watch_brokers         who is registered
+     |- _look_for_vacancy      whether anybody can fence this broker at all
      |- _stand                 who is controller; elects itself when nobody is
      |   `- Controller.run     as long as it is
      |- _claim_producer_ids    blocks of producer ids
-     `- _forward_all           requests for the controller that nobody waits for here
+     `- ControllerCalls.run    requests for the controller that nobody waits for here
 
-The first three end with the session. Then the broker registers anew: it has lost the office, if it
+The first four end with the session. Then the broker registers anew: it has lost the office, if it
 had it, but goes on serving, for epochs fence whatever others have decided meanwhile.
+
+What the broker promises alone (acks 0 and 1, committed offsets) rests on two leases: the session,
+by which its registration stands, and its standing with the controller (`controller_lease.py`), by
+which the controller has not fenced it. `is_lease_current` asks both.
 
 To be elected is one transaction: the controller key, which must be absent (or this node's own from
 a former life), and the next controller epoch. From then on every write of the controller compares
@@ -17,7 +22,6 @@ the key's revision, so one that was paused past its lease cannot write.
 """
 
 import logging
-from collections import deque
 from collections.abc import Iterable
 from random import Random
 from typing import Any, Final
@@ -26,40 +30,47 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.controller import Controller, ControllerLost
+from minibroker.broker.controller.candidacy import Candidacy
+from minibroker.broker.controller.controller import (
+    Controller,
+    ControllerIsolated,
+    ControllerLost,
+)
+from minibroker.broker.controller.controller_calls import (
+    CALL_AGAIN_S,
+    CALL_S_MAX,
+    ControllerCalls,
+)
+from minibroker.broker.controller.controller_lease import ControllerLease
 from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
-from minibroker.broker.controller.requests import Request, is_refused, refuse
+from minibroker.broker.controller.requests import Request
 from minibroker.broker.controller.session import BrokerSession, SessionStatistics
-from minibroker.broker.controller.state import ClosedLog, Departure, Registered
+from minibroker.broker.controller.state import ClosedLog, Departure
 from minibroker.broker.controller.statistics import Statistics
 from minibroker.broker.metadata.store import (
     Compare,
-    Delete,
     LeaseLost,
     MetadataStore,
+    Snapshot,
     StoreUnavailable,
 )
 from minibroker.broker.turns import without_pause
-from minibroker.client.channel import ChannelOptions, open_channel
 from minibroker.client.net import Network
-from minibroker.protocol.constants import NO_EPOCH, ApiKey, ErrorCode
+from minibroker.protocol.constants import NO_EPOCH, NO_STAMP, ApiKey
 from minibroker.protocol.errors import BrokerError
-from minibroker.protocol.messages.control import ControlledShutdownRequest
+from minibroker.protocol.messages.control import (
+    ControlledShutdownRequest,
+    ProbeRequest,
+    ProbeResponse,
+)
 from minibroker.protocol.messages.topics import CreateTopicsRequest
 
-CALL_S_MAX: Final = 10.0  # for an answer of the controller, across elections
-CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
 RESIGN_S_MAX: Final = 2.0  # that a stop waits for a store which may have given up the office
-NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
 
 log = logging.getLogger(__name__)
-
-
-class NoController(OSError):
-    """No controller answered in time. Whether one did what was asked is not known."""
 
 
 class ControllerNode:
@@ -69,28 +80,32 @@ class ControllerNode:
         self, config: Config, store: MetadataStore, network: Network, ports: Ports, rng: Random
     ) -> None:
         self._patience = Patience(config.node_id)
-        self._around = Surroundings(config, store, self._patience, network, ports, rng)
+        self._config = config
         self._node_id = config.node_id
         self._store = store
         self._process = rng.randbytes(8).hex()
+        self._heartbeat_s = config.broker_heartbeat_interval_ms / 1000
         self._session = BrokerSession(
+            store, self._patience, config.broker_session_timeout_ms / 1000, self._heartbeat_s
+        )
+        self._lease = ControllerLease(config.fence_timeout_ms / 1000)
+        self._candidacy = Candidacy(config.fence_timeout_ms / 1000, rng)
+        self._around = Surroundings(
+            config,
             store,
             self._patience,
-            config.broker_session_timeout_ms / 1000,
-            config.broker_heartbeat_interval_ms / 1000,
+            network,
+            ports,
+            rng,
+            self.probe,
+            self._session.is_current,
         )
-        self._office: Office | None = None
-        self._brokers: dict[int, Registered] = {}
-        self._changed = trio.Event()  # the office, the registrations, or the controller here
-        self._calls: dict[trio.CancelScope, None] = {}  # to who holds the office
-        self._controller: Controller | None = None
+        self._calls = ControllerCalls(self._around)
         self._term = trio.CancelScope()  # of the controller here
         self._has_left = False
         self._registered = trio.CancelScope()  # as long as the registration stands and is true
         self._producer_ids = ProducerIds()
         self._ids_wanted = trio.Event()
-        self._forwards: deque[Job[Any]] = deque()
-        self._forwarding = trio.Event()
 
     # -- what the rest of the broker asks
 
@@ -102,54 +117,52 @@ class ControllerNode:
     @property
     def is_controller(self) -> bool:
         """Whether this broker believes that it is the controller."""
-        return self._controller is not None
+        return self._calls.controller is not None
 
     def statistics(self) -> Statistics | None:
         """Counts of the controller here; None where it is not."""
-        return None if self._controller is None else self._controller.statistics()
+        controller = self._calls.controller
+        return None if controller is None else controller.statistics()
 
     def session_statistics(self) -> SessionStatistics:
         """How this broker's lease is kept."""
         return self._session.statistics()
 
     def is_lease_current(self, now: float) -> bool:
-        """Whether the others must still count this broker as live, as far as it can know."""
+        """Whether nobody can have put others in this broker's place, as far as it can know."""
+        return self.is_session_current(now) and self.is_heard(now)
+
+    def is_session_current(self, now: float) -> bool:
+        """Whether the registration of this broker is sure to stand."""
         return self._session.is_current(now)
+
+    def is_heard(self, now: float) -> bool:
+        """Whether no controller can have fenced this broker."""
+        return self._lease.is_standing(now)
 
     def store_trouble(self) -> str:
         """What is wrong with the metadata store at present; empty if nothing is."""
         return self._patience.trouble()
 
+    def probe(self, request: ProbeRequest, now: float) -> ProbeResponse:
+        """Answer a controller that asks whether this broker is there."""
+        response = self._lease.on_probe(request, self.broker_epoch, now)
+        is_heard = not response.error and request.confirmed != NO_STAMP
+        if is_heard and request.controller_id != self._node_id:
+            self._candidacy.on_contact()
+        return response
+
     def submit(self, request: Request) -> Job[Any]:
         """Hand a request to the controller, if that is here; else it is refused at once."""
-        if self._controller is not None:
-            return self._controller.submit(request)
-        job = Job[Any](request)
-        job.finish(refuse(request, ErrorCode.NOT_CONTROLLER, NOT_CONTROLLER_TEXT))
-        return job
+        return self._calls.submit(request)
 
     async def call(self, api_key: ApiKey, request: Request) -> Any:
-        """The answer of whoever is controller.
-
-        Raises `OSError` where none answered in time, or the connection to it was lost: it may
-        have done what was asked.
-        """
-        with trio.move_on_after(CALL_S_MAX):
-            while True:
-                response = await self._try_call(api_key, request)
-                if response is not None:
-                    return response
-        trouble = self.store_trouble()
-        raise NoController("no controller answered in time" + (trouble and f" ({trouble})"))
+        """The answer of whoever is controller. Raises as `ControllerCalls.call`."""
+        return await self._calls.call(api_key, request)
 
     def forward(self, request: CreateTopicsRequest) -> Job[Any]:
         """`call` in the background; its failure is LEADER_NOT_AVAILABLE for each topic."""
-        if self._controller is not None:
-            return self._controller.submit(request)
-        job = Job[Any](request)
-        self._forwards.append(job)
-        self._forwarding.set()
-        return job
+        return self._calls.forward(request)
 
     def next_producer_id(self) -> int | None:
         """A producer id that nobody had, or None while the next block is on its way."""
@@ -179,11 +192,12 @@ class ControllerNode:
         task_status.started(self.broker_epoch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._claim_producer_ids)
-            nursery.start_soon(self._forward_all)
+            nursery.start_soon(self._calls.run)
             while True:
                 with self._registered:
                     async with trio.open_nursery() as session:
                         session.start_soon(self._watch_brokers)
+                        session.start_soon(self._look_for_vacancy)
                         session.start_soon(self._stand)
                         await self._session.keep()
                         session.cancel_scope.cancel()
@@ -192,15 +206,16 @@ class ControllerNode:
 
     async def _register(self, registration: Registration) -> None:
         self._registered = trio.CancelScope()
-        wanted = registration.as_of_now(self._node_id, self._process)
+        wanted = registration.as_of_now(self._node_id, self._process, self._config.fence_timeout_ms)
         await self._patience.ask(self._session.register, wanted)
+        self._lease.begin(self._session.registered_at)
 
     async def leave(self) -> None:
         """Before a clean stop: have others lead, and be controller, as far as they can.
 
         `run` goes on until it is cancelled. Never raises for others' failures.
         """
-        config = self._around.config
+        config = self._config
         if config.controlled_shutdown_enable:
             for attempt in range(1 + config.controlled_shutdown_max_retries):
                 if attempt:
@@ -233,23 +248,47 @@ class ControllerNode:
         while True:
             snapshot = await self._patience.watch(self._store, entries.BROKERS, after)
             after = snapshot.revision
-            self._brokers = entries.read_brokers(snapshot.entries)
-            self._session.check(self._brokers.get(self._node_id))
-            if self._controller is not None:
-                self._controller.note_brokers(snapshot.revision, self._brokers)
-            self._wake()
+            brokers = entries.read_brokers(snapshot.entries)
+            self._session.check(brokers.get(self._node_id))
+            if self._calls.controller is not None:
+                self._calls.controller.note_brokers(snapshot.revision, brokers)
+            self._calls.set_brokers(brokers)
+
+    async def _look_for_vacancy(self) -> None:
+        """Ask the store for the office, while no controller that fences holds it: until then and
+        for a fence time-out nobody can fence this broker."""
+        while True:
+            await trio.sleep(self._heartbeat_s)
+            office = self._calls.office
+            if office is not None and office.fences:
+                continue
+            asked_at = trio.current_time()
+            try:
+                snapshot = await self._store.get(entries.CONTROLLER)
+            except StoreUnavailable:
+                continue
+            office = entries.read_office(snapshot.entries)
+            if office is None or not office.fences:
+                now = trio.current_time()
+                self._lease.on_vacancy(asked_at, now)
+                if office is not None and not self.is_heard(now):
+                    self.register_anew()  # this controller says to no other when roles stand
 
     async def _stand(self) -> None:
         """Follow who is controller, and be it when nobody is."""
         after = 0
         while True:
-            snapshot = await self._patience.watch(self._store, entries.CONTROLLER, after)
+            snapshot = await self._follow(after)
+            pause_s = self._candidacy.draw_pause_s()
+            while pause_s and self._may_stand(snapshot):
+                with trio.move_on_after(pause_s) as pause:
+                    snapshot = await self._follow(snapshot.revision)
+                if pause.cancelled_caught:
+                    break
             after = snapshot.revision
-            found = snapshot.entries
-            office = entries.read_office(found)
-            self._note_office(office)
-            if self._has_left or (office is not None and office.node_id != self._node_id):
+            if not self._may_stand(snapshot):
                 continue
+            found = snapshot.entries
             epoch = entries.read_controller_epoch(found) + 1
             keys = entries.CONTROLLER, entries.CONTROLLER_EPOCH
             compare = [Compare(key, entries.revision_of(found, key)) for key in keys]
@@ -259,82 +298,59 @@ class ControllerNode:
             except LeaseLost:
                 return  # the renewal will hear of it too
             if outcome.succeeded:
-                self._office = Office(self._node_id, outcome.revision)
-                await self._govern(Controller(self._around, self._office, epoch))
+                office = Office(self._node_id, outcome.revision)
+                self._calls.set_office(office)
+                await self._govern(Controller(self._around, office, epoch))
+
+    async def _follow(self, after: int) -> Snapshot:
+        """Who is controller, once that is news."""
+        snapshot = await self._patience.watch(self._store, entries.CONTROLLER, after)
+        self._calls.set_office(entries.read_office(snapshot.entries))
+        return snapshot
+
+    def _may_stand(self, snapshot: Snapshot) -> bool:
+        """Whether the office is vacant, or this node's own from a former life."""
+        office = entries.read_office(snapshot.entries)
+        return not self._has_left and (office is None or office.node_id == self._node_id)
 
     async def _govern(self, controller: Controller) -> None:
         """Be controller until the office is lost or given up."""
-        self._controller = controller
-        self._wake()
+        self._calls.set_controller(controller)
+        is_isolated = False
         try:
             with trio.CancelScope() as self._term:
                 await controller.run()
         except* ControllerLost:
             log.warning("[Broker id=%d] It is not the controller any more", self._node_id)
+        except* ControllerIsolated:
+            is_isolated = True
         finally:
-            self._controller = None
+            self._calls.set_controller(None)
             controller.dismiss()
-            self._wake()
+        if is_isolated:
+            self._candidacy.on_isolation()
+            log.warning(
+                "[Broker id=%d] It resigns as controller: it hears fewer than half of the"
+                " registered brokers, so that another one shall govern",
+                self._node_id,
+            )
+            await self._patience.ask(self._store.transact, *controller.resignation)
+        else:
+            self._candidacy.on_contact()
 
     async def _resign(self) -> None:
         """Give up the office, so that the others need not wait for its lease to end."""
-        if self._controller is None:
+        controller = self._calls.controller
+        if controller is None:
             return
-        assert self._office is not None
-        compare = [Compare(entries.CONTROLLER, self._office.revision)]
         self._term.cancel()
         try:
             with trio.fail_after(RESIGN_S_MAX):
-                await self._store.transact(compare, [Delete(entries.CONTROLLER)])
+                await self._store.transact(*controller.resignation)
         except (StoreUnavailable, trio.TooSlowError) as error:
             log.warning("The office of controller could not be given up: %r", error)
 
-    # -- requests to the controller
-
-    def _note_office(self, office: Office | None) -> None:
-        """Who was replaced, and perhaps only stopped, is not waited for any more."""
-        if office != self._office:
-            for call in self._calls:
-                call.cancel()
-        self._office = office
-        self._wake()
-
-    async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
-        """One attempt; None if there is no controller, or it was not what was asked."""
-        office, response = self._office, None
-        if office is not None and office.node_id == self._node_id and self._controller is not None:
-            response = await self._controller.submit(request).wait()
-        elif office is not None and office.node_id in self._brokers.keys() - {self._node_id}:
-            endpoint = self._brokers[office.node_id].endpoint
-            options = ChannelOptions(f"broker-{self._node_id}", CALL_S_MAX, CALL_S_MAX)
-            with trio.CancelScope() as call:
-                self._calls[call] = None
-                try:
-                    async with open_channel(self._around.network, endpoint, options) as channel:
-                        response = await channel.call(api_key, request)
-                finally:
-                    del self._calls[call]
-        else:
-            await self._changed.wait()
-        if response is not None and is_refused(response, ErrorCode.NOT_CONTROLLER):
-            await trio.sleep(CALL_AGAIN_S)
-            return None
-        return response
-
-    async def _forward_all(self) -> None:
-        async with trio.open_nursery() as nursery:
-            while True:
-                while not self._forwards:
-                    self._forwarding = trio.Event()
-                    await self._forwarding.wait()
-                nursery.start_soon(self._forward, self._forwards.popleft())
-
-    async def _forward(self, job: Job[Any]) -> None:
-        try:
-            job.finish(await self.call(ApiKey.CREATE_TOPICS, job.request))
-        except (OSError, BrokerError) as error:
-            job.finish(refuse(job.request, ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
-        self._around.ports.notify(job)
+    # -- leaving
 
     async def _is_let_go(self) -> bool:
         """Ask to leave; whether it is of no use to ask again."""
@@ -361,10 +377,10 @@ class ControllerNode:
     async def _pause(self, seconds: float) -> None:
         """Before asking again: as long as it can help."""
         with trio.move_on_after(seconds):
-            changed = self._changed
+            changed = self._calls.changed
             while await self._may_others_lead():
                 await changed.wait()
-                changed = self._changed
+                changed = self._calls.changed
 
     async def _may_others_lead(self) -> bool:
         """Whether some other broker lives and stays, so that to ask again can help."""
@@ -373,7 +389,7 @@ class ControllerNode:
         except StoreUnavailable:
             return True
         admissions = without_pause(entries.read_state(found)).admissions
-        others = self._brokers.keys() - {self._node_id}
+        others = self._calls.brokers.keys() - {self._node_id}
         return any(not (one in admissions and admissions[one].is_leaving) for one in others)
 
     # -- producer ids
@@ -383,9 +399,3 @@ class ControllerNode:
             await self._ids_wanted.wait()
             self._ids_wanted = trio.Event()
             self._producer_ids.add(await self._patience.ask(claim_block, self._store))
-
-    # -- help
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()

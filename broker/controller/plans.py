@@ -111,10 +111,15 @@ class Draft:
         self._writes.update((write.key, write) for write in writes)
 
     def set_brokers(
-        self, brokers: Mapping[int, Registered], admissions: Mapping[int, Admission]
+        self,
+        brokers: Mapping[int, Registered],
+        admissions: Mapping[int, Admission],
+        fenced: frozenset[int],
     ) -> None:
-        """Who is live, in the state only."""
-        self.state = replace(self.state, brokers=dict(brokers), admissions=admissions)
+        """Who is live, and who of them is fenced, in the state only."""
+        self.state = replace(
+            self.state, brokers=dict(brokers), admissions=admissions, fenced=fenced
+        )
 
     def set_topic(self, topic: TopicRecord) -> None:
         """Give a topic other settings."""
@@ -173,7 +178,9 @@ class Draft:
             tuple(name for name in self._told if name in self._topics),
             tuple(self._deleted.items()),
             tuple(self._changed),
-            before.brokers != after.brokers or before.admissions != after.admissions,
+            before.brokers != after.brokers
+            or before.admissions != after.admissions
+            or before.fenced != after.fenced,
         )
         writes = tuple(self._writes.values())
         return Plan(answer, after, writes, tuple(self.reports), change)

@@ -20,6 +20,8 @@ from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    ProbeRequest,
+    ProbeResponse,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
@@ -52,7 +54,11 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a controller works with, all of it made elsewhere."""
+    """What a controller works with, all of it made elsewhere.
+
+    `probe` probes the broker that the controller lives in; `is_session_current` says whether that
+    broker's lease in the metadata store is sure to stand. `now` is in seconds of trio's clock.
+    """
 
     config: Config
     store: MetadataStore
@@ -60,6 +66,8 @@ class Surroundings:
     network: Network
     ports: Ports
     rng: Random
+    probe: Callable[[ProbeRequest, float], ProbeResponse]
+    is_session_current: Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class Registration:
     damaged: Callable[[], Iterable[TopicPartition]] = tuple
     listeners: tuple[NamedEndpoint, ...] = ()
 
-    def as_of_now(self, node_id: int, process: str) -> Registered:
+    def as_of_now(self, node_id: int, process: str, fence_timeout_ms: int) -> Registered:
         """The entry to be; its epoch is not known yet."""
         return Registered(
             node_id,
@@ -93,6 +101,7 @@ class Registration:
             self.was_synced,
             frozenset(self.damaged()),
             self.listeners,
+            fence_timeout_ms,
         )
 
 

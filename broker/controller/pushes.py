@@ -131,6 +131,13 @@ class Pushes:
         self.wanted += 1
         self._is_last_due = True
 
+    def tell_all_roles(self) -> int:
+        """The broker may have missed that others lead: tell it that all its roles stand, once what
+        it was not told is told. What `told` is then."""
+        self.wanted += 1
+        self._is_last_due = True
+        return self.wanted
+
     @property
     def told(self) -> int:
         """The number of the newest change that was told, with all before it."""
@@ -385,7 +392,12 @@ class _States:
         self.state = state
         self.brokers = tuple(
             LiveBroker(
-                node, *broker.endpoint, broker.epoch, state.is_leaving(node), broker.listeners
+                node,
+                *broker.endpoint,
+                broker.epoch,
+                state.is_leaving(node),
+                broker.listeners,
+                node in state.fenced,
             )
             for node, broker in sorted(state.brokers.items())
         )

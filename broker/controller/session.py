@@ -61,6 +61,7 @@ class BrokerSession:
         self._patience = patience
         self._ttl_s = ttl_s
         self._heartbeat_s = heartbeat_s
+        self.registered_at = -math.inf  # when the present registration was asked for
         self._believed_until = -math.inf
         self._renewed_at = -math.inf
         self._renewal_s = 0.0
@@ -104,6 +105,7 @@ class BrokerSession:
                 continue
             if outcome.succeeded:
                 self.epoch, self.lease_id = outcome.revision, lease.id
+                self.registered_at = asked_at
                 self._note_renewal(asked_at)
                 return
 

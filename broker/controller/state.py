@@ -67,7 +67,9 @@ class Tombstone:
 class Registered:
     """A broker's registration as the store has it; `process` is drawn anew by each process.
 
-    `epoch` is the broker epoch: the revision of the entry. The rest is as in `Registration`.
+    `epoch` is the broker epoch: the revision of the entry. `fence_timeout_ms` is how long it may
+    not be heard before it is fenced; 0: a broker of an earlier version, which answers no probes.
+    The rest is as in `Registration`.
     """
 
     node_id: int
@@ -80,6 +82,7 @@ class Registered:
     was_synced: bool = False
     damaged: frozenset[TopicPartition] = frozenset()
     listeners: tuple[NamedEndpoint, ...] = ()
+    fence_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,9 @@ class Departure:
 class State:
     """See the head of this module. `brokers` are the live ones, all of them admitted.
 
-    `creation` is the number below that of the next topic (`TopicRecord.creation`).
+    `creation` is the number below that of the next topic (`TopicRecord.creation`). `fenced` are
+    those of the live brokers that the controller does not hear. The store does not have them: a
+    new controller hears for itself.
     """
 
     cluster_id: str = ""
@@ -128,6 +133,7 @@ class State:
     admissions: Mapping[int, Admission] = field(default_factory=dict)
     tombstones: Mapping[bytes, Tombstone] = field(default_factory=dict)
     creation: int = 0
+    fenced: frozenset[int] = frozenset()
 
     def partition(self, name: TopicPartition) -> PartitionRecord | None:
         """A partition, or None where there is no such topic or number."""
@@ -147,5 +153,7 @@ class State:
         return self.admissions[node_id].is_leaving
 
     def is_active(self, node_id: int) -> bool:
-        """Whether a broker is live and has not asked to stop: it may lead, and join an ISR."""
-        return node_id in self.brokers and not self.is_leaving(node_id)
+        """Whether a broker is live and heard, and has not asked to stop: it may lead, and join an
+        ISR."""
+        is_live = node_id in self.brokers and node_id not in self.fenced
+        return is_live and not self.is_leaving(node_id)

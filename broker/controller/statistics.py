@@ -9,12 +9,14 @@ from minibroker.protocol.constants import NO_NODE
 class ClusterCounts(NamedTuple):
     """The cluster now.
 
-    `fenced` brokers were here once and are not registered now. `offline` partitions are led by
+    `fenced` brokers were here once and are not registered now, or are and are not heard; of these
+    `unheard` are registered. `offline` partitions are led by
     nobody, `misplaced` ones by another than the first of their replicas.
     """
 
     brokers: int
     fenced: int
+    unheard: int
     topics: int
     partitions: int
     offline: int
@@ -36,7 +38,8 @@ def count(state: State) -> ClusterCounts:
     records = [record for topic in state.topics.values() for record in topic.partitions]
     return ClusterCounts(
         brokers=len(state.brokers),
-        fenced=len(state.admissions.keys() - state.brokers.keys()),
+        fenced=len(state.admissions.keys() - state.brokers.keys()) + len(state.fenced),
+        unheard=len(state.fenced),
         topics=len(state.topics),
         partitions=len(records),
         offline=sum(record.leader == NO_NODE for record in records),

@@ -93,7 +93,8 @@ def _differs(before: TopicImage | None, after: TopicImage | None) -> bool:
 def _broker(broker: LiveBroker) -> BrokerImage:
     endpoint = Endpoint(broker.host, broker.port)
     listeners = {listener.name: listener.endpoint for listener in broker.listeners}
-    return BrokerImage(broker.node_id, endpoint, broker.epoch, broker.is_shutting_down, listeners)
+    flags = broker.is_shutting_down, listeners, broker.is_fenced
+    return BrokerImage(broker.node_id, endpoint, broker.epoch, *flags)
 
 
 def _by_topic(

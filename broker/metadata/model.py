@@ -16,7 +16,8 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 class BrokerImage:
     """A live broker; `epoch` grows with each of its registrations.
 
-    `endpoint` is where other brokers reach it, `listeners` where it is reached by name.
+    `endpoint` is where other brokers reach it, `listeners` where it is reached by name. A fenced
+    broker is registered and the controller does not hear it.
     """
 
     node_id: int
@@ -24,6 +25,7 @@ class BrokerImage:
     epoch: int
     is_shutting_down: bool = False
     listeners: Mapping[str, Endpoint] = field(default_factory=dict)
+    is_fenced: bool = False
 
     def seen_from(self, listener: str) -> Endpoint:
         """Its address for a client that came in by a listener of this name.

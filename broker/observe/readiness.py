@@ -31,8 +31,10 @@ NO_ROOM: Final = "there is no room for its log yet"
 class Standing:
     """What a broker knows of itself.
 
-    `broker_epoch` is that of its registration, -1 before the first; `is_told`: a controller has
-    told it all roles and the whole cluster, and is not just doing so again. `image` is the cluster
+    `broker_epoch` is that of its registration, -1 before the first; `is_lease_current`: the
+    registration is sure to stand, `is_heard`: and no controller can have fenced it. `is_told`: a
+    controller has told it all roles and the whole cluster, and is not just doing so again. `image`
+    is the cluster
     as told, `partitions` are the replicas here, and `unmade` those that there is no room for.
     `silent_leaders` have answered no fetch of this broker for as long as a replica may lag.
     """
@@ -40,6 +42,7 @@ class Standing:
     broker_id: int
     broker_epoch: int
     is_lease_current: bool
+    is_heard: bool
     is_told: bool
     is_shutting_down: bool
     image: ClusterImage
@@ -68,6 +71,8 @@ def _reasons(standing: Standing) -> Iterator[str]:
         yield "it is not registered yet"
     elif not standing.is_lease_current:
         yield "its registration has lapsed: it has not reached the metadata store in time"
+    elif not standing.is_heard:
+        yield "the controller may have fenced it: it has not confirmed in time that it hears it"
     if not standing.is_told:
         yield "no controller has told it yet what it leads and follows"
         return

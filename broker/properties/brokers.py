@@ -73,6 +73,16 @@ class Replication:
         low=10,
         high=INT_MAX,
     )
+    broker_fence_timeout_ms: int | None = setting(
+        "broker.fence.timeout.ms",
+        Kind.INT,
+        None,
+        "How long the controller may not hear a registered broker, until others lead in its place "
+        "and it promises nothing alone; without it, a session and four heartbeats.",
+        unit="ms",
+        low=100,
+        high=INT_MAX,
+    )
     replica_lag_time_max_ms: int = setting(
         "replica.lag.time.max.ms",
         Kind.INT,

@@ -21,6 +21,11 @@ RELATIONS: Final = (
         is_strict=True,
     ),
     Relation(
+        "broker.session.timeout.ms",
+        "broker.fence.timeout.ms",
+        "leaders would refuse requests whenever a controller is replaced",
+    ),
+    Relation(
         "replica.fetch.wait.max.ms",
         "replica.lag.time.max.ms",
         "a follower that waits for records would leave the in-sync set",

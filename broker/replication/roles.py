@@ -324,6 +324,11 @@ class Leader:
     # -- the in-sync set
 
     @property
+    def broker_id(self) -> int:
+        """Of the broker that leads."""
+        return self._host.broker_id
+
+    @property
     def isr(self) -> tuple[int, ...]:
         """The in-sync set as confirmed."""
         return self.isr_state.isr
@@ -353,6 +358,7 @@ class Leader:
         return (
             live is not None
             and not live.is_shutting_down
+            and not live.is_fenced
             and progress.broker_epoch in (NO_EPOCH, live.epoch)
         )
 

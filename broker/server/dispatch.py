@@ -65,6 +65,7 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.UNREGISTER_BROKER: broker.unregister,
     ApiKey.DESCRIBE_REPLICAS: control.describe_replicas,
     ApiKey.DESCRIBE_BROKER: broker.describe,
+    ApiKey.PROBE: control.probe,
     ApiKey.HAND_OVER: leaders.hand_over,
 }
 assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced is served"

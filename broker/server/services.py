@@ -20,6 +20,7 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
+from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
 from minibroker.protocol.types import TopicPartition
 
@@ -67,7 +68,8 @@ class Services:
             Standing(
                 replicas.broker_id,
                 replicas.broker_epoch,
-                self.controller.is_lease_current(now),
+                self.controller.is_session_current(now),
+                self.controller.is_heard(now),
                 replicas.is_ready,
                 self.is_shutting_down(),
                 replicas.image,
@@ -103,10 +105,27 @@ class Services:
         """Raise `Refused` where none of a leader's followers in sync has asked for anything for a
         session, and for as long as a follower may wait: past its own session it may have been
         replaced."""
-        config = self.config
-        patience_s = (config.replica_fetch_wait_max_ms + config.broker_session_timeout_ms) / 1000
-        if leader.is_abandoned(now, patience_s):
+        if leader.is_abandoned(now, self._patience_s):
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead: ask for metadata")
+
+    def is_left(self, leader: Leader, now: float) -> bool:
+        """Whether this broker may have been replaced, and the leader's followers are silent."""
+        is_abandoned = leader.is_abandoned(now, self._patience_s)
+        return is_abandoned and not self.controller.is_lease_current(now)
+
+    def wake_left(self, now: float) -> Turns[None]:
+        """Let producers try again that wait for followers which are silent."""
+        for some in at_once(list(self.replicas.partitions.items())):
+            for name, partition in some:
+                role = partition.role
+                if isinstance(role, Leader) and self.is_left(role, now):
+                    self.purgatory.notify(name)
+            yield
+
+    @property
+    def _patience_s(self) -> float:
+        config = self.config
+        return (config.replica_fetch_wait_max_ms + config.broker_session_timeout_ms) / 1000
 
     def leader_hint(self, name: TopicPartition, error: ErrorCode) -> tuple[int, int]:
         """Leader and epoch to tell who asked the wrong broker or under a wrong epoch."""

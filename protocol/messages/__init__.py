@@ -78,6 +78,7 @@ _MODULES: Final = {
     ApiKey.UNREGISTER_BROKER: "brokers",
     ApiKey.DESCRIBE_REPLICAS: "replicas",
     ApiKey.DESCRIBE_BROKER: "brokers",
+    ApiKey.PROBE: "control",
     ApiKey.HAND_OVER: "leaders",
 }
 APIS: Final[Mapping[ApiKey, Api]] = {key: Api(key, module) for key, module in _MODULES.items()}

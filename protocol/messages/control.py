@@ -6,12 +6,15 @@ carries the controller's epoch and the epoch of the broker that is meant (that o
 so an order for its former life has no effect), and each names topic ids, so that an order for a
 deleted topic never hits another one of the same name.
 
+PROBE goes from the controller to each broker, too: whether the broker is heard, and until when it
+may believe that it is.
+
 ALTER_PARTITION and CONTROLLED_SHUTDOWN go from a broker to the controller.
 """
 
 from dataclasses import dataclass
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.constants import NO_EPOCH, NO_LAPSE, NO_NODE, NO_STAMP
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import NamedEndpoint, TopicPartition
 
@@ -21,7 +24,8 @@ class LiveBroker:
     """A registered broker; `epoch` grows with each of its registrations.
 
     `host` and `port` are where other brokers reach it, `listeners` where clients do that come in
-    by a listener of that name (any other is told `host` and `port`).
+    by a listener of that name (any other is told `host` and `port`). `is_fenced`: the controller
+    does not hear the broker, though its registration stands.
     """
 
     node_id: int
@@ -30,6 +34,7 @@ class LiveBroker:
     epoch: int
     is_shutting_down: bool = False
     listeners: tuple[NamedEndpoint, ...] = ()
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,3 +226,30 @@ class ControlledShutdownResponse:
 
     error: int = 0
     remaining: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRequest:
+    """Are you there? `confirmed` is the stamp of an answer of this registration that was received
+    (-1: none). `told_lapse` is the last lapse of the broker's standing since which all its roles
+    were told again (0: none).
+    """
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    confirmed: int = NO_STAMP
+    told_lapse: int = NO_LAPSE
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResponse:
+    """`error` is STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH where nothing was taken over.
+
+    `stamp` is when the broker answered, by a clock of its own, in microseconds. `lapse` is the
+    number of the present lapse of its standing; 0: its standing has not lapsed.
+    """
+
+    error: int = 0
+    stamp: int = NO_STAMP
+    lapse: int = NO_LAPSE

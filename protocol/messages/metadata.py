@@ -15,12 +15,14 @@ class MetadataRequest:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetadata:
-    """A live broker and where clients reach it."""
+    """A registered broker and where clients reach it; `is_fenced`: the controller does not hear
+    it."""
 
     node_id: int
     host: str = ""
     port: int = 0
     rack: str | None = None
+    is_fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

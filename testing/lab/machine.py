@@ -103,8 +103,12 @@ class LabController(ControllerNode):
         self._claimed_ids = ProducerIds()
         self.block_claim = BlockClaim(store, self._claimed_ids)
 
-    def is_lease_current(self, now: float) -> bool:
+    def is_session_current(self, now: float) -> bool:
         """A broker that runs keeps its session."""
+        return True
+
+    def is_heard(self, now: float) -> bool:
+        """And is heard."""
         return True
 
     def next_producer_id(self) -> int | None:

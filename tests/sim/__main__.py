@@ -4,8 +4,8 @@ One line per failure with the command that repeats it, a summary line last; exit
 seed failed. Seeds do not depend on each other, so a long run may be done in parts: 0-99, 100-199,
 and so on. A single seed tells more: where it failed, and with `--trace` all that happened.
 
-The story is that of a cluster, with `--groups` that of consumer groups on a cluster, or with
-`--story broker` that of one broker alone.
+The story is that of a cluster, with `--groups` that of consumer groups on a cluster, with `--story
+wires` that of a cluster whose wires break, or with `--story broker` that of one broker alone.
 """
 
 import argparse
@@ -21,10 +21,14 @@ import trio
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.testing.cluster import simulate
 from minibroker.testing.pause import PROCESS
-from minibroker.testing.planted import PLANTED, PLANTED_RULES, planted
+from minibroker.testing.planted import PLANTED, PLANTED_RULES, PLANTED_WIRES, planted
 from tests.sim import chaos
 from tests.sim.cluster import Story
 from tests.sim.group_story import GroupStory
+from tests.sim.wires import WiresStory
+
+STORIES = ("cluster", "broker", "groups", "wires")
+BROKEN = PLANTED_RULES | PLANTED_WIRES
 
 
 class VirtualTime(logging.Filter):
@@ -61,6 +65,8 @@ class Totals:
             self.run_broker(seed)
         elif story == "groups":
             self.run_groups(GroupStory(seed, **replicas), is_traced)
+        elif story == "wires":
+            self.run_cluster(WiresStory(seed, **replicas), is_traced)
         else:
             self.run_cluster(Story(seed, **replicas), is_traced)
 
@@ -124,9 +130,9 @@ def main() -> int:
     """Run the seeds asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST, or one seed")
-    parser.add_argument("--story", default="cluster", choices=("cluster", "broker", "groups"))
+    parser.add_argument("--story", default="cluster", choices=STORIES)
     parser.add_argument("--groups", action="store_const", dest="story", const="groups")
-    parser.add_argument("--planted", choices=[*PLANTED, *PLANTED_RULES], help="a bug to find")
+    parser.add_argument("--planted", choices=[*PLANTED, *BROKEN], help="a bug to find")
     parser.add_argument("--trace", action="store_true", help="tell what happened when")
     parser.add_argument("--log", help="show the brokers' logs from this level on")
     given = parser.parse_args()
@@ -142,7 +148,7 @@ def main() -> int:
     totals, start = Totals(), time.process_time()
     for seed in seeds:
         try:
-            with planted(given.planted) if given.planted in PLANTED_RULES else nullcontext():
+            with planted(given.planted) if given.planted in BROKEN else nullcontext():
                 totals.run(given.story, seed, replicas, given.trace)
         except Exception as error:
             totals.failed += 1

@@ -13,7 +13,7 @@ A broker whose machine lost power may have lost its tail. Until the controller h
 again (`Sight.lost_tails`) nothing is asked of its logs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -50,6 +50,7 @@ class Replica(NamedTuple):
     generation: int  # grows with every cut
     read: Callable[[int, int], bytes]
     resting: tuple[Resting, ...] = ()  # the followers of a leader
+    promises: bool = False  # it is a leader that takes acks=1: sure not to have been replaced
 
     def __str__(self) -> str:
         role = "leader" if self.is_leader else "replica"
@@ -67,14 +68,38 @@ class Agreed(NamedTuple):
     unsafe: tuple[int, ...] = ()
 
 
+class Office(NamedTuple):
+    """Who is controller since a revision of the store, and in which registration of that broker."""
+
+    node_id: int
+    revision: int
+    broker_epoch: int
+
+
+class Proposal(NamedTuple):
+    """A leader asked in this epoch that a replica leaves the in-sync set."""
+
+    leader: int
+    leader_epoch: int
+    replica: int
+
+
 class Sight(NamedTuple):
-    """The cluster at one moment."""
+    """The cluster at one moment.
+
+    `admitted` are the brokers that are registered as they were admitted, with their epochs; `now`
+    is in seconds.
+    """
 
     replicas: tuple[Replica, ...]
     agreed: Mapping[Key, Agreed]
     lost_tails: frozenset[int] = frozenset()
     # The epoch of the controller whose word each process of a broker took last.
     obeyed: Mapping[tuple[int, int], int] = {}
+    leaving: frozenset[int] = frozenset()  # brokers that have asked to stop
+    admitted: Mapping[int, int] = {}
+    office: Office | None = None
+    now: float = 0.0
 
     @property
     def sound(self) -> list[Replica]:
@@ -232,6 +257,86 @@ class SoundIsr:
             if agreed.leader_epoch < self._epochs.get(key, 0):
                 raise Violation(f"the leader epoch of {agreed.name} fell: {agreed}")
             self._epochs[key] = agreed.leader_epoch
+
+
+class SoleLeader:
+    """Who is sure to lead, so that it promises records and offsets alone, was not replaced: the
+    store has no later leader. One that asked to stop leads on until others do."""
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for each in sight.replicas:
+            agreed = sight.agreed.get(each.key)
+            if not each.promises or agreed is None or each.broker in sight.leaving:
+                continue
+            if agreed.leader != each.broker and agreed.leader_epoch > each.leader_epoch:
+                raise Violation(f"{each} believes that it leads alone; the store says {agreed}")
+
+
+class UnaskedChanges:
+    """An election takes a member of the in-sync set, and without one no broker leaves the set that
+    lives on as it was admitted, unless the leader has asked for that (`proposals`).
+
+    For clusters without unclean elections.
+    """
+
+    def __init__(self, proposals: Container[Proposal]) -> None:
+        self._proposals = proposals
+        self._last = Sight((), {})
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for key, agreed in sight.agreed.items():
+            last = self._last.agreed.get(key)
+            if last is not None and last != agreed:
+                self._compare(last, agreed, sight)
+        self._last = sight
+
+    def _compare(self, last: Agreed, agreed: Agreed, sight: Sight) -> None:
+        if agreed.leader_epoch > last.leader_epoch:
+            is_next = agreed.leader_epoch == last.leader_epoch + 1
+            if is_next and not last.unsafe and agreed.leader not in (*last.isr, -1):
+                raise Violation(f"not in sync, and elected: {agreed} after {last}")
+            return
+        before, after = self._last.admitted, sight.admitted
+        steady = {
+            node
+            for node in set(last.isr) - set(agreed.isr)
+            if node in before and before[node] == after.get(node)
+        }
+        for node in sorted(steady - sight.leaving):
+            if Proposal(agreed.leader, agreed.leader_epoch, node) not in self._proposals:
+                raise Violation(f"nobody asked for it: {agreed} after {last}")
+
+
+class PatientCandidates:
+    """Who has given up the office and lives on takes it again only after `pause_s`, unless another
+    broker had it meanwhile. A process that was restarted takes over its former life's office."""
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self._last: Office | None = None  # who had it last, in which registration
+        self._had_at = 0.0
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        office = sight.office
+        if office is None:
+            return
+        last = self._last
+        if (
+            last is not None
+            and last.revision != office.revision
+            and (last.node_id, last.broker_epoch) == (office.node_id, office.broker_epoch)
+            and sight.now - self._had_at < self._pause_s
+        ):
+            raise Violation(
+                f"broker {office.node_id} gave up the office, and took it again after"
+                f" {sight.now - self._had_at:.2f} s"
+            )
+        if last is None or last.revision != office.revision:
+            self._last = office
+        self._had_at = sight.now
 
 
 class NewestController:

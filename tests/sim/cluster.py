@@ -10,7 +10,7 @@ the end. Then the ledgers are compared with what lies on the disks.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import trio
 
@@ -54,24 +54,35 @@ class Told(NamedTuple):
 class Story:
     """One seed, and what brokers are made of where a bug is planted. `trace` grows as it runs."""
 
+    chaos_type: ClassVar[type[Chaos]] = Chaos
+    chaos_s: ClassVar[float] = CHAOS_S
+
     seed: int
     replicas_type: type[Replicas] = Replicas
     watcher: Watcher | None = None
+
+    def draw_settings(self, world: World) -> dict[str, str]:
+        """What all brokers have in common."""
+        return draw_settings(world, FLUSHES[self.seed % len(FLUSHES)])
+
+    def draw_replicas(self, _world: World) -> int:
+        """The replication factor of the topic that stays."""
+        return REPLICAS
 
     async def run(self) -> Told:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
         world = World(self.seed, NETWORK)
         rng = world.rng("shape")
-        settings = draw_settings(world, FLUSHES[self.seed % len(FLUSHES)])
+        settings = self.draw_settings(world)
         count = rng.choice((3, 3, 3, 4, 5))
         async with open_cluster(world, settings, count, self.replicas_type) as cluster:
             self.watcher = watcher = Watcher(world, cluster)
             clients = Clients(world, cluster.address, rng.randint(1, 4))
-            chaos = Chaos(world, cluster, watcher, settings["flush"] == "always")
+            chaos = self.chaos_type(world, cluster, watcher, settings["flush"] == "always")
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
-                await create(clients)
-                await suffer(clients, watcher, chaos)
+                await create(clients, self.draw_replicas(world))
+                await suffer(clients, watcher, chaos, self.chaos_s)
                 watching.cancel_scope.cancel()
             await watcher.look()
             judge(clients, watcher)
@@ -107,15 +118,15 @@ def draw_settings(world: World, flush: str) -> dict[str, str]:
     }
 
 
-async def create(clients: Clients) -> None:
+async def create(clients: Clients, replicas: int) -> None:
     """The topic that stays."""
     with trio.fail_after(REST_S_MAX):
         async with clients.admin("admin") as admin:
-            new = NewTopic(TOPIC, clients.partitions, REPLICAS)
+            new = NewTopic(TOPIC, clients.partitions, replicas)
             await insist(lambda: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
-async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos) -> None:
+async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos, chaos_s: float) -> None:
     """Both phases."""
     async with trio.open_nursery() as readers:
         readers.start_soon(consume, clients, 0)
@@ -124,8 +135,8 @@ async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos) -> None:
             for number in range(PRODUCERS):
                 writers.start_soon(produce, clients, number)
             writers.start_soon(churn, clients, 0)
-            with trio.move_on_after(CHAOS_S + REST_S_MAX) as scope:
-                await chaos.run(CHAOS_S)
+            with trio.move_on_after(chaos_s + REST_S_MAX) as scope:
+                await chaos.run(chaos_s)
             if scope.cancelled_caught:
                 raise Violation("the faults do not end: a broker does not start")
             watcher.note("healed")

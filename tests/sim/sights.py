@@ -6,6 +6,7 @@ goes over the simulated network or takes virtual time, so a look changes nothing
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import trio
@@ -13,7 +14,7 @@ import trio
 from minibroker.broker.log.log import Log
 from minibroker.broker.metadata.store import Snapshot
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.roles import Leader
+from minibroker.broker.replication.roles import Leader, PendingShrink
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record, decode_records
 from minibroker.protocol.types import TopicPartition
@@ -23,22 +24,29 @@ from minibroker.testing.cluster import (
     SimulatedCluster,
     World,
 )
+from minibroker.testing.planted import patched
 from tests.sim.checkers import (
     Agreed,
     Checker,
     Committed,
     Key,
     NewestController,
+    Office,
     OneLeader,
+    PatientCandidates,
+    Proposal,
     Replica,
     Resting,
     RisingHighWatermark,
     Sight,
+    SoleLeader,
     SoundIsr,
+    UnaskedChanges,
     WakefulSessions,
 )
 
 INTERVAL_S = 0.02
+PATIENCE_S = 0.5  # less than any pause before a broker stands again
 EVERYTHING = 1 << 40
 
 
@@ -56,20 +64,26 @@ class Watcher:
             SoundIsr(),
             NewestController(),
             WakefulSessions(),
+            SoleLeader(),
+            PatientCandidates(PATIENCE_S),
         )
         self._world = world
         self._cluster = cluster
         self._lost: dict[int, int] = {}  # brokers whose machine lost power: at which store revision
         self._last = Sight((), {})
+        self._snapshot = Snapshot(-1, {})
         self.power_offs = 0
         self.revision = -1  # of the store, at the last look
         self.controller = -1
 
     async def run(self) -> None:
         """Look for ever."""
-        while True:
-            await self.look()
-            await trio.sleep(INTERVAL_S)
+        proposals: set[Proposal] = set()
+        self._checkers += (UnaskedChanges(proposals),)
+        with recorded(proposals):
+            while True:
+                await self.look()
+                await trio.sleep(INTERVAL_S)
 
     @property
     def agreed(self) -> Mapping[Key, Agreed]:
@@ -86,13 +100,17 @@ class Watcher:
             self.controller = _value(snapshot, "controller", "node_id", -1)
             self._note_changes(agreed)
             self._note_admissions(snapshot)
+            self._snapshot = snapshot
         replicas = tuple(each for broker in self._cluster.brokers for each in holdings(broker))
         obeyed = {
             (broker.node_id, broker.life): broker.replicas.image.controller_epoch
             for broker in self._cluster.brokers
             if broker.replicas is not None
         }
-        self._last = Sight(replicas, agreed, frozenset(self._lost), obeyed)
+        self._last = Sight(
+            *(replicas, agreed, frozenset(self._lost), obeyed, leaving(self._snapshot)),
+            *(admitted(self._snapshot), office(self._snapshot), trio.current_time()),
+        )
         for checker in self._checkers:
             checker.look(self._last)
         return self._last
@@ -205,7 +223,65 @@ def holdings(broker: SimulatedBroker) -> Iterator[Replica]:
             generation=log.generation,
             read=partial(read_log, log),
             resting=tuple(resting_of(partition)),
+            promises=partition.is_leader and promises(broker, name),
         )
+
+
+def promises(broker: SimulatedBroker, name: TopicPartition) -> bool:
+    """Whether a leader would take acks=1 now. A process that stands still takes nothing."""
+    return (
+        broker.node is not None
+        and broker.replicas is not None
+        and not broker.is_paused
+        and broker.node.is_lease_current(trio.current_time())
+        and broker.replicas.is_role_present(name)
+    )
+
+
+@contextmanager
+def recorded(proposals: set[Proposal]) -> Iterator[None]:
+    """Note each wish of a leader to have replicas leave an in-sync set."""
+    usual = Leader.shrink_isr
+
+    def shrink_isr(leader: Leader, own_end: int, now: float) -> PendingShrink | None:
+        pending = usual(leader, own_end, now)
+        if pending is not None:
+            for replica in set(pending.isr).difference(pending.wanted):
+                proposals.add(Proposal(leader.broker_id, leader.leader_epoch, replica))
+        return pending
+
+    with patched(Leader, "shrink_isr", shrink_isr):
+        yield
+
+
+def admitted(snapshot: Snapshot) -> dict[int, int]:
+    """The broker epochs of those who are registered as they were admitted."""
+    return {
+        node: entry.revision
+        for key, entry in snapshot.entries.items()
+        if key.startswith("brokers/")
+        for node in [int(key.removeprefix("brokers/"))]
+        if entry.revision == _value(snapshot, f"admissions/{node}", "epoch", -1)
+    }
+
+
+def office(snapshot: Snapshot) -> Office | None:
+    """Who is controller."""
+    entry = snapshot.entries.get("controller")
+    if entry is None:
+        return None
+    node_id = int(json.loads(entry.value)["node_id"])
+    registration = snapshot.entries.get(f"brokers/{node_id}")
+    return Office(node_id, entry.revision, -1 if registration is None else registration.revision)
+
+
+def leaving(snapshot: Snapshot) -> frozenset[int]:
+    """The brokers that have asked to stop."""
+    return frozenset(
+        int(key.removeprefix("admissions/"))
+        for key, entry in snapshot.entries.items()
+        if key.startswith("admissions/") and json.loads(entry.value)["is_leaving"]
+    )
 
 
 def resting_of(partition: Partition) -> Iterator[Resting]:

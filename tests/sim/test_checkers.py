@@ -11,13 +11,18 @@ from tests.sim.checkers import (
     Committed,
     Ledger,
     NewestController,
+    Office,
     OneLeader,
+    PatientCandidates,
+    Proposal,
     Replica,
     Resting,
     RisingHighWatermark,
     Shown,
     Sight,
+    SoleLeader,
     SoundIsr,
+    UnaskedChanges,
     Violation,
     WakefulSessions,
 )
@@ -177,6 +182,78 @@ def test_a_controller_that_was_replaced_and_is_obeyed_is_found():
     checker.look(sight(obeyed={(1, 2): 1, (2, 1): 2}))
     with pytest.raises(Violation, match="broker 2 obeyed controller epoch 2, and now 1"):
         checker.look(sight(obeyed={(2, 1): 1}))
+
+
+def test_a_leader_that_was_replaced_and_promises_alone_is_found():
+    """Unless it has asked to stop: then it leads until others do."""
+    agreed = {KEY: Agreed(NAME, 2, 2, (2, 3), (1, 2, 3))}
+    old = leader(1, b"", 0, promises=True)
+    checker = SoleLeader()
+    checker.look(sight(old))
+    checker.look(Sight((old._replace(promises=False),), agreed))
+    checker.look(Sight((old,), agreed, leaving=frozenset({1})))
+    with pytest.raises(Violation, match="believes that it leads alone"):
+        checker.look(Sight((old,), agreed))
+
+
+ELECTED = Agreed(NAME, 2, 2, (2,), (1, 2, 3))
+SHRUNK = Agreed(NAME, 1, 1, (1,), (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        (("isr", (1, 2)), ELECTED, None),
+        (("isr", (1, 3)), ELECTED, "not in sync, and elected"),
+        (("unsafe", (1,)), ELECTED, None),
+        (("isr", (1, 3)), ELECTED._replace(leader_epoch=3), None),
+        (("isr", (1, 2)), SHRUNK, "nobody asked for it"),
+        (("isr", (1, 3)), SHRUNK, None),
+    ],
+)
+def test_a_change_that_nobody_asked_for_is_found(before, after, complaint):
+    """Broker 2 lives on, broker 3 has registered anew."""
+    what, nodes = before
+    first = Agreed(NAME, 1, 1, (1, 2), (1, 2, 3))._replace(**{"isr": (1, 3), what: nodes})
+    checker = UnaskedChanges(())
+    checker.look(Sight((), {KEY: first}, admitted={1: 1, 2: 2, 3: 3}))
+    then = Sight((), {KEY: after}, admitted={1: 1, 2: 2, 3: 4})
+    if complaint is None:
+        checker.look(then)
+    else:
+        with pytest.raises(Violation, match=complaint):
+            checker.look(then)
+
+
+def test_a_leader_may_ask_for_a_smaller_set():
+    """In its own epoch."""
+    nodes = {1: 1, 2: 2, 3: 3}
+    proposal = Proposal(1, 1, 2)
+    for proposals in ({proposal}, {proposal._replace(leader_epoch=2)}):
+        checker = UnaskedChanges(proposals)
+        checker.look(sight(admitted=nodes))
+        if proposal in proposals:
+            checker.look(sight(isr=(1,), admitted=nodes))
+        else:
+            with pytest.raises(Violation, match="nobody asked"):
+                checker.look(sight(isr=(1,), admitted=nodes))
+
+
+def test_who_stands_again_at_once_is_found():
+    """Not another broker, nor another registration, nor who waited."""
+
+    def governed(at: float, node_id: int, revision: int, broker_epoch: int) -> Sight:
+        return sight(office=Office(node_id, revision, broker_epoch), now=at)
+
+    checker = PatientCandidates(0.5)
+    for at, *office in (
+        *((0.0, 1, 5, 1), (0.1, 1, 5, 1), (0.2, 2, 6, 2), (0.3, 1, 7, 1)),
+        *((0.4, 1, 8, 9), (1.0, 1, 9, 9)),
+    ):
+        checker.look(governed(at, *office))
+    checker.look(sight(now=1.1))
+    with pytest.raises(Violation, match="took it again after"):
+        checker.look(governed(1.2, 1, 10, 9))
 
 
 def test_a_session_that_overlooks_what_came_is_found():

@@ -131,7 +131,7 @@ async def test_a_broker_that_hears_nobody_is_not_ready(
 ) -> None:
     """Cut off from its leader and the controller it is not told that it is out of sync, and finds
     out; who leads goes on being ready."""
-    world = World(1)
+    world = World(4)
     async with open_cluster(world, SETTINGS, 2) as cluster:
         asker = Asker(world)
         await asker.make_topic(cluster.broker(1))
@@ -139,12 +139,15 @@ async def test_a_broker_that_hears_nobody_is_not_ready(
             await asker.wait_ready(broker)
         (leader,) = [broker for broker in cluster.brokers if leads(broker)]
         (follower,) = [broker for broker in cluster.brokers if not leads(broker)]
+        assert (await asker.describe(follower)).controller_id == leader.node_id
         await trio.sleep(10)  # with nothing to copy its leader is not silent
         assert (await asker.describe(follower)).is_ready
         world.network.cut("broker-1", "broker-2")
         await trio.sleep(3)
         silent = f"broker {leader.node_id}, which it copies from, does not answer"
-        assert silent in (await asker.describe(follower)).reasons
+        reasons = (await asker.describe(follower)).reasons
+        assert silent in reasons
+        assert any(reason.startswith("the controller may have fenced it") for reason in reasons)
         assert (await asker.describe(leader)).is_ready
         world.network.heal()
         await asker.wait_ready(follower)

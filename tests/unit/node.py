@@ -100,6 +100,12 @@ class NoController:
     def is_lease_current(self, now: float) -> bool:
         return not self.is_session_over
 
+    def is_session_current(self, now: float) -> bool:
+        return not self.is_session_over
+
+    def is_heard(self, now: float) -> bool:
+        return True
+
 
 class Node:
     """Broker 1 on a disk of its own, in its first registration, epoch 1.

@@ -25,7 +25,11 @@ def controller_families(statistics: Statistics | None) -> Iterator[Metric]:
     yield single("kafka_brokers", "Brokers that are registered", cluster.brokers)
     for name, text, number in (
         ("activebrokercount", "Brokers that are registered", cluster.brokers),
-        ("fencedbrokercount", "Brokers that were here once and are not now", cluster.fenced),
+        (
+            "fencedbrokercount",
+            "Brokers that were here once and are not registered now, or are not heard",
+            cluster.fenced,
+        ),
         ("globaltopiccount", "Topics", cluster.topics),
         ("globalpartitioncount", "Partitions", cluster.partitions),
         ("offlinepartitionscount", "Partitions that nobody leads", cluster.offline),
@@ -36,6 +40,8 @@ def controller_families(statistics: Statistics | None) -> Iterator[Metric]:
         ),
     ):
         yield single(f"{CONTROLLER}_{name}", text, number)
+    text = "Registered brokers that the controller does not hear"
+    yield single("minibroker_controller_unheard_brokers", text, cluster.unheard)
     text = "Requests that wait for the controller"
     yield single("minibroker_controller_requests_waiting", text, statistics.waiting)
     text = "Requests that it has served since its election"

@@ -115,6 +115,8 @@ def standing_families(sources: Sources) -> Iterator[Metric]:
     yield single("minibroker_ready", text, services.readiness(now).is_ready)
     text = "1 while the others must count this broker as live"
     yield single("minibroker_lease_current", text, services.controller.is_lease_current(now))
+    text = "1 while the controller hears this broker, as far as the broker can know"
+    yield single("minibroker_heard", text, services.controller.is_heard(now))
     session = services.controller.session_statistics()
     text = "How long the metadata store took over the last renewal of the lease"
     yield single("minibroker_lease_renewal_seconds", text, session.renewal_s)

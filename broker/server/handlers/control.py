@@ -11,6 +11,8 @@ from minibroker.protocol.messages.control import (
     ControlledShutdownResponse,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    ProbeRequest,
+    ProbeResponse,
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
@@ -43,6 +45,11 @@ def update_metadata(
 ) -> UpdateMetadataResponse:
     """Take over how the cluster stands."""
     return services.replicas.update_metadata(request, now)
+
+
+def probe(services: Services, request: ProbeRequest, now: float) -> ProbeResponse:
+    """The controller asks whether this broker is there."""
+    return services.controller.probe(request, now)
 
 
 def describe_replicas(

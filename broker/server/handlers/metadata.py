@@ -81,7 +81,11 @@ def _describe(
             yield
     return MetadataResponse(
         tuple(
-            BrokerMetadata(broker.node_id, *broker.seen_from(services.listener))
+            BrokerMetadata(
+                broker.node_id,
+                *broker.seen_from(services.listener),
+                is_fenced=broker.is_fenced,
+            )
             for broker in image.brokers.values()
         ),
         image.cluster_id,

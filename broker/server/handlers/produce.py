@@ -6,9 +6,10 @@ acks=all until the high watermark has passed it, with acks=1 on a `flush=always`
 durable here. A duplicate waits like the original, since that may not be committed either.
 
 The in-sync set must be large enough at the append, and again before acks=all is acknowledged: it
-may have shrunk meanwhile. A broker whose session may have ended refuses acks 0 and 1, for somebody
-else may lead already; acks=all it goes on taking, since no in-sync set confirms those but the
-newest leader's.
+may have shrunk meanwhile. A broker whose session may have ended, or which may be fenced, refuses
+acks 0 and 1, for another broker may lead already; acks=all it goes on taking, since no in-sync set
+confirms those but the newest leader's. Where its followers have not fetched for long either, it
+sends producers of acks=all away, those that wait too, for they would wait in vain.
 
 What waits holds offsets and epochs, never the request: its records are views of the receive buffer.
 No failure on this path is UNKNOWN_SERVER_ERROR: clients have doubled records over that.
@@ -71,6 +72,8 @@ class _Produce:
                 what = f"{OFFSETS_TOPIC} is written by brokers only; use the group apis"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = self._services.partition(name, asked.topic_id)
+            if self._acks == ACKS_ALL and not self._services.controller.is_lease_current(now):
+                self._services.check_followed(partition.leader(), now)
             if self._acks != ACKS_ALL and not self._services.replicas.is_role_present(name):
                 raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session ended since it led")
             # A decoded request has views; an empty one is refused like any other non-batch.
@@ -115,7 +118,7 @@ class _Produce:
     def attempt(self, now: float) -> ProduceResponse | None:
         """The answer, once no entry of it can change any more."""
         if self._waiting:
-            self._waiting = [item for item in self._waiting if not self._is_final(item)]
+            self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
         return None if self._waiting else ProduceResponse(tuple(self._answers))
 
     def expire(self) -> ProduceResponse:
@@ -134,8 +137,8 @@ class _Produce:
         role = partition.role
         return isinstance(role, Leader) and role.is_committed(end)
 
-    def _is_final(self, item: _Waiting) -> bool:
-        """Whether the batch counts, or never will in this term."""
+    def _is_final(self, item: _Waiting, now: float) -> bool:
+        """Whether the batch counts, or never will in this term, as far as this leader can know."""
         partition = item.partition
         name = partition.topic_partition
         role = partition.role
@@ -146,6 +149,12 @@ class _Produce:
             self._answers[item.place] = self._failure(name, code, "its leader changed")
             return True
         if not self._counts(partition, item.end):
+            if self._services.is_left(role, now):
+                what = "appended, but its followers may have another leader"
+                self._answers[item.place] = self._failure(
+                    name, ErrorCode.NOT_LEADER_OR_FOLLOWER, what
+                )
+                return True
             return False
         if self._acks == ACKS_ALL and not role.is_acknowledgeable(
             partition.settings.min_insync_replicas

@@ -41,9 +41,10 @@ def partition(leader=1, isr=(1, 2, 3), replicas=(1, 2, 3), unsafe=()):
     return PartitionRecord(0, leader, 5, 9, isr, replicas, unsafe)
 
 
-def reviewed(state, *registered):
+def reviewed(state, *registered, fenced=()):
     """The partition after a review, and the plan."""
-    plan = without_pause(review(state, {one.node_id: one for one in registered}, CONFIG))
+    nodes = {one.node_id: one for one in registered}
+    plan = without_pause(review(state, nodes, CONFIG, frozenset(fenced)))
     assert plan.change == difference(state, plan.state)
     return plan.state.topics["t"].partitions[0], plan
 
@@ -72,5 +73,7 @@ def difference(old, new):
             if record.number >= len(known) or known[record.number] != record
         )
     deleted = [(name, topic.id) for name, topic in old.topics.items() if name not in new.topics]
-    has_other_brokers = old.brokers != new.brokers or old.admissions != new.admissions
+    has_other_brokers = (old.brokers, old.admissions, old.fenced) != (
+        *(new.brokers, new.admissions, new.fenced),
+    )
     return Change(tuple(told), tuple(deleted), tuple(partitions), has_other_brokers)

@@ -57,6 +57,56 @@ def test_who_is_gone(before, live, configs, after):
     assert bool(plan.writes) == (record is not before)
 
 
+@pytest.mark.parametrize(
+    ("before", "live", "leaving", "fenced", "after"),
+    [
+        # A fenced leader is replaced by a heard member, and leaves the ISR.
+        (partition(), (1, 2, 3), (), (1,), (2, (2, 3), 1, 1)),
+        (partition(), (1, 2, 3), (), (1, 2), (3, (3,), 1, 1)),
+        # Not by one that is out of sync, and not by one that is not heard.
+        (partition(isr=(1,)), (1, 2, 3), (), (1,), (1, (1,), 0, 0)),
+        (partition(isr=(1, 2)), (1, 2, 3), (), (1, 2), (1, (1, 2), 0, 0)),
+        (partition(), (1, 2, 3), (), (1, 2, 3), (1, (1, 2, 3), 0, 0)),
+        # A fenced follower stays; with a follower that is gone, too.
+        (partition(), (1, 2, 3), (), (2,), (1, (1, 2, 3), 0, 0)),
+        (partition(), (1, 2), (), (2,), (1, (1, 2), 0, 1)),
+        # Another election leaves it out, unless nobody else is there.
+        (partition(), (2, 3), (), (2,), (3, (3,), 1, 1)),
+        (partition(), (2,), (), (2,), (2, (2,), 1, 1)),
+        # Who leaves is better than who is not heard.
+        (partition(isr=(1, 2)), (1, 2, 3), (1,), (2,), (1, (1, 2), 0, 0)),
+        (partition(), (1, 2, 3), (2,), (1, 3), (2, (2,), 1, 1)),
+        (partition(isr=(1, 2)), (1, 2, 3), (1,), (1, 2), (1, (1, 2), 0, 0)),
+    ],
+)
+@pytest.mark.parametrize("configs", [{}, UNCLEAN], ids=["clean", "unclean"])
+def test_who_is_fenced(before, live, leaving, fenced, after, configs):
+    """Registered, and not heard by the controller: another leads if one is in sync and heard."""
+    state = state_of(before, configs=configs)
+    admissions = {
+        node: replace(admission, is_leaving=node in leaving)
+        for node, admission in state.admissions.items()
+    }
+    state = replace(state, admissions=admissions)
+    record, plan = reviewed(state, *map(broker, live), fenced=fenced)
+    assert outcome(record) == after
+    assert plan.state.fenced == set(fenced)
+
+
+def test_a_broker_that_was_just_admitted_is_not_fenced():
+    """What was heard of an older registration says nothing of it."""
+    record, plan = reviewed(state_of(partition()), returned(1), broker(2), broker(3), fenced=(1,))
+    assert outcome(record) == (1, (1, 2, 3), 1, 1)
+    assert plan.state.fenced == set()
+
+
+def test_an_unclean_election_takes_who_is_heard():
+    """Where it is allowed, and nobody in sync lives."""
+    state = state_of(partition(isr=(1,)), configs=UNCLEAN)
+    record, _ = reviewed(state, broker(2), broker(3), fenced=(2,))
+    assert outcome(record) == (3, (3,), 1, 1)
+
+
 RETURNS = {
     "clean or same boot": ({"tail_safe": True}, False),
     "the machine stopped": ({"tail_safe": False}, True),

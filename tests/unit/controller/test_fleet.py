@@ -33,7 +33,7 @@ async def test_one_is_elected_and_all_know(autojump_clock):
     async with open_fleet() as fleet:
         assert fleet.controller.node_id == 1
         assert fleet[2].node.statistics() is None
-        assert fleet[1].node.statistics() == (0, 0, 0, (3, 0, 0, 0, 0, 0))
+        assert fleet[1].node.statistics() == (0, 0, 0, (3, 0, 0, 0, 0, 0, 0))
         for broker in fleet.running:
             image = broker.replicas.image
             assert (image.controller_id, image.controller_epoch) == (1, 0)

@@ -107,6 +107,16 @@ def test_a_bad_change_is_refused(fields, error):
     assert plan.writes == ()
 
 
+def test_a_fenced_broker_joins_no_isr():
+    """One that is in it may stay, for its leader judges it."""
+    state = replace(STATE, fenced=frozenset({2, 3}))
+    _, answer = alter(change(), state=state)
+    assert answer.partitions[0].error == ErrorCode.INELIGIBLE_REPLICA
+    state = replace(STATE, fenced=frozenset({2}))
+    _, answer = alter(change(), state=state)
+    assert (answer.partitions[0].error, answer.partitions[0].isr) == (0, (1, 2, 3))
+
+
 def test_only_the_leader_may_ask():
     """CTL-08: INVALID_REQUEST from a broker that does not lead, even for the ISR that is."""
     _, answer = alter(change(members(1, 2)), sender=2, epoch=20)

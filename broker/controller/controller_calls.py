@@ -1,0 +1,139 @@
+"""How a broker asks the controller, wherever that is: here, at another broker, or nowhere just now.
+
+A request goes to the broker that holds the office; one that waits for a controller which was
+replaced is cancelled and made again. `forward` is for those who cannot wait.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+
+from minibroker.broker.controller.controller import Controller
+from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.ports import Job, Surroundings
+from minibroker.broker.controller.requests import Request, is_refused, refuse
+from minibroker.broker.controller.state import Registered
+from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.topics import CreateTopicsRequest
+
+CALL_S_MAX: Final = 10.0  # for an answer of the controller, across elections
+CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
+NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
+
+
+class NoController(OSError):
+    """No controller answered in time. Whether one did what was asked is not known."""
+
+
+class ControllerCalls:
+    """See the head of this module. `run` is its one task.
+
+    `office` is who is controller, as far as is known; `brokers` are the registered ones;
+    `controller` is the one that runs here, if one does.
+    """
+
+    def __init__(self, around: Surroundings) -> None:
+        self.office: Office | None = None
+        self.brokers: Mapping[int, Registered] = {}
+        self.controller: Controller | None = None
+        self.changed = trio.Event()  # one of the three above
+        self._around = around
+        self._node_id = around.config.node_id
+        self._calls: dict[trio.CancelScope, None] = {}  # to who holds the office
+        self._forwards: deque[Job[Any]] = deque()
+        self._forwarding = trio.Event()
+
+    def set_office(self, office: Office | None) -> None:
+        """Who was replaced, and perhaps only stopped, is not waited for any more."""
+        if office != self.office:
+            for call in self._calls:
+                call.cancel()
+        self.office = office
+        self._wake()
+
+    def set_brokers(self, brokers: Mapping[int, Registered]) -> None:
+        """Who is registered."""
+        self.brokers = brokers
+        self._wake()
+
+    def set_controller(self, controller: Controller | None) -> None:
+        """The controller that runs here."""
+        self.controller = controller
+        self._wake()
+
+    def submit(self, request: Request) -> Job[Any]:
+        """Hand a request to the controller, if that is here; else it is refused at once."""
+        if self.controller is not None:
+            return self.controller.submit(request)
+        job = Job[Any](request)
+        job.finish(refuse(request, ErrorCode.NOT_CONTROLLER, NOT_CONTROLLER_TEXT))
+        return job
+
+    async def call(self, api_key: ApiKey, request: Request) -> Any:
+        """The answer of whoever is controller.
+
+        Raises `OSError` where none answered in time, or the connection to it was lost: it may
+        have done what was asked.
+        """
+        with trio.move_on_after(CALL_S_MAX):
+            while True:
+                response = await self._try_call(api_key, request)
+                if response is not None:
+                    return response
+        trouble = self._around.patience.trouble()
+        raise NoController("no controller answered in time" + (trouble and f" ({trouble})"))
+
+    def forward(self, request: CreateTopicsRequest) -> Job[Any]:
+        """`call` in the background; its failure is LEADER_NOT_AVAILABLE for each topic."""
+        if self.controller is not None:
+            return self.controller.submit(request)
+        job = Job[Any](request)
+        self._forwards.append(job)
+        self._forwarding.set()
+        return job
+
+    async def run(self) -> None:
+        """Forward until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                while not self._forwards:
+                    self._forwarding = trio.Event()
+                    await self._forwarding.wait()
+                nursery.start_soon(self._forward, self._forwards.popleft())
+
+    async def _forward(self, job: Job[Any]) -> None:
+        try:
+            job.finish(await self.call(ApiKey.CREATE_TOPICS, job.request))
+        except (OSError, BrokerError) as error:
+            job.finish(refuse(job.request, ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
+        self._around.ports.notify(job)
+
+    async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
+        """One attempt; None if there is no controller, or it was not what was asked."""
+        office, response = self.office, None
+        if office is not None and office.node_id == self._node_id and self.controller is not None:
+            response = await self.controller.submit(request).wait()
+        elif office is not None and office.node_id in self.brokers.keys() - {self._node_id}:
+            endpoint = self.brokers[office.node_id].endpoint
+            options = ChannelOptions(f"broker-{self._node_id}", CALL_S_MAX, CALL_S_MAX)
+            with trio.CancelScope() as call:
+                self._calls[call] = None
+                try:
+                    async with open_channel(self._around.network, endpoint, options) as channel:
+                        response = await channel.call(api_key, request)
+                finally:
+                    del self._calls[call]
+        else:
+            await self.changed.wait()
+        if response is not None and is_refused(response, ErrorCode.NOT_CONTROLLER):
+            await trio.sleep(CALL_AGAIN_S)
+            return None
+        return response
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()

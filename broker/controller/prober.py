@@ -1,0 +1,169 @@
+"""The tasks that probe brokers: one for each registration, on a connection of its own.
+
+So a probe never waits behind an order. What is made of the answers is in `heartbeats.py`. A probe
+goes out every heartbeat interval, and at once after the first answer on a connection, so that a
+controller that was just elected confirms as soon as it can. A connection on which an answer takes
+longer than half of the broker's time-out is made anew.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
+
+import trio
+
+from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.heartbeats import BrokerHeartbeats, Confirmation
+from minibroker.broker.controller.ports import Surroundings
+from minibroker.broker.controller.state import Registered
+from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.control import ProbeRequest, ProbeResponse
+
+AGAIN_S: Final = 0.1  # before a connection is made anew, or less than a heartbeat
+
+log = logging.getLogger(__name__)
+Ask: TypeAlias = Callable[[ProbeRequest], Awaitable[ProbeResponse]]
+
+
+class Orders(NamedTuple):
+    """How far a broker's orders are. Each takes its registration.
+
+    `are_acknowledged`: none waits. `tell_all_roles` has all roles told again and returns a mark, or
+    None where nothing can be told yet; `told` is compared with it.
+    """
+
+    are_acknowledged: Callable[[Registered], bool]
+    tell_all_roles: Callable[[Registered], int | None]
+    told: Callable[[Registered], int]
+
+
+class Prober:
+    """See the head of this module. `run` is its one task; `on_due` is called when `heartbeats` have
+    something to judge."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        sender: tuple[Office, int],
+        heartbeats: BrokerHeartbeats,
+        orders: Orders,
+        on_due: Callable[[], None],
+    ) -> None:
+        self._around = around
+        self._office, self._controller_epoch = sender
+        self._heartbeats = heartbeats
+        self._orders = orders
+        self._on_due = on_due
+        self._interval_s = around.config.broker_heartbeat_interval_ms / 1000
+        self._targets: dict[int, tuple[Registered, trio.CancelScope]] = {}
+        self._wanted: Mapping[int, Registered] = {}
+        self._changed = trio.Event()
+
+    def set_registered(self, registered: Mapping[int, Registered]) -> None:
+        """Whom to probe."""
+        self._wanted = {
+            node: broker for node, broker in registered.items() if broker.fence_timeout_ms
+        }
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._changed = trio.Event()
+                self._set_targets(nursery)
+                now = trio.current_time()
+                self._heartbeats.tick(now)
+                if self._heartbeats.is_due(now):
+                    self._on_due()
+                with trio.move_on_after(self._interval_s / 2):
+                    await self._changed.wait()
+
+    def _set_targets(self, nursery: trio.Nursery) -> None:
+        for node, (broker, scope) in list(self._targets.items()):
+            if self._wanted.get(node) != broker:
+                scope.cancel()
+                del self._targets[node]
+        for node, broker in self._wanted.items():
+            if node not in self._targets:
+                scope = trio.CancelScope()
+                self._targets[node] = broker, scope
+                nursery.start_soon(self._probe, broker, scope)
+
+    async def _probe(self, broker: Registered, scope: trio.CancelScope) -> None:
+        with scope:
+            while True:
+                try:
+                    async with self._open(broker) as ask:
+                        await self._probe_by(ask, broker)
+                except (OSError, BrokerError) as error:
+                    log.debug("Broker %d cannot be probed: %s", broker.node_id, error)
+                await trio.sleep(min(AGAIN_S, self._interval_s))
+
+    async def _probe_by(self, ask: Ask, broker: Registered) -> None:
+        """Probe on one connection, until it breaks."""
+        await self._probe_once(ask, broker)
+        while True:
+            next_at = trio.current_time() + self._interval_s
+            await self._probe_once(ask, broker)
+            await trio.sleep_until(next_at)
+
+    async def _probe_once(self, ask: Ask, broker: Registered) -> None:
+        request = ProbeRequest(
+            self._office.node_id,
+            self._controller_epoch,
+            broker.epoch,
+            *self._confirmation(broker),
+        )
+        answer = await ask(request)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if answer.error:
+            log.debug("Broker %d refuses a probe: error %d", broker.node_id, answer.error)
+            return
+        self._heartbeats.on_answer(
+            broker,
+            answer.stamp,
+            answer.lapse,
+            trio.current_time(),
+            is_obedient=self._orders.are_acknowledged(broker),
+        )
+
+    def _confirmation(self, broker: Registered) -> Confirmation:
+        """Nothing, once the office may be another's."""
+        heartbeats, orders = self._heartbeats, self._orders
+        if heartbeats.needs_roles(broker):
+            mark = orders.tell_all_roles(broker)
+            if mark is not None:
+                heartbeats.begin_roles(broker, mark)
+        heartbeats.note_told(broker, orders.told(broker))
+        return self.allowed(heartbeats.confirmation(broker), trio.current_time())
+
+    def allowed(self, confirmation: Confirmation, now: float) -> Confirmation:
+        """A controller confirms while its own lease in the store is current."""
+        return confirmation if self._around.is_session_current(now) else Confirmation()
+
+    @asynccontextmanager
+    async def _open(self, broker: Registered) -> AsyncIterator[Ask]:
+        node_id = self._around.config.node_id
+        if broker.node_id == node_id:
+            yield self._ask_here
+            return
+        timeout_s = broker.fence_timeout_ms / 2000
+        options = ChannelOptions(f"prober-{node_id}", timeout_s, timeout_s)
+        async with open_channel(self._around.network, broker.endpoint, options) as channel:
+            yield partial(_ask, channel)
+
+    async def _ask_here(self, request: ProbeRequest) -> ProbeResponse:
+        """The broker that this controller lives in."""
+        await trio.lowlevel.checkpoint()
+        return self._around.probe(request, trio.current_time())
+
+
+async def _ask(channel: RpcChannel, request: ProbeRequest) -> ProbeResponse:
+    response = await channel.call(ApiKey.PROBE, request)
+    assert isinstance(response, ProbeResponse)
+    return response

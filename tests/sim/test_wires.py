@@ -1,0 +1,329 @@
+"""Wires between brokers that break while the store is in reach: whom the controller hears.
+
+The matrix cuts every wire of a cluster of three, in one direction and in both, and the way of every
+broker to the store. While a majority of the in-sync replicas reach each other and the store, no
+record with acks=all waits for longer than `STALL_S_MAX`.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+import trio
+
+from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, ApiKey, ErrorCode
+from minibroker.protocol.messages.metadata import MetadataRequest
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.records.record import encode_batch
+from minibroker.testing.cluster import SimulatedBroker
+from tests.sim.trial import SESSION_S, Trial, open_trial, play
+
+STALL_S_MAX = 5.0
+FENCE_S = 2.0  # a session and four heartbeats
+WATCHED_S = 8.0  # of a fault
+FLAPPING_S = 60.0
+
+
+class Roles(NamedTuple):
+    """Three brokers by what they are for the partition."""
+
+    leader: SimulatedBroker
+    other: SimulatedBroker  # the controller, unless the leader is
+    third: SimulatedBroker
+
+
+async def take_roles(trial: Trial, *, is_controller: bool) -> Roles:
+    """Have a leader that is the controller, or is not."""
+    while (trial.leader.node_id == await trial.controller()) != is_controller:
+        await trial.leader.stop()
+        await trial.cluster.start()
+        await trial.settle()
+    controller = await trial.controller()
+    others = sorted(trial.followers, key=lambda each: each.node_id != controller)
+    return Roles(trial.leader, *others)
+
+
+def batch(value: bytes) -> PartitionProduce:
+    return PartitionProduce("t", 0, encode_batch([(1, None, value, ())]))
+
+
+def isolate(trial: Trial, broker: SimulatedBroker) -> None:
+    """Cut it off from the other brokers, not from the store."""
+    for each in trial.cluster.brokers:
+        if each is not broker:
+            trial.world.network.cut(broker.name, each.name)
+
+
+# -- one harm each
+
+
+def test_a_controller_that_hears_nobody_resigns():
+    """It leads, reaches the store and no other broker: another governs, and another leads."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            old = (await take_roles(trial, is_controller=True)).leader
+            isolate(trial, old)
+            await trial.send(1, wait_s=STALL_S_MAX)
+            assert await trial.controller() != old.node_id
+            assert (await trial.agreed()).leader != old.node_id
+            await trial.send(5, wait_s=1)
+            trial.world.network.heal()
+            await trial.settle()
+
+    play(story)
+
+
+def test_a_controller_that_hears_nobody_and_leads_nothing_resigns():
+    """The leader and the third broker reach each other: the third one is the next controller, or
+    the leader is."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            controller = (await take_roles(trial, is_controller=False)).other
+            before = await trial.agreed()
+            isolate(trial, controller)
+            await trio.sleep(FENCE_S + 1)
+            assert await trial.controller() != controller.node_id
+            assert (await trial.agreed()).leader_epoch == before.leader_epoch
+            await trial.send(1, wait_s=STALL_S_MAX)
+            trial.world.network.heal()
+            await trial.settle()
+
+    play(story)
+
+
+def test_a_leader_that_reaches_nobody_is_replaced():
+    """It reaches the store: it keeps its session, and is fenced."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            old = (await take_roles(trial, is_controller=False)).leader
+            isolate(trial, old)
+            await trial.send(1, wait_s=STALL_S_MAX)
+            assert old.node_id not in (await trial.agreed()).isr
+            answer = await trial.ask(trial.leader, ApiKey.METADATA, MetadataRequest())
+            assert {each.node_id: each.is_fenced for each in answer.brokers} == {
+                each.node_id: each is old for each in trial.cluster.brokers
+            }
+            trial.world.network.heal()
+            await trial.settle()
+            answer = await trial.ask(trial.leader, ApiKey.METADATA, MetadataRequest())
+            assert not any(each.is_fenced for each in answer.brokers)
+
+    play(story)
+
+
+def test_a_leader_that_the_controller_does_not_hear_is_replaced():
+    """The wire between the two is cut, and no other; a follower that is not heard stays in sync."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            old, controller, third = await take_roles(trial, is_controller=False)
+            before = await trial.agreed()
+            trial.world.network.cut(third.name, controller.name)
+            await trio.sleep(2 * FENCE_S)
+            await trial.send(5, wait_s=1)
+            assert await trial.agreed() == before
+            trial.world.network.heal()
+            await trial.settle()
+            trial.world.network.cut(old.name, controller.name)
+            await trial.send(1, wait_s=STALL_S_MAX)
+            assert trial.leader is not old
+            trial.world.network.heal()
+            await trial.settle()
+
+    play(story)
+
+
+def test_who_is_not_heard_promises_nothing_alone():
+    """A leader that is cut off refuses acks=1 before another leads, and is not ready; when it is
+    heard again it takes it again."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            old = (await take_roles(trial, is_controller=False)).leader
+            isolate(trial, old)
+            await trio.sleep(FENCE_S)
+            request = ProduceRequest(ACKS_LEADER, 1, (batch(b"x"),))
+            answer = await trial.ask(old, ApiKey.PRODUCE, request)
+            assert answer.partitions[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert old.node is not None
+            assert old.node.is_session_current(trio.current_time())
+            assert not old.node.is_lease_current(trio.current_time())
+            await trial.until(lambda agreed: agreed.leader != old.node_id)
+            trial.world.network.heal()
+            await trial.settle()
+            await trio.sleep(1)
+            assert old.node.is_lease_current(trio.current_time())
+
+    play(story)
+
+
+def test_no_producer_waits_at_a_leader_that_was_left():
+    """One that reaches the leader only is sent away, long before its request times out."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            old = (await take_roles(trial, is_controller=False)).leader
+            isolate(trial, old)
+            request = ProduceRequest(ACKS_ALL, 30_000, (batch(b"0:1000"),))
+            for wait_s in (STALL_S_MAX, 0.1):
+                with trio.fail_after(wait_s):
+                    answer = await trial.ask(old, ApiKey.PRODUCE, request)
+                assert answer.partitions[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            trial.world.network.heal()
+            await trial.settle()
+
+    play(story)
+
+
+def test_the_death_of_a_controller_makes_no_leader_refuse():
+    """Nobody's standing lapses until the next controller confirms it."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            leader, controller, _ = await take_roles(trial, is_controller=False)
+            await controller.kill()
+            assert leader.node is not None
+            until = trio.current_time() + 4 * SESSION_S
+            while trio.current_time() < until:
+                assert leader.node.is_lease_current(trio.current_time())
+                await trio.sleep(0.01)
+            await controller.start()
+            await trial.settle()
+
+    play(story)
+
+
+def test_the_last_two_go_on_without_each_other():
+    """One of three is dead, and the others are cut off from each other: of two registered brokers
+    the controller governs alone, and replaces the leader only if it may lead itself."""
+
+    async def story() -> None:
+        async with open_trial(min_insync_replicas="1") as trial:
+            await trial.send(5)
+            leader, controller, third = await take_roles(trial, is_controller=False)
+            await third.kill()
+            await trio.sleep(2 * SESSION_S)
+            trial.world.network.cut(leader.name, controller.name)
+            await trial.send(1, wait_s=STALL_S_MAX)
+            assert trial.leader is controller
+            trial.world.network.heal()
+            await third.start()
+            await trial.settle()
+
+    play(story)
+
+
+# -- up and down
+
+
+@pytest.mark.parametrize("how", ["cut", "hold"])
+@pytest.mark.parametrize("is_controller", [True, False])
+def test_a_wire_that_is_up_and_down_causes_few_elections(how: str, is_controller: bool):
+    """Every second for a minute, between leader and follower or leader and controller."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(5)
+            leader, other, _ = await take_roles(trial, is_controller=is_controller)
+            epoch = (await trial.agreed()).leader_epoch
+            network = trial.world.network
+            with trio.move_on_after(FLAPPING_S):
+                while True:
+                    if how == "cut":
+                        network.cut(leader.name, other.name)
+                    else:
+                        network.hold(leader.name, other.name)
+                    await trio.sleep(1)
+                    network.heal()
+                    await trio.sleep(1)
+            network.heal()
+            assert (await trial.agreed()).leader_epoch - epoch <= 3
+            await trial.settle()
+
+    play(story)
+
+
+# -- the matrix
+
+
+def cuts() -> Iterator[tuple[str, str, str]]:
+    """Each pair, and how it is cut: brokers from each other, and each from the store."""
+    for one, other in (("leader", "other"), ("leader", "third"), ("other", "third")):
+        for how in ("cut", "hold there", "hold back", "hold both"):
+            yield one, other, how
+    for one in Roles._fields:
+        for how in ("cut", "hold"):
+            yield one, "store", how
+
+
+def inflict(trial: Trial, roles: Roles, cut: tuple[str, str, str]) -> None:
+    """Break the wire."""
+    network, how = trial.world.network, cut[2]
+    one: SimulatedBroker = getattr(roles, cut[0])
+    if cut[1] == "store":
+        one.link.cut() if how == "cut" else one.link.hold()
+        return
+    other: SimulatedBroker = getattr(roles, cut[1])
+    if how == "cut":
+        network.cut(one.name, other.name)
+    if how in ("hold there", "hold both"):
+        network.hold(one.name, other.name)
+    if how in ("hold back", "hold both"):
+        network.hold(other.name, one.name)
+
+
+@pytest.mark.parametrize("cut", [*cuts()], ids=lambda cut: " ".join(cut))
+@pytest.mark.parametrize("is_controller", [True, False], ids=["controller leads", "apart"])
+def test_no_cut_wire_stops_a_cluster(cut: tuple[str, str, str], is_controller: bool):
+    """Whichever it is, at least two replicas and the store reach each other."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(3)
+            roles = await take_roles(trial, is_controller=is_controller)
+            inflict(trial, roles, cut)
+            end = trio.current_time() + WATCHED_S
+            while trio.current_time() < end:
+                await trial.send(1, wait_s=STALL_S_MAX)
+                await trio.sleep(0.2)
+            trial.world.network.heal()
+            for broker in trial.cluster.brokers:
+                broker.link.heal()
+            await trial.send(1, wait_s=STALL_S_MAX)
+            await trial.settle()
+
+    play(story)
+
+
+@pytest.mark.parametrize("who", Roles._fields)
+@pytest.mark.parametrize("how", ["cut", "hold there", "hold back"])
+@pytest.mark.parametrize("is_controller", [True, False], ids=["controller leads", "apart"])
+def test_no_broker_that_is_cut_off_stops_a_cluster(who: str, how: str, is_controller: bool):
+    """From both others, while it reaches the store and the clients: the two go on."""
+
+    async def story() -> None:
+        async with open_trial() as trial:
+            await trial.send(3)
+            roles = await take_roles(trial, is_controller=is_controller)
+            for other in Roles._fields:
+                if other != who:
+                    inflict(trial, roles, (who, other, how))
+            end = trio.current_time() + WATCHED_S
+            while trio.current_time() < end:
+                await trial.send(1, wait_s=STALL_S_MAX)
+                await trio.sleep(0.2)
+            trial.world.network.heal()
+            await trial.send(1, wait_s=STALL_S_MAX)
+            await trial.settle()
+
+    play(story)

@@ -1,0 +1,129 @@
+"""The story of one seed whose wires break all the time: between brokers, in one direction or both,
+and between brokers and the store. Controllers are cut off, lose the store, stand still and die.
+
+All else is as in `cluster.py`: the load, the checkers, and the rest that must come when all is
+healed. Other settings are drawn than there: how many replicas, and how many must be in sync.
+"""
+
+from itertools import permutations
+
+import trio
+
+from minibroker.testing.cluster import SimulatedBroker, World
+from tests.sim.cluster import Story, draw_settings
+from tests.sim.faults import Chaos
+
+CALM_S = 3.0  # between two faults of one wire, on average
+BROKEN_S_MAX = 4.0
+ISOLATED_S = (2.0, 6.0)
+
+
+class BrokenWires(Chaos):
+    """See the head of this module."""
+
+    async def run(self, duration_s: float) -> None:
+        """Do harm for a while; return when everything is healed and everybody runs."""
+        names = [each.name for each in self._cluster.brokers]
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(duration_s):
+                async with trio.open_nursery() as faults:
+                    for wire in permutations(names, 2):
+                        faults.start_soon(self._break_wire, *wire)
+                    faults.start_soon(self._break_store)
+                    faults.start_soon(self._isolate_controller)
+                    faults.start_soon(self._harm_controller, nursery)
+            self._world.network.heal()
+            for broker in self._cluster.brokers:
+                broker.link.heal()
+
+    def _count(self, name: str, text: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+        self._watcher.note(text)
+
+    async def _calm(self, factor: float = 1.0) -> None:
+        await trio.sleep(self._rng.expovariate(1 / (CALM_S * factor)))
+
+    async def _break_wire(self, source: str, target: str) -> None:
+        network = self._world.network
+        while True:
+            await self._calm()
+            lasts_s = self._rng.uniform(0.1, BROKEN_S_MAX)
+            if self._rng.random() < 0.3:
+                self._count("cut", f"cut {source} {target} for {lasts_s:.1f} s")
+                network.cut(source, target)
+                await trio.sleep(lasts_s)
+                network.mend(source, target)
+            else:
+                self._count("hold", f"hold {source} to {target} for {lasts_s:.1f} s")
+                network.hold(source, target)
+                await trio.sleep(lasts_s)
+                network.release(source, target)
+
+    def _draw(self) -> SimulatedBroker:
+        """The controller, or any broker."""
+        governing = self._watcher.controller
+        if governing > 0 and self._rng.random() < 0.5:
+            return self._cluster.broker(governing)
+        return self._rng.choice(self._cluster.brokers)
+
+    async def _break_store(self) -> None:
+        while True:
+            await self._calm(2)
+            link = self._draw().link
+            self._count("store", "break a way to the store")
+            link.cut() if self._rng.random() < 0.5 else link.hold()
+            await trio.sleep(self._rng.uniform(0.1, BROKEN_S_MAX))
+            link.heal()
+
+    async def _isolate_controller(self) -> None:
+        network = self._world.network
+        while True:
+            await self._calm(2)
+            victim = self._draw()
+            others = [each.name for each in self._cluster.brokers if each is not victim]
+            self._count("isolate", f"isolate {victim.name}")
+            for other in others:
+                network.cut(victim.name, other)
+            await trio.sleep(self._rng.uniform(*ISOLATED_S))
+            for other in others:
+                network.mend(victim.name, other)
+
+    async def _harm_controller(self, nursery: trio.Nursery) -> None:
+        while True:
+            await self._calm(2)
+            victim = self._draw()
+            if victim.is_paused or not victim.is_serving:
+                continue
+            if self._rng.random() < 0.5:
+                self._count("pause", f"pause {victim.name}")
+                nursery.start_soon(self._pause_for, victim, self._rng.uniform(0.2, 3))
+            else:
+                self._count("kill", f"kill {victim.name}")
+                nursery.start_soon(self._kill_for, victim, self._rng.uniform(0.2, 3))
+
+    async def _pause_for(self, victim: SimulatedBroker, lasts_s: float) -> None:
+        victim.pause()
+        await trio.sleep(lasts_s)
+        victim.resume()
+
+    async def _kill_for(self, victim: SimulatedBroker, lasts_s: float) -> None:
+        await victim.kill()
+        await trio.sleep(lasts_s)
+        await victim.start()
+
+
+class WiresStory(Story):
+    """See the head of this module."""
+
+    chaos_type = BrokenWires
+    chaos_s = 30.0
+
+    def draw_settings(self, world: World) -> dict[str, str]:
+        """Sets in which one replica is enough, too."""
+        rng = world.rng("wires")
+        usual = draw_settings(world, "never")
+        return {**usual, "min.insync.replicas": rng.choice(("1", "2"))}
+
+    def draw_replicas(self, world: World) -> int:
+        """Two or three of each partition."""
+        return world.rng("wires/replicas").choice((2, 3))
