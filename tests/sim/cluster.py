@@ -65,9 +65,9 @@ class Story:
         """What all brokers have in common."""
         return draw_settings(world, FLUSHES[self.seed % len(FLUSHES)])
 
-    def draw_replicas(self, _world: World) -> int:
-        """The replication factor of the topic that stays."""
-        return REPLICAS
+    def draw_topic(self, _world: World, partitions: int) -> NewTopic:
+        """The topic that stays."""
+        return NewTopic(TOPIC, partitions, REPLICAS)
 
     async def run(self) -> Told:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
@@ -81,7 +81,7 @@ class Story:
             chaos = self.chaos_type(world, cluster, watcher, settings["flush"] == "always")
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
-                await create(clients, self.draw_replicas(world))
+                await create(clients, self.draw_topic(world, clients.partitions))
                 await suffer(clients, watcher, chaos, self.chaos_s)
                 watching.cancel_scope.cancel()
             await watcher.look()
@@ -118,11 +118,10 @@ def draw_settings(world: World, flush: str) -> dict[str, str]:
     }
 
 
-async def create(clients: Clients, replicas: int) -> None:
-    """The topic that stays."""
+async def create(clients: Clients, new: NewTopic) -> None:
+    """Make the topic that stays."""
     with trio.fail_after(REST_S_MAX):
         async with clients.admin("admin") as admin:
-            new = NewTopic(TOPIC, clients.partitions, replicas)
             await insist(lambda: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
 
 

@@ -2,16 +2,18 @@
 and between brokers and the store. Controllers are cut off, lose the store, stand still and die.
 
 All else is as in `cluster.py`: the load, the checkers, and the rest that must come when all is
-healed. Other settings are drawn than there: how many replicas, and how many must be in sync.
+healed. How many replicas there are, and how many must be in sync, is drawn, too.
 """
 
 from itertools import permutations
 
 import trio
 
+from minibroker.client.admin import NewTopic
 from minibroker.testing.cluster import SimulatedBroker, World
-from tests.sim.cluster import Story, draw_settings
+from tests.sim.cluster import Story
 from tests.sim.faults import Chaos
+from tests.sim.workload import TOPIC
 
 CALM_S = 3.0  # between two faults of one wire, on average
 BROKEN_S_MAX = 4.0
@@ -118,12 +120,10 @@ class WiresStory(Story):
     chaos_type = BrokenWires
     chaos_s = 30.0
 
-    def draw_settings(self, world: World) -> dict[str, str]:
-        """Sets in which one replica is enough, too."""
-        rng = world.rng("wires")
-        usual = draw_settings(world, "never")
-        return {**usual, "min.insync.replicas": rng.choice(("1", "2"))}
-
-    def draw_replicas(self, world: World) -> int:
-        """Two or three of each partition."""
-        return world.rng("wires/replicas").choice((2, 3))
+    def draw_topic(self, world: World, partitions: int) -> NewTopic:
+        """Two or three replicas of each partition; one in sync may be enough. Of topics that are
+        deleted meanwhile two must be in sync, or a leader that is cut off acknowledges records of
+        a former one (docs/guarantees.md)."""
+        rng = world.rng("topic")
+        configs = {"min.insync.replicas": rng.choice(("1", "2"))}
+        return NewTopic(TOPIC, partitions, rng.choice((2, 3)), configs)
