@@ -101,6 +101,7 @@ class ControllerNode:
             self._session.is_current,
         )
         self._calls = ControllerCalls(self._around)
+        self._brokers_revision = 0  # of the registrations that `_calls` knows
         self._term = trio.CancelScope()  # of the controller here
         self._has_left = False
         self._registered = trio.CancelScope()  # as long as the registration stands and is true
@@ -250,9 +251,10 @@ class ControllerNode:
             after = snapshot.revision
             brokers = entries.read_brokers(snapshot.entries)
             self._session.check(brokers.get(self._node_id))
-            if self._calls.controller is not None:
-                self._calls.controller.note_brokers(snapshot.revision, brokers)
+            self._brokers_revision = after
             self._calls.set_brokers(brokers)
+            if self._calls.controller is not None:
+                self._calls.controller.note_brokers(after, brokers)
 
     async def _look_for_vacancy(self) -> None:
         """Ask the store for the office, while no controller that fences holds it: until then and
@@ -315,6 +317,8 @@ class ControllerNode:
 
     async def _govern(self, controller: Controller) -> None:
         """Be controller until the office is lost or given up."""
+        # It probes them while it reads the store: their standing must not lapse over that.
+        controller.note_brokers(self._brokers_revision, self._calls.brokers)
         self._calls.set_controller(controller)
         is_isolated = False
         try:

@@ -6,22 +6,32 @@ record with acks=all waits for longer than `STALL_S_MAX`.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
 import trio
 
+from minibroker.broker.metadata.store import Snapshot
 from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, ApiKey, ErrorCode
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.records.record import encode_batch
-from minibroker.testing.cluster import SimulatedBroker
+from minibroker.testing.cluster import SimulatedBroker, simulate
+from minibroker.testing.planted import PLANTED_WIRES, planted
+from tests.sim.__main__ import causes
+from tests.sim.checkers import Violation
 from tests.sim.trial import SESSION_S, Trial, open_trial, play
+from tests.sim.wires import WiresStory
 
 STALL_S_MAX = 5.0
 FENCE_S = 2.0  # a session and four heartbeats
 WATCHED_S = 8.0  # of a fault
 FLAPPING_S = 60.0
+SEEDS = range(5)
+PART = 20
+SOAK = range(1000, 2000, PART)
+SEARCHED = 200
 
 
 class Roles(NamedTuple):
@@ -184,23 +194,43 @@ def test_no_producer_waits_at_a_leader_that_was_left():
     play(story)
 
 
-def test_the_death_of_a_controller_makes_no_leader_refuse():
-    """Nobody's standing lapses until the next controller confirms it."""
+@pytest.mark.parametrize("read_s", [0.0, 1.5], ids=["few partitions", "many"])
+def test_the_death_of_a_controller_makes_no_leader_refuse(read_s: float):
+    """Nobody's standing lapses until the next controller confirms it, also where that one takes
+    long to read what there is."""
 
     async def story() -> None:
-        async with open_trial() as trial:
+        async with open_trial(is_watched=False) as trial:
             await trial.send(5)
             leader, controller, _ = await take_roles(trial, is_controller=False)
-            await controller.kill()
-            assert leader.node is not None
-            until = trio.current_time() + 4 * SESSION_S
-            while trio.current_time() < until:
-                assert leader.node.is_lease_current(trio.current_time())
-                await trio.sleep(0.01)
+            with reading_for(trial, read_s):
+                await controller.kill()
+                assert leader.node is not None
+                until = trio.current_time() + 6 * SESSION_S
+                while trio.current_time() < until:
+                    assert leader.node.is_lease_current(trio.current_time())
+                    await trio.sleep(0.01)
             await controller.start()
             await trial.settle()
 
     play(story)
+
+
+@contextmanager
+def reading_for(trial: Trial, seconds: float) -> Iterator[None]:
+    """To read all of the store takes so long, as with many partitions."""
+    get = trial.world.store.get
+
+    async def slow_get(prefix: str) -> Snapshot:
+        if not prefix:
+            await trio.sleep(seconds)
+        return await get(prefix)
+
+    trial.world.store.get = slow_get  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        trial.world.store.get = get  # type: ignore[method-assign]
 
 
 def test_the_last_two_go_on_without_each_other():
@@ -221,6 +251,185 @@ def test_the_last_two_go_on_without_each_other():
             await trial.settle()
 
     play(story)
+
+
+# -- rules, and what happens where one of them is broken
+
+
+async def delay_confirmation() -> None:
+    """A probe is under way for 1.5 s, and nothing else gets through: it extends no standing."""
+    async with open_trial() as trial:
+        await trial.send(5)
+        old, controller, _ = await take_roles(trial, is_controller=False)
+        network, there, back = trial.world.network, controller.name, old.name
+        network.hold(there, back)
+        await trio.sleep(1.5)
+        network.hold(back, there)
+        network.release(there, back)
+        await trio.sleep(0.05)
+        network.hold(there, back)
+        await trial.until(lambda agreed: agreed.leader != old.node_id)
+        await trio.sleep(1)
+        network.heal()
+        await trial.settle()
+
+
+async def outlive_session() -> None:
+    """A controller without the store reaches the leader, and its successor does not."""
+    async with open_trial() as trial:
+        await trial.send(5)
+        old, controller, third = await take_roles(trial, is_controller=False)
+        controller.link.cut()
+        trial.world.network.cut(third.name, old.name)
+        with trio.move_on_after(2 * FENCE_S):
+            await trial.until(lambda agreed: agreed.leader not in (old.node_id, -1))
+        await trio.sleep(1)
+        trial.world.network.heal()
+        controller.link.heal()
+        await trial.settle()
+
+
+async def meet_successor() -> None:
+    """A leader is fenced and not told; the next controller hears it before it tells it anything."""
+    async with open_trial() as trial:
+        await trial.send(5)
+        old, controller, _ = await take_roles(trial, is_controller=False)
+        trial.world.network.cut(controller.name, old.name)
+        await trial.until(lambda agreed: agreed.leader != old.node_id)
+        with reading_for(trial, 1.0):
+            await controller.kill()
+            trial.world.network.heal()
+            await trio.sleep(4 * SESSION_S)
+        await controller.start()
+        await trial.settle()
+
+
+async def silence_follower() -> None:
+    """The controller does not hear a follower, which copies on."""
+    async with open_trial() as trial:
+        await trial.send(5)
+        _, controller, third = await take_roles(trial, is_controller=False)
+        trial.world.network.cut(third.name, controller.name)
+        await trio.sleep(2 * FENCE_S)
+        await trial.send(5, wait_s=1)
+        trial.world.network.heal()
+        await trial.settle()
+
+
+async def silence_last_member() -> None:
+    """The controller does not hear the only member of the in-sync set, and hears the other one."""
+    async with open_trial(replicas=2, min_insync_replicas="1") as trial:
+        await trial.send(5)
+        replicas = (await trial.agreed()).replicas
+        while (governing := await trial.controller()) in replicas:
+            await trial.cluster.broker(governing).stop()
+            await trial.cluster.start()
+            await trial.settle()
+        leader, controller = trial.leader, trial.cluster.broker(governing)
+        (other,) = [each for each in trial.followers if each is not controller]
+        trial.world.network.hold(leader.name, other.name)
+        await trial.send(5)
+        assert (await trial.agreed()).isr == (leader.node_id,)
+        trial.world.network.cut(leader.name, controller.name)
+        await trio.sleep(2 * FENCE_S)
+        assert (await trial.agreed()).leader == leader.node_id
+        await trial.send(5, wait_s=1)
+        trial.world.network.heal()
+        await trial.settle()
+
+
+async def resign_beside_slow_stores() -> None:
+    """A controller is cut off, and reaches the store before the others do."""
+    async with open_trial() as trial:
+        await trial.send(5)
+        controller = trial.cluster.broker(await trial.controller())
+        isolate(trial, controller)
+        for broker in trial.cluster.brokers:
+            broker.link.delay_s_max = 0.001 if broker is controller else 0.2
+        await trio.sleep(2 * FENCE_S)
+        assert await trial.controller() != controller.node_id
+        trial.world.network.heal()
+        await trial.settle()
+
+
+async def part_all() -> None:
+    """No broker hears another: each governs in turn, for a while."""
+    async with open_trial() as trial:
+        await trial.send(5)
+        for broker in trial.cluster.brokers:
+            isolate(trial, broker)
+        await trio.sleep(15 * FENCE_S)
+        assert (await trial.agreed()).leader_epoch == 0
+        trial.world.network.heal()
+        await trial.settle()
+
+
+STORIES = {
+    "count-from-receipt": (delay_confirmation, "believes that it leads alone"),
+    "confirm-without-a-lease": (outlive_session, "believes that it leads alone"),
+    "stand-before-roles": (meet_successor, "believes that it leads alone"),
+    "put-fenced-followers-out": (silence_follower, "nobody asked for it"),
+    "elect-out-of-sync": (silence_last_member, "is a member of the in-sync set and ends at"),
+    "stand-at-once": (resign_beside_slow_stores, "took it again after"),
+}
+
+
+@pytest.mark.parametrize("rule", STORIES)
+def test_a_rule_keeps_its_promise(rule: str):
+    """Where it is broken the checkers say so; see the next test."""
+    play(STORIES[rule][0])
+
+
+def test_brokers_that_are_all_cut_off_change_nothing():
+    """And are a cluster again when they reach each other."""
+    play(part_all)
+
+
+@pytest.mark.parametrize("rule", STORIES)
+def test_a_planted_bug_is_found(rule: str):
+    """The checkers see what each broken rule leads to."""
+    story, complaint = STORIES[rule]
+    with planted(rule), pytest.raises(ExceptionGroup) as raised:
+        play(story)
+    found = [each for each in causes(raised.value) if isinstance(each, Violation)]
+    assert any(complaint in str(each) for each in found), found
+
+
+def test_every_planted_bug_has_its_story():
+    """None is forgotten."""
+    assert set(STORIES) == set(PLANTED_WIRES)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_lost_where_wires_break(seed: int):
+    """Whatever breaks in a seed, every checker is content and the cluster comes to rest."""
+    told = simulate(WiresStory(seed).run, seed)
+    assert told.delivered > 100, f"repeat: python -m tests.sim --story wires --seeds {seed}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", SOAK)
+def test_many_seeds(first: int):
+    """A thousand more, in parts."""
+    failed = [seed for seed in range(first, first + PART) if finds(seed)]
+    assert not failed, [f"python -m tests.sim --story wires --seeds {seed}" for seed in failed]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rule", PLANTED_WIRES)
+def test_a_planted_bug_is_found_by_searching(rule: str):
+    """Nobody has to know the story."""
+    with planted(rule):
+        assert any(finds(seed) for seed in range(2000, 2000 + SEARCHED))
+
+
+def finds(seed: int) -> bool:
+    """Whether something is wrong with a seed."""
+    try:
+        simulate(WiresStory(seed).run, seed)
+    except Exception:
+        return True
+    return False
 
 
 # -- up and down

@@ -34,6 +34,7 @@ class BrokenWires(Chaos):
                     faults.start_soon(self._break_store)
                     faults.start_soon(self._isolate_controller)
                     faults.start_soon(self._harm_controller, nursery)
+                    faults.start_soon(self._tempt, nursery)
             self._world.network.heal()
             for broker in self._cluster.brokers:
                 broker.link.heal()
@@ -112,6 +113,66 @@ class BrokenWires(Chaos):
         await victim.kill()
         await trio.sleep(lasts_s)
         await victim.start()
+
+    # -- what leads a broker into believing too long
+
+    async def _tempt(self, nursery: trio.Nursery) -> None:
+        """Each of these needs several things at once, which chance seldom brings together."""
+        while True:
+            await self._calm(2)
+            leader = self.targets.leader()
+            controller = self.targets.free_broker(self._watcher.controller)
+            if leader is None or controller in (None, leader) or controller is None:
+                continue
+            tempt = self._rng.choice((self._succeed, self._delay, self._outlive))
+            self._count("tempt", f"{tempt.__name__} {controller.name} {leader.name}")
+            await tempt(nursery, controller, leader)
+
+    async def _succeed(
+        self, nursery: trio.Nursery, controller: SimulatedBroker, leader: SimulatedBroker
+    ) -> None:
+        """A broker is fenced and not told; the next controller hears it, and must tell it first."""
+        network = self._world.network
+        network.cut(controller.name, leader.name)
+        await trio.sleep(self._rng.uniform(2.0, 3.0))
+        if controller.is_serving and not controller.is_paused:
+            nursery.start_soon(self._kill_for, controller, self._rng.uniform(0.2, 3))
+        for each in self._cluster.brokers:
+            if each is not leader:
+                network.mend(each.name, leader.name)
+                network.release(each.name, leader.name)
+                network.release(leader.name, each.name)
+        await trio.sleep(self._rng.uniform(2.0, 3.0))
+
+    async def _delay(
+        self, _nursery: trio.Nursery, controller: SimulatedBroker, leader: SimulatedBroker
+    ) -> None:
+        """A confirmation is under way for long, and what follows it is lost."""
+        network, there, back = self._world.network, controller.name, leader.name
+        network.hold(there, back)
+        await trio.sleep(self._rng.uniform(0.5, 1.8))
+        network.hold(back, there)
+        network.release(there, back)
+        await trio.sleep(0.05)
+        network.hold(there, back)
+        await trio.sleep(self._rng.uniform(2.0, 4.0))
+        network.release(there, back)
+        network.release(back, there)
+
+    async def _outlive(
+        self, _nursery: trio.Nursery, controller: SimulatedBroker, leader: SimulatedBroker
+    ) -> None:
+        """A controller loses the store and reaches a leader that its successor does not reach."""
+        network = self._world.network
+        others = [each for each in self._cluster.brokers if each not in (controller, leader)]
+        network.mend(controller.name, leader.name)
+        controller.link.cut()
+        for other in others:
+            network.cut(other.name, leader.name)
+        await trio.sleep(self._rng.uniform(3.5, 5.0))
+        controller.link.heal()
+        for other in others:
+            network.mend(other.name, leader.name)
 
 
 class WiresStory(Story):
