@@ -91,6 +91,12 @@ def test_a_broker_that_is_not_ready_says_why() -> None:
     assert bad(broker(1), waiting) == [("problem", text)]
 
 
+def test_a_broker_that_the_controller_does_not_hear_is_told() -> None:
+    """Whatever it says of itself."""
+    ((level, text),) = bad(broker(1), replace(broker(2), is_fenced=True))
+    assert (level, text.split(":")[0]) == ("problem", "broker 2 is fenced")
+
+
 def test_brokers_of_two_clusters_are_told_apart() -> None:
     """One that is not told its cluster yet belongs to none."""
     text = "the brokers are of different clusters: c, d"

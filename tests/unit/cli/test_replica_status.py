@@ -197,6 +197,23 @@ def test_a_cluster_is_described_by_its_brokers(capsys: pytest.CaptureFixture[str
     assert brokers[2] == "\tBroker: 3\tState: dead\tLeaders: 0\tReplicas: 3\tInSync: 2"
 
 
+def test_a_broker_that_is_not_heard_is_fenced(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is registered, and shown as what it is."""
+    brokers = (BrokerMetadata(1, "one", 9092), BrokerMetadata(2, "two", 9093, is_fenced=True))
+    cluster = ClusterDescription("a-cluster", 1, brokers)
+    monkeypatch.setattr(FakeAdmin, "describe_cluster", lambda _: cluster)
+    cluster_describe.describe(UNTYPED, bootstrap="one:9092")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[2] for line in lines[1:]] == [
+        *("State: live", "State: fenced", "State: dead")
+    ]
+    cluster_describe.describe(UNTYPED, bootstrap="one:9092", output=OutputFormat.JSON)
+    described = json.loads(capsys.readouterr().out)
+    assert [broker["is_fenced"] for broker in described["brokers"]] == [False, True, False]
+
+
 def test_the_directory_names_the_brokers_to_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,8 +3,9 @@
 import trio
 
 from minibroker.broker.controller import entries
+from minibroker.broker.controller.controller_lease import ControllerLease
 from minibroker.broker.controller.requests import is_refused
-from minibroker.broker.metadata.store import NO_LEASE
+from minibroker.broker.metadata.store import NO_LEASE, Put
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -261,6 +262,24 @@ async def test_who_lost_the_office_writes_nothing(autojump_clock):
         await trio.sleep(3)
         assert not any(broker.node.is_controller for broker in fleet.running)
         assert await fleet.state() == before
+
+
+async def test_under_a_controller_that_does_not_fence_nobody_lapses(autojump_clock):
+    """One of an earlier version: it probes nobody, so the lease in the store alone counts. Brokers
+    whose standing had lapsed before register anew, since it tells nobody when roles stand."""
+    async with open_fleet() as fleet:
+        earlier = Put("controller", b'{"node_id": 9}')
+        await fleet.store.transact([], [earlier])
+        for _ in range(100):
+            await trio.sleep(0.1)
+            now = trio.current_time()
+            assert all(broker.node.is_lease_current(now) for broker in fleet.running)
+        epoch = fleet[2].node.broker_epoch
+        fleet[2].node._lease = ControllerLease(2.0)
+        assert not fleet[2].node.is_heard(trio.current_time())
+        await trio.sleep(1)
+        assert fleet[2].node.broker_epoch > epoch
+        assert fleet[2].node.is_lease_current(trio.current_time())
 
 
 async def test_full_state_after_a_new_controller(autojump_clock):
