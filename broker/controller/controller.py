@@ -27,8 +27,8 @@ be used at once, anywhere; a broker that does not hear is not waited for for eve
 answered then too: it serves until others lead. A new ISR is answered at once.
 
 Partitions that lost their end with every member of their ISR are seen to by a task of its own,
-which asks the brokers for the ends of their logs and makes the comparison a job. The brokers are
-probed by tasks that no decision holds up (`prober.py`).
+which asks the brokers for the ends of their logs and makes the comparison a job (`tails.py`). The
+brokers are probed by tasks that no decision holds up (`prober.py`).
 """
 
 import logging
@@ -40,9 +40,8 @@ from typing import Any, Final
 import trio
 
 from minibroker.broker.controller import brokers, elections, entries, isr, leadership, topics
-from minibroker.broker.controller.channels import Channel, Channels
+from minibroker.broker.controller.channels import Channels
 from minibroker.broker.controller.deletions import Deletions
-from minibroker.broker.controller.elections import LogTail
 from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.handovers import Handovers
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats
@@ -54,6 +53,7 @@ from minibroker.broker.controller.pushes import Told
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import Registered, State
 from minibroker.broker.controller.statistics import Statistics, count
+from minibroker.broker.controller.tails import TailComparison, Tails
 from minibroker.broker.metadata.store import (
     Compare,
     Delete,
@@ -62,7 +62,6 @@ from minibroker.broker.metadata.store import (
 )
 from minibroker.broker.turns import Turns, take_turns
 from minibroker.protocol.constants import ErrorCode
-from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
 from minibroker.protocol.messages.configs import AlterConfigsRequest
 from minibroker.protocol.messages.control import (
@@ -80,7 +79,6 @@ from minibroker.protocol.types import TopicPartition
 JOBS_MAX: Final = 1_000  # waiting; one more is refused with REQUEST_TIMED_OUT
 TELLING_S_MAX: Final = 5.0  # that an answer waits for all brokers to be told
 REPORTS_MAX: Final = 20  # lines logged of one plan
-RECOVERY_AGAIN_S: Final = 0.2  # between two comparisons of log ends
 
 # Answered once the brokers were told.
 WAITED_FOR: Final = (
@@ -105,10 +103,10 @@ class ControllerIsolated(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Tails:
+class Recovery:
     """A job of the controller's own: the ends of logs on some brokers."""
 
-    tails: Mapping[int, Mapping[TopicPartition, LogTail]]
+    tails: Mapping[int, Tails]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ class Controller:
         self._jobs.append(job)
         self._work.set()
 
-    async def _decide(self, request: Tails | Elections) -> Any:
+    async def _decide(self, request: Recovery | Elections) -> Any:
         """The result of a job of the controller's own."""
         job = Job[Any](request)
         self.queue(job)
@@ -190,7 +188,7 @@ class Controller:
         jobs = [*self._jobs, *self._handovers.dismiss()]
         self._jobs.clear()
         for job in jobs:
-            if not isinstance(job.request, Tails | Elections):
+            if not isinstance(job.request, Recovery | Elections):
                 what = "this broker is not the controller any more"
                 self.answer(job, refuse(job.request, ErrorCode.NOT_CONTROLLER, what))
 
@@ -212,7 +210,7 @@ class Controller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._prober.run)
             await self._take_office()
-            nursery.start_soon(self._compare_tails)
+            nursery.start_soon(TailComparison(self, self._channels.live).run)
             nursery.start_soon(self._handovers.run)
             while True:
                 if self._is_review_due:
@@ -310,7 +308,7 @@ class Controller:
                 electing = leadership.plan_elections(self._state, () if is_late else moves)
                 elected = await take_turns(electing)
                 return [elected.answer], elected
-            case Tails(tails):
+            case Recovery(tails):
                 found = elections.recover(self._state, self._config, self._without_heirs, tails)
                 return [found], found
         plan = await take_turns(planning)
@@ -327,7 +325,7 @@ class Controller:
         if isinstance(job.request, ControlledShutdownRequest):
             nodes.append(job.request.broker_id)
         try:
-            await self._until_told(nodes)
+            await self.until_told(nodes)
         finally:
             if isinstance(answer, CreateTopicsResponse):
                 answer = topics.admit(answer, self._channels.unmade(self._state))
@@ -404,53 +402,22 @@ class Controller:
         moved: Collection[TopicPartition] = await self._decide(Elections(moves, too_late))
         return moved
 
-    async def until_told(self) -> None:
-        """Wait until the live brokers know the state, as far as they answer."""
-        await self._until_told([*self._channels.live])
-
-    async def _until_told(self, nodes: Collection[int]) -> None:
-        """Until these brokers know what is true now, as far as they live; not for ever."""
-        marks = self._channels.wanted(nodes)
+    async def until_told(self, nodes: Collection[int] | None = None) -> None:
+        """Wait until these brokers, or all of them, know what is true now, as far as they live;
+        not for ever."""
+        marks = self._channels.wanted(self._channels.live if nodes is None else nodes)
         with trio.move_on_after(TELLING_S_MAX):
             while not self._channels.has_told(marks):
                 await self._progress.wait()
 
-    async def _compare_tails(self) -> None:
-        """See to partitions whose leader is who has the longest log, once all can be asked."""
-        while True:
-            waiting = self._waiting_for_tails()
-            if not waiting:
-                await self._progress.wait()
-                continue
-            nodes = sorted({node for candidates in waiting.values() for node in candidates})
-            await self._until_told(nodes)
-            tails = {
-                node: await self._tails_of(self._channels.live[node])
-                for node in nodes
-                if node in self._channels.live
-            }
-            await self._decide(Tails(tails))
-            if self._waiting_for_tails():
-                await trio.sleep(RECOVERY_AGAIN_S)
-
-    def _waiting_for_tails(self) -> Mapping[TopicPartition, tuple[int, ...]]:
+    def waiting_for_tails(self) -> Mapping[TopicPartition, tuple[int, ...]]:
+        """The partitions whose logs are to be compared, each with the brokers to be asked."""
         return elections.waiting_for_tails(self._state, self._config, self._without_heirs)
 
-    async def _tails_of(self, channel: Channel) -> Mapping[TopicPartition, LogTail]:
-        """The ends of the logs on a broker; none if it does not answer in this registration."""
-        try:
-            response = await channel.describe()
-        except (OSError, BrokerError) as error:
-            log.info("Broker %d cannot be asked: %s", channel.pushes.broker.node_id, error)
-            return {}
-        if response.broker_epoch != channel.pushes.broker.epoch:
-            return {}
-        return {
-            TopicPartition(one.topic, one.partition): LogTail(one.last_epoch, one.log_end)
-            for one in response.replicas
-            if one.topic_id == self._topic_id(one.topic)
-        }
+    async def recover(self, tails: Mapping[int, Tails]) -> None:
+        """Decide who leads partitions that lost their end, by the ends of the logs."""
+        await self._decide(Recovery(tails))
 
-    def _topic_id(self, name: str) -> bytes | None:
-        topic = self._state.topics.get(name)
-        return None if topic is None else topic.id
+    async def wait_for_progress(self) -> None:
+        """Wait until the state, or what brokers were told, has changed."""
+        await self._progress.wait()
