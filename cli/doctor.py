@@ -101,7 +101,8 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Ite
         yield from of_brokers(cluster.seen, cluster.tried, __version__)
         live = [each.node_id for each in cluster.seen]
         yield from of_topics(cluster.topics, cluster.configs, live)
-        yield from of_refused_topics(cluster.refused)
+        if cluster.refused is not None:
+            yield from of_refused_topics(cluster.refused)
         answered = [each for each in cluster.seen if each.answer is not None]
     if config is None:
         yield from _of_told_stores(answered)

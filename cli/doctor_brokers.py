@@ -30,14 +30,15 @@ T = TypeVar("T")
 class ClusterSeen:
     """The brokers that are alive, as they were asked, and the topics with what is in force.
 
-    `refused` says why a new topic cannot be created, by what kind of topic it is.
+    `refused` says why a new topic cannot be created, by what kind of topic it is; None where the
+    controller cannot be asked.
     """
 
     seen: "Sequence[Seen]"
     tried: "Sequence[Tried]"
     topics: "Sequence[TopicMetadata]"
     configs: Mapping[str, Mapping[str, str]]
-    refused: Mapping[str, str]
+    refused: Mapping[str, str] | None
 
 
 def first_answers(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[Seen]:
@@ -68,7 +69,6 @@ def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
             name: {entry.name: entry.value for entry in entries}
             for name, entries in admin.describe_configs(*names).items()
         }
-        refused = refused_topics(admin, names)
     places = {broker.node_id: _endpoint(broker.host, broker.port) for broker in cluster.brokers}
     seen = _side_by_side(
         [partial(_asked, node_id, place, timeout_s) for node_id, place in sorted(places.items())]
@@ -83,6 +83,13 @@ def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
         if listener.endpoint != each.address
     ]
     tried = _side_by_side([partial(_tried, *other, timeout_s) for other in others])
+    refused = None
+    if any(
+        each.answer and each.node_id == each.answer.node_id == cluster.controller_id
+        for each in seen
+    ):
+        with opened_admin(bootstrap, timeout_s) as admin:
+            refused = refused_topics(admin, names)
     return ClusterSeen(seen, tried, topics, configs, refused)
 
 

@@ -68,7 +68,7 @@ async def roll_under_load(cluster: Cluster, evidence: Evidence, rounds: int = 1)
     async with Admin(address) as admin:
         await admin.create_topics(NewTopic(TOPIC, PARTITIONS))
     history, group, stop, drained = History(TOPIC), Group(), trio.Event(), trio.Event()
-    async with trio.open_nursery() as nursery:
+    async with Admin(address) as admin, trio.open_nursery() as nursery:
         nursery.start_soon(history.watch, address)
         async with trio.open_nursery() as readers:
             readers.start_soon(read, address, evidence, drained)
@@ -86,6 +86,9 @@ async def roll_under_load(cluster: Cluster, evidence: Evidence, rounds: int = 1)
                     restarted = re.findall(STEP, said)
                     assert sorted(restarted) == ["1", "2", "3"]
                     assert restarted[-1] == str(controller), "there should be one change of it"
+                    assert "% elected the preferred leader of " in cluster.stderr
+                    (topic,) = await admin.describe_topics(TOPIC)
+                    assert all(one.leader_id == one.replicas[0] for one in topic.partitions)
                 stop.set()
             drained.set()
         await read(address, evidence, drained)
