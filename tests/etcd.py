@@ -1,4 +1,4 @@
-"""A real etcd for tests: each `etcd` on PATH, and the one in the wheel of the extra `[test]`.
+"""A real etcd for tests: each `etcd` on PATH, and the one in the wheel of the extra `[dev]`.
 
 The newest of them is taken, and the contract suite runs on all (`EVERY_ETCD`), unless
 `MINIBROKER_ETCD` names the only one. It needs no rights, writes only below the directory that it is
