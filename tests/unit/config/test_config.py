@@ -222,6 +222,13 @@ def test_sessions_are_longer_in_etcd(given, session_ms, heartbeat_ms):
     config = load(flags=given).config
     assert config.broker_session_timeout_ms == session_ms
     assert config.broker_heartbeat_interval_ms == heartbeat_ms
+    assert config.fence_timeout_ms == session_ms + 4 * heartbeat_ms
+
+
+def test_the_time_until_a_broker_is_fenced_may_be_set():
+    """In place of a session and four heartbeats."""
+    given = {"broker.fence.timeout.ms": "1000"}
+    assert load(flags=given).config.fence_timeout_ms == 1000
 
 
 def test_endpoints_of_etcd():

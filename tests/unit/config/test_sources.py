@@ -176,6 +176,11 @@ def test_bad_toml_is_told(text, says):
             "broker.heartbeat.interval.ms = 1000 must be below broker.session.timeout.ms = 1000;"
             " else the broker would count as dead between two signs of life",
         ),
+        (
+            {"broker.fence.timeout.ms": "999"},
+            "broker.session.timeout.ms = 1000 must be at most broker.fence.timeout.ms = 999; else"
+            " leaders would refuse requests whenever a controller is replaced",
+        ),
         ({"replica.lag.time.max.ms": "499"}, "replica.fetch.wait.max.ms = 500 must be at most"),
         ({"replica.socket.timeout.ms": "499"}, " must be at most replica.socket.timeout.ms = 499;"),
         ({"group.max.session.timeout.ms": "999"}, "group.min.session.timeout.ms = 1000 must be at"),

@@ -1,6 +1,7 @@
 """What a leader knows and decides: progress, in-sync set, high watermark (A1 to A4; rows PAR)."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -276,15 +277,17 @@ def test_a_follower_joins_at_the_high_watermark_and_the_start_of_the_term() -> N
     assert pending.wanted == (1, 2)
 
 
-@pytest.mark.parametrize("reason", ["dead", "shutting down", "older", "newer"])
+@pytest.mark.parametrize("reason", ["dead", "shutting down", "fenced", "older", "newer"])
 def test_only_who_lives_and_stays_may_join(reason: str) -> None:
-    """A3.3: dead, about to stop, or seen in another registration: no."""
+    """A3.3: dead, about to stop, not heard, or seen in another registration: no."""
     world = World()
     match reason:
         case "dead":
             del world.brokers[2]
         case "shutting down":
             world.brokers[2] = image(2, is_shutting_down=True)
+        case "fenced":
+            world.brokers[2] = replace(image(2), is_fenced=True)
         case "older":
             world.brokers[2] = image(2, epoch=8)
         case "newer":
