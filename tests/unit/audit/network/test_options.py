@@ -141,3 +141,12 @@ def test_ranges_are_split_as_wished(sizes: list[int], split: int) -> None:
     )
     if total > 100 * split:
         assert sum(counts) >= split - len(sizes) / 2
+
+
+@pytest.mark.parametrize(
+    "name", ["assign", "subscribePattern", "startingTimestamp", "includeHeaders"]
+)
+def test_options_of_sparks_own_source_that_are_missing_are_refused(name: str) -> None:
+    """As docs/audit.md says: none is passed over, which would read something else."""
+    with pytest.raises(ValueError, match=f"has no option '{name}'"):
+        batch_options({**READ, name: "x"})
