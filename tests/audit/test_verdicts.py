@@ -32,6 +32,7 @@ from tests.damage import (
     cut_tail,
     delete_log,
     flag_control,
+    lower_checkpoints,
     remove_batch,
     spoil_body,
     swap_batches,
@@ -126,6 +127,13 @@ def of_two(also: Callable[..., None]) -> Callable[..., None]:
     return planted
 
 
+def empty(replica: Replica) -> None:
+    """The segments hold nothing any more, and the broker's checkpoints know of nothing."""
+    for path in replica.directory.glob("*.log"):
+        path.write_bytes(b"")
+    lower_checkpoints(replica, None)
+
+
 def both(*plants: Callable[..., None]) -> Callable[..., None]:
     """One after the other."""
 
@@ -183,6 +191,10 @@ CASES: dict[str, Case] = {
         on(2, 3, plant=always(delete_log)),
         *(FOUND, [("missing-committed", 2, 0), ("missing-committed", 3, 0)]),
         told_places=[("unseen", 2, 0), ("unseen", 3, 0)],
+    ),
+    "segments emptied on all, of which only index files know": Case(
+        forget(*NODES, also=on(*NODES, plant=empty)),
+        *(FOUND, [("missing-committed", broker, None) for broker in NODES]),
     ),
     "one had stopped before the others": Case(left_before, CLEAN),
     "one leader wrong alone": Case(
