@@ -69,7 +69,8 @@ class Agreed(NamedTuple):
 
 
 class Office(NamedTuple):
-    """Who is controller since a revision of the store, and in which registration of that broker."""
+    """Who is controller since a revision of the store, and in which registration of that broker;
+    -1: in one that is over."""
 
     node_id: int
     revision: int
@@ -328,6 +329,7 @@ class PatientCandidates:
             last is not None
             and last.revision != office.revision
             and (last.node_id, last.broker_epoch) == (office.node_id, office.broker_epoch)
+            and office.broker_epoch >= 0
             and sight.now - self._had_at < self._pause_s
         ):
             raise Violation(

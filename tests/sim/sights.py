@@ -266,13 +266,14 @@ def admitted(snapshot: Snapshot) -> dict[int, int]:
 
 
 def office(snapshot: Snapshot) -> Office | None:
-    """Who is controller."""
+    """Who is controller. An office that is older than the registration is of a former life."""
     entry = snapshot.entries.get("controller")
     if entry is None:
         return None
     node_id = int(json.loads(entry.value)["node_id"])
     registration = snapshot.entries.get(f"brokers/{node_id}")
-    return Office(node_id, entry.revision, -1 if registration is None else registration.revision)
+    is_present = registration is not None and registration.revision <= entry.revision
+    return Office(node_id, entry.revision, registration.revision if is_present else -1)
 
 
 def leaving(snapshot: Snapshot) -> frozenset[int]:

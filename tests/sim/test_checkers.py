@@ -5,6 +5,7 @@ In these histories each record is one byte long, so an offset is a position too.
 
 import pytest
 
+from minibroker.broker.metadata.store import Entry, Snapshot
 from minibroker.protocol.types import TopicPartition
 from tests.sim.checkers import (
     Agreed,
@@ -26,6 +27,7 @@ from tests.sim.checkers import (
     Violation,
     WakefulSessions,
 )
+from tests.sim.sights import office
 
 NAME = TopicPartition("t", 0)
 KEY = ("id", 0)
@@ -245,12 +247,21 @@ def test_who_stands_again_at_once_is_found():
     def governed(at: float, node_id: int, revision: int, broker_epoch: int) -> Sight:
         return sight(office=Office(node_id, revision, broker_epoch), now=at)
 
+    former = {
+        "controller": Entry(b'{"node_id": 1}', 5),
+        "brokers/1": Entry(b"{}", 6),
+    }
+    assert office(Snapshot(7, former)) == Office(1, 5, -1)
+    assert office(Snapshot(8, former | {"controller": Entry(b'{"node_id": 1}', 8)})) == Office(
+        1, 8, 6
+    )
+
     checker = PatientCandidates(0.5)
-    for at, *office in (
+    for at, *held in (
         *((0.0, 1, 5, 1), (0.1, 1, 5, 1), (0.2, 2, 6, 2), (0.3, 1, 7, 1)),
         *((0.4, 1, 8, 9), (1.0, 1, 9, 9)),
     ):
-        checker.look(governed(at, *office))
+        checker.look(governed(at, *held))
     checker.look(sight(now=1.1))
     with pytest.raises(Violation, match="took it again after"):
         checker.look(governed(1.2, 1, 10, 9))
