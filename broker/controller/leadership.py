@@ -100,6 +100,8 @@ def _obstacle(state: State, record: PartitionRecord, target: int) -> str:
         return f"broker {target} is not alive"
     if state.is_leaving(target):
         return f"broker {target} is about to stop"
+    if target in state.fenced:
+        return f"broker {target} is fenced: the controller does not hear it"
     if target not in record.isr:
         return f"broker {target} is not in sync"
     return ""
@@ -146,7 +148,7 @@ def moves_from(state: State, leaving: int) -> Turns[tuple[Move, ...]]:
 def plan_elections(state: State, moves: Sequence[Move]) -> Turns[Plan[tuple[TopicPartition, ...]]]:
     """Elect the targets, as far as nothing has changed; the answer names the partitions moved.
 
-    The ISR stays: the leader before goes on as a follower.
+    The ISR stays but for fenced members: the leader before goes on as a follower.
     """
     draft = Draft(state)
     moved: list[TopicPartition] = []
@@ -158,6 +160,7 @@ def plan_elections(state: State, moves: Sequence[Move]) -> Turns[Plan[tuple[Topi
                 continue
             elected = replace(
                 record,
+                isr=tuple(node for node in record.isr if node not in state.fenced),
                 leader=move.target,
                 leader_epoch=record.leader_epoch + 1,
                 partition_epoch=record.partition_epoch + 1,

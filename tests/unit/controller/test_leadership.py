@@ -73,6 +73,10 @@ def test_a_preferred_replica_that_is_in_sync_is_elected():
         (state_of(partition(leader=2, isr=(2, 3))), "broker 1 is not in sync"),
         (state_of(partition(leader=2), live=(2, 3)), "broker 1 is not alive"),
         (leaving(state_of(partition(leader=2)), 1), "broker 1 is about to stop"),
+        (
+            replace(state_of(partition(leader=2)), fenced=frozenset({1})),
+            "broker 1 is fenced: the controller does not hear it",
+        ),
         (state_of(partition(leader=NO_NODE)), "the partition has no leader"),
     ],
 )
@@ -86,6 +90,13 @@ def test_another_preferred_replica_is_not_elected(state, says):
     assert not selected(state).moves
     plan = without_pause(plan_elections(state, [MOVE]))
     assert (plan.answer, plan.writes, plan.state) == ((), (), state)
+
+
+def test_a_fenced_member_leaves_the_isr_with_an_election():
+    """As in any other election: the new leader would wait for it."""
+    state = replace(state_of(partition(leader=2)), fenced=frozenset({3}))
+    (record,) = without_pause(plan_elections(state, [MOVE])).state.topics["t"].partitions
+    assert (record.leader, record.isr) == (1, (1, 2))
 
 
 def test_where_the_preferred_replica_leads_nothing_is_done():
