@@ -66,6 +66,7 @@ class Agreed(NamedTuple):
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     unsafe: tuple[int, ...] = ()
+    partition_epoch: int = 0
 
 
 class Office(NamedTuple):
@@ -295,7 +296,7 @@ class UnaskedChanges:
 
     def _compare(self, last: Agreed, agreed: Agreed, sight: Sight) -> None:
         if agreed.leader_epoch > last.leader_epoch:
-            is_next = agreed.leader_epoch == last.leader_epoch + 1
+            is_next = agreed.partition_epoch == last.partition_epoch + 1
             if is_next and not last.unsafe and agreed.leader not in (*last.isr, -1):
                 raise Violation(f"not in sync, and elected: {agreed} after {last}")
             return

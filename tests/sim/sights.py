@@ -352,6 +352,7 @@ def read_agreed(snapshot: Snapshot) -> dict[Key, Agreed]:
                 tuple(value["isr"]),
                 tuple(value["replicas"]),
                 tuple(value.get("unsafe", ())),
+                value["partition_epoch"],
             )
     return found
 

@@ -198,7 +198,7 @@ def test_a_leader_that_was_replaced_and_promises_alone_is_found():
         checker.look(Sight((old,), agreed))
 
 
-ELECTED = Agreed(NAME, 2, 2, (2,), (1, 2, 3))
+ELECTED = Agreed(NAME, 2, 2, (2,), (1, 2, 3), partition_epoch=1)
 SHRUNK = Agreed(NAME, 1, 1, (1,), (1, 2, 3))
 
 
@@ -208,7 +208,7 @@ SHRUNK = Agreed(NAME, 1, 1, (1,), (1, 2, 3))
         (("isr", (1, 2)), ELECTED, None),
         (("isr", (1, 3)), ELECTED, "not in sync, and elected"),
         (("unsafe", (1,)), ELECTED, None),
-        (("isr", (1, 3)), ELECTED._replace(leader_epoch=3), None),
+        (("isr", (1, 3)), ELECTED._replace(partition_epoch=2), None),
         (("isr", (1, 2)), SHRUNK, "nobody asked for it"),
         (("isr", (1, 3)), SHRUNK, None),
     ],
