@@ -205,7 +205,8 @@ class FetchPlan:
         """When to look again, if nobody says so before: when a partition may be asked for that is
         backed off now, and now and then at one that is syncing, for its settings may change."""
         latest = now + SYNCING_LOOK_S if self.is_syncing else math.inf
-        return min(latest, self._next_delayed())
+        dues = [each.backoff.due for each in self._agenda.values() if each.is_open]
+        return min([latest, self._next_delayed(), *(due for due in dues if due > now)])
 
     def next(self, now: float, broker_epoch: int) -> FetchRequest | None:
         """The next request, or None while there is nothing to ask for."""

@@ -162,6 +162,7 @@ def test_nothing_to_ask_for():
     desk.assignment(A).backoff.fail(0.0)
     desk.partitions[B].role.failure = "it broke a rule"
     desk.assignment(B).backoff.fail(0.0)
+    assert desk.plan.next_due(0.0) == pytest.approx(0.02)
     assert desk.plan.next(0.0, 77) is None
     assert desk.plan.next_due(0.0) == pytest.approx(0.02)
     assert names(desk.next(now=0.02)) == [0]
