@@ -9,6 +9,7 @@ runs the program again and again, each time with a KeyboardInterrupt (or a call 
 next line that this thread executes in one of the files, until it runs through without.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -29,7 +30,9 @@ def interrupt() -> None:
 class AtLine:
     """Used with `with`: acts at the line event of this number (from 0) in the files.
 
-    `where` says which line that was; None: the program ended before.
+    `where` says which line that was; None: the program ended before. The collector of cycles rests
+    meanwhile: the finalizer of an object of a former run executes lines in these files, and would
+    stand still in the middle of whatever it came into.
     """
 
     def __init__(self, number: int, files: Iterable[Path], act: Callable[[], None]) -> None:
@@ -40,6 +43,7 @@ class AtLine:
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
+        gc.disable()
         sys.settrace(self._enter_frame)
         return self
 
@@ -50,6 +54,7 @@ class AtLine:
         traceback: TracebackType | None,
     ) -> None:
         sys.settrace(self._before)
+        gc.enable()
 
     def _enter_frame(self, frame: FrameType, event: str, argument: Any) -> Any:
         return self._at_event if frame.f_code.co_filename in self._files else None
