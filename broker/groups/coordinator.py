@@ -135,6 +135,9 @@ class Coordinator:
         is_present = self._replicas.is_role_present(name)
         if not (is_present and self._around.is_lease_current(now)):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its session may have ended")
+        partition = self._replicas.get(name)
+        if partition is not None and partition.is_handing_over(now):
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "another broker is about to keep it")
 
     def check_heartbeat(self, group_id: str, now: float) -> Term | None:
         """The term that a member is alive in; None while its coordinator is about to begin it.

@@ -244,6 +244,10 @@ class Partition:
         leader.hand_over(target, self.log.log_end, now, until)
         return leader.has_handed_over()
 
+    def is_handing_over(self, now: float) -> bool:
+        """Whether this is a leader that promises nothing alone, since another may be elected."""
+        return isinstance(self.role, Leader) and self.role.is_handing_over(now)
+
     def advance(self, now: float) -> bool:
         """Raise the high watermark as far as it can go; say whether it rose."""
         role = self.role

@@ -223,18 +223,20 @@ def holdings(broker: SimulatedBroker) -> Iterator[Replica]:
             generation=log.generation,
             read=partial(read_log, log),
             resting=tuple(resting_of(partition)),
-            promises=partition.is_leader and promises(broker, name),
+            promises=partition.is_leader and promises(broker, partition),
         )
 
 
-def promises(broker: SimulatedBroker, name: TopicPartition) -> bool:
+def promises(broker: SimulatedBroker, partition: Partition) -> bool:
     """Whether a leader would take acks=1 now. A process that stands still takes nothing."""
+    now = trio.current_time()
     return (
         broker.node is not None
         and broker.replicas is not None
         and not broker.is_paused
-        and broker.node.is_lease_current(trio.current_time())
-        and broker.replicas.is_role_present(name)
+        and broker.node.is_lease_current(now)
+        and broker.replicas.is_role_present(partition.topic_partition)
+        and not partition.is_handing_over(now)
     )
 
 

@@ -186,6 +186,21 @@ async def test_who_may_be_replaced_tells_no_offsets(
     assert (answer.error, answer.partitions) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
 
 
+async def test_who_hands_its_groups_over_tells_no_offsets(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its successor may be elected, and tell newer offsets, before this broker hears of it."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        await keeper.commit(1)
+        now = trio.current_time()
+        keeper.offsets.hand_over(keeper.offsets.leader_epoch, 2, now, now + 1)
+        answer = keeper.ask(OffsetFetchRequest("g"))
+        assert (answer.error, answer.partitions) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, ())
+        await trio.sleep(1)
+        assert keeper.ask(OffsetFetchRequest("g")).error == ErrorCode.NONE
+
+
 async def test_offsets_are_deleted(autojump_clock: trio.testing.MockClock) -> None:
     """Deleted are the offsets of topics that no member reads; the answer comes when the tombstones
     are committed."""
