@@ -102,6 +102,12 @@ class Coordinator:
         partition = None if name is None else image.partition(name)
         return None if partition is None else image.brokers.get(partition.leader)
 
+    def leads(self, group_id: str) -> bool:
+        """Whether this broker has been told to lead the partition that keeps a group."""
+        name = self._name_of(group_id)
+        partition = None if name is None else self._replicas.get(name)
+        return partition is not None and partition.is_leader
+
     def serving(self, group_id: str, now: float) -> Serving:
         """Where a group is kept, if that is here and ready (GRP-01).
 

@@ -15,7 +15,7 @@ from minibroker.broker.groups.term import append_error
 from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked
-from minibroker.broker.replication.replicas import IMAGE
+from minibroker.broker.replication.replicas import IMAGE, ROLES
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages import groups
@@ -50,7 +50,10 @@ def find_coordinator(
     def attempt(now: float) -> groups.FindCoordinatorResponse | None:
         keeper = services.groups.keeper(request.group_id)
         if keeper is not None:
-            return _found(services, keeper)
+            # A broker knows of the topic a moment before it is told its role.
+            is_here = keeper.node_id == services.replicas.broker_id
+            is_told = not is_here or services.groups.leads(request.group_id)
+            return _found(services, keeper) if is_told else None
         if job.result is None or job.result.topics[0].error in MADE:
             return None
         return groups.FindCoordinatorResponse(AWAY, job.result.topics[0].error_message)
@@ -58,7 +61,7 @@ def find_coordinator(
     def expire() -> groups.FindCoordinatorResponse:
         return _found(services, services.groups.keeper(request.group_id))
 
-    return Parked((job, IMAGE), lambda: now + CREATION_WAIT_S, attempt, expire)
+    return Parked((job, IMAGE, ROLES), lambda: now + CREATION_WAIT_S, attempt, expire)
 
 
 def _found(services: Services, keeper: BrokerImage | None) -> groups.FindCoordinatorResponse:

@@ -7,8 +7,10 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.controller.ports import Job
 from minibroker.broker.groups.states import State
-from minibroker.broker.server.handlers import metadata, produce
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.handlers import groups, metadata, produce
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ACKS_ALL, OFFSETS_TOPIC, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
@@ -44,7 +46,7 @@ from tests.unit.groups.keeping import (
     state_of_offsets,
     turn,
 )
-from tests.unit.node import batch_of
+from tests.unit.node import Node, batch_of
 
 LONG = "n" * 10_240
 TOO_LONG = "n" * 32_768
@@ -188,6 +190,23 @@ async def test_names_that_no_record_can_hold(
         assert keeper.ask(DescribeGroupsRequest((group_id,))).groups[0].error == invalid
         deleted = await keeper.answer(DeleteGroupsRequest((group_id,)))
         assert deleted.groups[0].error == invalid
+
+
+def test_a_coordinator_is_named_once_it_was_told_its_role() -> None:
+    """A broker knows of a new offsets topic a moment before it is told to lead it: a client that
+    was sent to it in between would be refused."""
+    node = Node()
+    node.live(1)
+    node.controller.forward = Job
+    parked = groups.find_coordinator(node.services, FindCoordinatorRequest("g"), 0.0)
+    assert isinstance(parked, Parked)
+    assert parked.attempt(0.0) is None
+    node.know(state_of_offsets())
+    assert parked.attempt(0.0) is None
+    node.apply(state_of_offsets())
+    found = parked.attempt(0.0)
+    assert found is not None
+    assert (found.error, found.node_id) == (ErrorCode.NONE, 1)
 
 
 async def test_a_long_name_works(autojump_clock: trio.testing.MockClock) -> None:
