@@ -4,9 +4,12 @@
 
 A call that had no answer is repeated: who was stopped in the middle of one finds its time up.
 `hold TTL KEY` keeps a lease from then on, and KEY with it; `lost` says whether it is lost by now.
+`stop` stops the process between two renewals, until it is continued.
 `lock FILE` takes the write lock of a file of the store until `unlock`.
 """
 
+import os
+import signal
 import sqlite3
 import sys
 from random import Random
@@ -35,6 +38,7 @@ class Worker:
         self._lease = Lease(0, 0)
         self._revision = 0
         self._is_lost = False
+        self._renewing = trio.Lock()
         self._lock = sqlite3.connect(":memory:")
 
     async def hold(self, ttl_s: str, key: str) -> object:
@@ -47,10 +51,16 @@ class Worker:
     async def _renew(self) -> None:
         try:
             while True:
-                await patiently(self._store.renew, self._lease.id)
+                async with self._renewing:
+                    await patiently(self._store.renew, self._lease.id)
                 await trio.sleep(self._lease.ttl_s / 8)
         except LeaseLost:
             self._is_lost = True
+
+    async def stop(self) -> object:
+        async with self._renewing:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return "continued"
 
     async def lost(self) -> object:
         return self._is_lost

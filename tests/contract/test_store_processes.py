@@ -1,6 +1,7 @@
 """A store between processes, killed and stopped ones too: SQLite and etcd (4.9)."""
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -63,6 +64,17 @@ class Child:
         self._process.stdin.flush()
         return await self.answer()
 
+    async def stop(self):
+        """Between two of its writes: SQLite's others wait for one that is stopped in a write, see
+        `test_who_is_stopped_in_a_write_is_named`."""
+        self._process.stdin.write("stop\n")
+        self._process.stdin.flush()
+        await in_worker(os.waitid, os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    async def go_on(self):
+        self.send(signal.SIGCONT)
+        assert await self.answer() == "continued"
+
     async def answer(self):
         return (await in_worker(self._process.stdout.readline)).rstrip("\n")
 
@@ -104,10 +116,10 @@ async def test_a_lease_is_seen_by_others_and_ends_with_its_process(store, child)
 async def test_a_stopped_holder_can_do_nothing_when_it_goes_on(store, child):
     """Others took over meanwhile: its lease is lost, and its comparison fails."""
     revision = int(await child.call(f"hold {TTL_S} key"))
-    child.send(signal.SIGSTOP)
+    await child.stop()
     await until_gone(store, "key", revision)
     assert (await store.transact([Compare("key", ABSENT)], [Put("key", b"taken")])).succeeded
-    child.send(signal.SIGCONT)
+    await child.go_on()
     assert await child.call("put key unleased") == "False"
     assert await child.call("put key leased") == "LeaseLost"
     assert await child.call("renew") == "LeaseLost"
@@ -117,9 +129,9 @@ async def test_a_stopped_holder_can_do_nothing_when_it_goes_on(store, child):
 async def test_a_stopped_holder_finds_its_lease_lost_though_nobody_looked(path, child, store):
     """It needs no other process to take the lease away."""
     await child.call(f"hold {TTL_S} key")
-    child.send(signal.SIGSTOP)
+    await child.stop()
     await trio.sleep(1.2 * TTL_S)
-    child.send(signal.SIGCONT)
+    await child.go_on()
     assert await child.call("put key leased") == "LeaseLost"
     assert await child.call("renew") == "LeaseLost"
     assert (await store.get("key")).entries == {}
