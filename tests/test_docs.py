@@ -1,9 +1,18 @@
-"""What the documents point at is there: pages, files, and the tests that show a promise."""
+"""What documents, comments and docstrings point at is there: pages, files, the rules of
+docs/rules.md, and the tests that show a promise or a rule.
+"""
 
+import ast
+import io
 import re
+import tokenize
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.test_tidy import SOURCES, nodes_of, text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -11,8 +20,14 @@ PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 NAMED_FILE = re.compile(
-    r"`((?:tests|broker|client|package|protocol|cli|testing|docs)/[\w/]+\.(?:py|md))`"
+    r"`((?:audit|tests|broker|client|package|protocol|cli|testing|docs)/[\w/]+\.(?:py|md))`"
 )
+
+# One letter and a number (A11), or a part of such a rule (A3.5), is a rule where prose has it; a
+# family and two digits (PAR-06) anywhere. KIP-98 and UTF-16 look like the latter.
+RULE_ROW = re.compile(r"^\| ([A-Z]+-?\d+) \|.*$", re.MULTILINE)
+FAMILY_RULE = re.compile(r"\b(?!KIP|UTF|CRC|SHA)[A-Z]{2,3}-\d\d\b")
+RULE = re.compile(rf"{FAMILY_RULE.pattern}|\b[AKLNQR]\d{{1,2}}\b")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -37,3 +52,43 @@ def test_every_promise_is_shown() -> None:
     ]
     assert len(rows) > 10
     assert [row for row in rows if not NAMED_TEST.search(row)] == []
+
+
+@cache
+def rules() -> dict[str, str]:
+    """The rows of docs/rules.md by their codes."""
+    page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    return {row.group(1): row.group() for row in RULE_ROW.finditer(page)}
+
+
+def test_every_rule_is_shown() -> None:
+    """Each rule stands once, and names a test."""
+    page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
+    codes = RULE_ROW.findall(page)
+    assert len(codes) > 100
+    assert sorted(codes) == sorted(set(codes))
+    assert [code for code, row in rules().items() if not NAMED_TEST.search(row)] == []
+
+
+def prose_of(name: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each comment and docstring of a source file."""
+    for token in tokenize.generate_tokens(io.StringIO(text_of(name)).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in nodes_of(name):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            text = node.value.value
+            if isinstance(text, str):
+                yield from enumerate(text.splitlines(), node.lineno)
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if RULE.search(text_of(name))])
+def test_rules_that_are_cited_are_in_the_catalogue(name: str) -> None:
+    """A reader of a comment finds what A11 or PAR-06 means in docs/rules.md."""
+    missing = [
+        f"{name}:{line}: {code} is not in docs/rules.md"
+        for line, text in prose_of(name)
+        for code in RULE.findall(text)
+        if code not in rules()
+    ]
+    assert not missing, "\n" + "\n".join(missing)
