@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 READS: Final = 5
 READ_MS_HIGH: Final = 100
-# Versions of etcd (docs/operations.md, "Which etcd").
+# Versions of etcd (docs/operations.md, "A cluster over several machines").
 ETCD_UNSOUND: Final = ((3, 5, 0), (3, 5, 2))
 ETCD_GOOD: Final = (3, 5, 13)
 

@@ -3,7 +3,7 @@
 After an unclean election a leader may lack records that a consumer has read, or hold others at
 their offsets. So each FETCH names the epoch of the last record before its offset, as a follower's
 does, and a leader whose log parts from the reader's answers with an epoch and where that ended
-(behaviours A10). The reader's own trail then tells, by the follower's rule (A11), the offset up to
+(A10). The reader's own trail then tells, by the follower's rule (A11), the offset up to
 which both are surely the same. A trail of many epochs forgets the oldest: then a reader goes back
 no further than to where the oldest that is left began.
 

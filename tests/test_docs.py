@@ -1,5 +1,5 @@
-"""What documents, comments and docstrings point at is there: pages, files, the rules of
-docs/rules.md, and the tests that show a promise or a rule.
+"""What documents, comments and docstrings point at is there: pages and their sections, files, the
+rules of docs/rules.md, and the tests that show a promise or a rule.
 """
 
 import ast
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_tidy import SOURCES, nodes_of, text_of
+from tests.test_tidy import SOURCES, TEXTS, nodes_of, text_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -22,12 +22,17 @@ NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 NAMED_FILE = re.compile(
     r"`((?:audit|tests|broker|client|package|protocol|cli|testing|docs)/[\w/]+\.(?:py|md))`"
 )
+# A page of docs/, and perhaps `, "SECTION"` behind it; a line may end between any two words.
+NAMED_SECTION = re.compile(r"\bdocs/([\w/-]+\.md)(?:,[\s#]+(?:\"([^\"]+)\"|(\d[\d.]*)))?")
+LINK_TO_SECTION = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
+HEADING = re.compile(r"^#+ (?:\d+\. )?(.*)$", re.MULTILINE)
 
 # One letter and a number (A11), or a part of such a rule (A3.5), is a rule where prose has it; a
 # family and two digits (PAR-06) anywhere. KIP-98 and UTF-16 look like the latter.
 RULE_ROW = re.compile(r"^\| ([A-Z]+-?\d+) \|.*$", re.MULTILINE)
 FAMILY_RULE = re.compile(r"\b(?!KIP|UTF|CRC|SHA)[A-Z]{2,3}-\d\d\b")
 RULE = re.compile(rf"{FAMILY_RULE.pattern}|\b[AKLNQR]\d{{1,2}}\b")
+BARE_SECTION = re.compile(r"\(\d{1,2}\.\d{1,2}\)|\barchitecture,? \d")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -92,3 +97,51 @@ def test_rules_that_are_cited_are_in_the_catalogue(name: str) -> None:
         if code not in rules()
     ]
     assert not missing, "\n" + "\n".join(missing)
+
+
+def headings_of(page: Path) -> list[str]:
+    """The headings of a page, without the numbers before some."""
+    return HEADING.findall(page.read_text(encoding="utf-8"))
+
+
+def anchor_of(heading: str) -> str:
+    """What a link to a heading is written as (its number, where it has one, left out)."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("name", [name for name in TEXTS if "docs/" in text_of(name)])
+def test_pages_and_sections_that_are_cited_exist(name: str) -> None:
+    """A page is there, and so is the heading named behind it; sections are not named by number."""
+    missing = []
+    for page, section, number in NAMED_SECTION.findall(text_of(name)):
+        path = ROOT / "docs" / page
+        if not path.exists():
+            missing.append(f"docs/{page}")
+        elif section and " ".join(section.split()) not in headings_of(path):
+            missing.append(f'docs/{page}, "{section}"')
+        elif number:
+            missing.append(f"docs/{page}, {number}: name the section by its heading")
+    assert missing == [], f"{name} names what is not there"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_sections_that_exist(page: Path) -> None:
+    """`PAGE.md#section` is the anchor of a heading."""
+    missing = []
+    for target, anchor in LINK_TO_SECTION.findall(page.read_text(encoding="utf-8")):
+        path = page.parent / target if target else page
+        anchors = {anchor_of(heading) for heading in headings_of(path)}
+        if re.sub(r"^\d+-", "", anchor) not in anchors:
+            missing.append(f"{target}#{anchor}")
+    assert missing == [], f"{page.name} links to sections that are not there"
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if BARE_SECTION.search(text_of(name))])
+def test_no_comment_names_a_bare_number_of_a_section(name: str) -> None:
+    """A number in parentheses says nothing: name a rule (K2), or the page and its heading."""
+    found = [
+        f"{name}:{line}: {match.group()}"
+        for line, text in prose_of(name)
+        if (match := BARE_SECTION.search(text))
+    ]
+    assert not found, "\n" + "\n".join(found)

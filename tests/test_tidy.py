@@ -1,9 +1,9 @@
 """Style and architecture as tests: what may import what, what is pure, how large things may get.
 
-The rules are those of docs/architecture.md, 3 and 4. They read the source with `ast` and run
-nothing, so that this file is fast and needs no part to work. A rule that makes a piece of code
-worse may be broken on purpose: its exception stands in a table (`tests/tidy_tables.py`), with the
-reason.
+What the parts are is in docs/architecture.md, "The parts, and which may import which". The tests
+read the source with `ast` and run nothing, so that this file is fast and needs no part to work. A
+rule that makes a piece of code worse may be broken on purpose: its exception stands in a table
+(`tests/tidy_tables.py`), with the reason.
 
 Sizes are questions. A file beyond 600 lines, a function beyond 60, a class beyond 250 lines of
 code (without docstrings, comments and blank lines) and a function of more than 7 parameters ask

@@ -98,7 +98,7 @@ PROTOCOL_LIBRARIES = sys.stdlib_module_names | {"minibroker", "msgpack", "crc32c
 # The only files that leave the loop or start a thread.
 THREADS_ALLOWED = {
     "broker/disk.py": "the one way to leave the loop: fsync, recovery at start-up, SQLite",
-    "broker/replication/fetch_thread.py": "a follower copies by threads (4.7)",
+    "broker/replication/fetch_thread.py": "a follower copies by threads",
     "broker/metadata/sqlite_store.py": "starts none, but wakes the worker that watches the file",
     "client/blocking/": "the blocking clients run the loop in a thread",
     "audit/run.py": "checks run side by side",

@@ -20,7 +20,7 @@ in them.
 
 Nothing is fired once. What brokers must be told follows from the state and from what they have
 acknowledged, what must be decided from the state and the registrations; so a controller that stops
-between any two steps leaves nothing behind that the next one does not find (lessons Q2).
+between any two steps leaves nothing behind that the next one does not find (Q2).
 
 Who asked for topics is answered once every live broker was told, so that what was answered for can
 be used at once, anywhere; a broker that does not hear is not waited for for ever. Who leaves is

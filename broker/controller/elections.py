@@ -1,4 +1,4 @@
-"""Who leads each partition, and who is in its ISR, given who lives (A19, CTL-01 to CTL-14, 4.11).
+"""Who leads each partition, and who is in its ISR, given who lives (A19, CTL-01 to CTL-14, K2).
 
 `review` is the one place where both follow from the live brokers. It compares what is with what
 shall be and changes the difference, so it serves the death of a broker, a return, a request to

@@ -42,7 +42,7 @@ class Liveness:
         return before is not None and before.process == self.brokers[node_id].process
 
     def may_lack(self, node_id: int, name: TopicPartition, configs: Mapping[str, str]) -> bool:
-        """Whether the end of this replica's log may have been lost just now (4.11)."""
+        """Whether the end of this replica's log may have been lost just now (K2)."""
         if node_id not in self.arrived:
             return False
         broker = self.brokers[node_id]

@@ -1,6 +1,6 @@
 """Which leader wrote what: the offset at which each leader epoch of one log starts.
 
-Replicas compare epochs to find where their logs part (docs/protocol.md): two logs that have the
+Replicas compare epochs to find where their logs part (A9 to A11): two logs that have the
 same epoch at an offset have the same records up to there. So the list must name every epoch that
 wrote, and the newest leader records its epoch even before it writes anything.
 

@@ -104,8 +104,8 @@ class Run:
     """One play of the story. `brokers` are the replicas in order of preference: the first leads.
 
     `settings` are all that the text sets; those of an old rule (`SETTINGS`) no broker knows.
-    With `is_unclean_return_seen` the controller is told when a log's tail may be gone
-    (docs/architecture.md, 4.11); else it takes every replica that returns for sound.
+    With `is_unclean_return_seen` the controller is told when a log's tail may be gone (K2); else it
+    takes every replica that returns for sound.
     """
 
     name: str

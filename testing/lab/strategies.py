@@ -1,8 +1,8 @@
 """The rules under which a scenario is played: the broker's own, and others to compare with.
 
 Each other rule replaces a few methods. The broker does not know of them: they come in as subclasses
-through the seams that `Partition` and `Replicas` leave for that (docs/architecture.md, 4.8). A
-rule's name is what `--rule` takes. `SETTINGS` are the properties that only an old rule has.
+through the seams that `Partition` and `Replicas` leave for that. A rule's name is what `--rule`
+takes. `SETTINGS` are the properties that only an old rule has.
 """
 
 from collections.abc import Callable, Mapping

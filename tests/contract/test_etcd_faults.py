@@ -1,4 +1,4 @@
-"""The etcd store while etcd, or the way to it, is slow, cut off, restarted or compacted (4.9).
+"""The etcd store while etcd, or the way to it, is slow, cut off, restarted or compacted.
 
 Between the store and etcd stands a proxy, which holds or breaks what passes. Another store, which
 asks etcd directly, sees what has come of it and does what other brokers would do.

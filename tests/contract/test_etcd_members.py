@@ -1,4 +1,4 @@
-"""The etcd store with several members, of which some are away; and who may use it (4.9)."""
+"""The etcd store with several members, of which some are away; and who may use it."""
 
 import itertools
 import random

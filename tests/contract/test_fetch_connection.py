@@ -1,4 +1,4 @@
-"""One suite for a fetcher's connection, thread and task: what a fetcher relies on (4.7).
+"""One suite for a fetcher's connection, thread and task: what a fetcher relies on.
 
 Both talk to a leader of the test over real sockets: it answers what it is told to.
 """
@@ -189,7 +189,7 @@ async def test_a_leader_that_is_no_broker(make):
 
 
 async def test_what_goes_wrong_inside_comes_out_as_it_is(make):
-    """An error of the own disk is none of the connection (architecture, 5)."""
+    """An error of the own disk is none of the connection."""
     async with asked(close) as leader:
         with pytest.raises(OSError, match="own disk") as caught:
             async with make(PATIENCE)(leader.endpoint):

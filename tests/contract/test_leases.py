@@ -1,4 +1,4 @@
-"""What every metadata store must do about leases and watches (architecture 4.9).
+"""What every metadata store must do about leases and watches (docs/architecture.md, "Failover").
 
 Each test has two holders of one store: the same object, two links to one memory, two objects on
 one file. The clock runs as the real one does, and tests leap over what they need not wait for;

@@ -1,4 +1,4 @@
-"""What every metadata store must do: memory, SQLite and etcd alike (architecture 4.9)."""
+"""What every metadata store must do: memory, SQLite and etcd alike."""
 
 import random
 import sqlite3

@@ -1,4 +1,4 @@
-"""A store between processes, killed and stopped ones too: SQLite and etcd (4.9)."""
+"""A store between processes, killed and stopped ones too: SQLite and etcd."""
 
 import itertools
 import os

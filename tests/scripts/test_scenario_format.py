@@ -152,7 +152,7 @@ def test_an_order_may_name_any_leader():
 
 
 def test_followers_of_a_synced_topic_force_their_log_to_disk_first():
-    """With flush=always a FETCH waits for the own fsync, and an ack for that of all (4.12)."""
+    """With flush=always a FETCH waits for the own fsync, and an ack for that of all (N1)."""
     steps = "produce 1 x\ncopy 2\nfetch 2\nflush 2\nask 2\nflush 1\n"
     told = play(parse(f"{HEAD}with flush=always\nrun a\n{steps}").runs[0], "epoch")
     assert [line.text for line in told.lines[1:]] == [

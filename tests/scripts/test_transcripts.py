@@ -84,7 +84,7 @@ def test_replicas_differ_for_ever_without_epochs():
 
 
 def test_a_cut_below_the_own_high_watermark_is_refused():
-    """Without unclean election the replica fails, keeps its log and is shown so (A11, 4.8)."""
+    """Without unclean election the replica fails, keeps its log and is shown so (A11)."""
     told = played("hw-divergence", "refused", "epoch")
     state, _ = after(told, "it refuses: a cut to 1 would lose records committed below 2")
     assert state == ReplicaState(RoleMark.FAILED, 1, 2, 2)
@@ -98,7 +98,7 @@ def test_the_last_replica_standing_does_not_lead_without_its_tail():
 
 
 def test_a_partition_waits_for_the_log_that_may_be_longer():
-    """Who may have lost its tail does not lead while another may have it all (4.11, K2)."""
+    """Who may have lost its tail does not lead while another may have it all (K2)."""
     told = played("hw-divergence", "seen", "epoch")
     waiting = after(told, "nobody leads")
     assert [state.mark for state in waiting] == [RoleMark.DOWN, RoleMark.OFFLINE]

@@ -186,7 +186,7 @@ async def test_a_killed_broker_keeps_what_it_wrote(autojump_clock: trio.testing.
 async def test_flush_always_survives_a_power_cut(
     seed: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """4.12: with flush=always no record that was acknowledged is lost when the power goes."""
+    """N1: with flush=always no record that was acknowledged is lost when the power goes."""
     machine = Machine(seed, flush="always")
     acknowledged = []
     for life in range(4):
@@ -252,7 +252,7 @@ async def test_a_taken_address_leaves_the_directory_alone(
 
 
 async def test_a_failed_fsync_stops_the_broker(autojump_clock: trio.testing.MockClock) -> None:
-    """4.12: an fsync that failed is not tried again: it leaves serve, without a clean mark, and
+    """N1: an fsync that failed is not tried again: it leaves serve, without a clean mark, and
     with one that the next start must not believe the page cache."""
     machine = Machine(flush="always")
 

@@ -236,7 +236,7 @@ def test_a_disk_that_is_full_at_the_start_is_told():
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_an_empty_directory_is_filled(who: str):
-    """A broker that returns with nothing is not in sync, whatever it was, and copies all (4.11)."""
+    """A broker that returns with nothing is not in sync, whatever it was, and copies all (K2)."""
 
     async def story() -> None:
         async with open_trial() as trial:
@@ -253,7 +253,7 @@ def test_an_empty_directory_is_filled(who: str):
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_an_older_directory_is_found_out(who: str):
-    """A copy from yesterday, stopped cleanly and put back today, is not in sync (4.11)."""
+    """A copy from yesterday, stopped cleanly and put back today, is not in sync (K2)."""
 
     async def story() -> None:
         async with open_trial() as trial:

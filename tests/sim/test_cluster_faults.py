@@ -137,7 +137,7 @@ def test_a_process_that_stood_still_finds_itself_replaced(who: str):
 @pytest.mark.parametrize("who", ["leader", "follower"])
 def test_one_lost_tail_loses_nothing(flush: str, who: str):
     """Power cut of one, whatever `flush`: it may lack its end, so without flush=always it leaves
-    the in-sync set, and copies again; it leads nothing before that (4.11)."""
+    the in-sync set, and copies again; it leads nothing before that (K2)."""
 
     async def story() -> None:
         async with open_trial(flush=flush) as trial:
@@ -152,7 +152,7 @@ def test_one_lost_tail_loses_nothing(flush: str, who: str):
 
 
 def test_all_tails_lost_lose_nothing_with_flush_always():
-    """Power cut of all with flush=always: nothing that was acknowledged was in a tail (4.12)."""
+    """Power cut of all with flush=always: nothing that was acknowledged was in a tail (N1)."""
 
     async def story() -> None:
         async with open_trial(flush="always") as trial:
@@ -168,7 +168,7 @@ def test_all_tails_lost_lose_nothing_with_flush_always():
 
 def test_of_lost_tails_the_longest_log_leads(caplog: pytest.LogCaptureFixture):
     """Power cut of all without flush=always: nobody leads before all are back; then who has the
-    most leads, and the log says that something may be lost (4.11)."""
+    most leads, and the log says that something may be lost (K2)."""
 
     async def story() -> None:
         async with open_trial() as trial:

@@ -126,7 +126,7 @@ async def fail_over(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_committed_offset_never_goes_back(seed: int) -> None:
-    """GRP-02, A1: whatever becomes of coordinators, the next one answers with the offset that was
+    """GRP-02: whatever becomes of coordinators, the next one answers with the offset that was
     committed last, and soon."""
     simulate(partial(fail_over, seed), seed)
 

@@ -19,7 +19,7 @@ UNITS = (".ms", ".minutes", ".seconds", ".bytes", ".percentage")
 
 
 def test_the_defaults_are_those_of_kafka_and_ours():
-    """The defaults are those of the tables in the behaviours, ours where they name one of ours."""
+    """The defaults are Kafka's, or ours where docs/configuration.md gives another."""
     config = Config()
     assert config.listeners == (NamedEndpoint("PLAINTEXT", "127.0.0.1", 9092),)
     assert (config.flush, config.flush_ms) == ("interval", 1000)
@@ -49,7 +49,7 @@ def test_aliases_are_no_names_of_others():
 
 
 def test_the_first_source_that_names_a_property_wins():
-    """Flag before environment before file before default (conventions 1)."""
+    """Flag before environment before file before default (docs/configuration.md)."""
     file = "num.partitions=2\nnode.id=2\nlog.dirs=/file\n# a comment\n\n! and one more\n"
     environ = {"KAFKA_NUM_PARTITIONS": "3", "KAFKA_NODE_ID": "3", "PATH": "/bin"}
     loaded = load(parse_properties(file), environ, {"num.partitions": "4"})

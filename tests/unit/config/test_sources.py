@@ -31,7 +31,7 @@ def test_an_environment_without_meaning_is_one_warning():
     [("log.dirs", "KAFKA_LOG_DIRS"), ("a_b.c-d", "KAFKA_A__B_C___D")],
 )
 def test_the_environment_spells_names_as_apache_kafkas_image(name, variable):
-    """A dot is `_`, an underscore `__`, a dash `___` (conventions 1)."""
+    """A dot is `_`, an underscore `__`, a dash `___` (docs/configuration.md)."""
     assert environment_name(name) == variable
 
 

@@ -118,14 +118,14 @@ RETURNS = {
 
 @pytest.mark.parametrize(("said", "is_unsafe"), RETURNS.values(), ids=RETURNS)
 def test_a_leader_that_returns(said, is_unsafe):
-    """CTL-14, 4.11: it has a new epoch; it stays in sync and leads only if its tail is safe."""
+    """CTL-14, K2: it has a new epoch; it stays in sync and leads only if its tail is safe."""
     record, _ = reviewed(state_of(partition()), returned(1, **said), broker(2), broker(3))
     assert outcome(record) == ((2, (2, 3), 1, 1) if is_unsafe else (1, (1, 2, 3), 1, 1))
 
 
 @pytest.mark.parametrize(("said", "is_unsafe"), RETURNS.values(), ids=RETURNS)
 def test_a_follower_that_returns(said, is_unsafe):
-    """4.11: an unsafe member leaves the ISR while a safe one lives; a safe one changes nothing."""
+    """K2: an unsafe member leaves the ISR while a safe one lives; a safe one changes nothing."""
     record, _ = reviewed(state_of(partition()), broker(1), returned(2, **said), broker(3))
     assert outcome(record) == ((1, (1, 3), 0, 1) if is_unsafe else (1, (1, 2, 3), 0, 0))
 
@@ -141,7 +141,7 @@ def test_a_follower_that_returns(said, is_unsafe):
     ids=["empty directory", "older directory", "much older", "empty, whatever it says"],
 )
 def test_another_directory_is_unsafe(back):
-    """4.11: a broker with an empty or an older directory lacks what it had acknowledged; that is
+    """K2: a broker with an empty or an older directory lacks what it had acknowledged; that is
     told, once."""
     record, plan = reviewed(state_of(partition()), broker(1), back, broker(3))
     assert outcome(record) == (1, (1, 3), 0, 1)
@@ -173,7 +173,7 @@ def test_a_lost_session_loses_nothing():
 
 
 def test_a_topic_that_was_not_synced_is_unsafe():
-    """4.11: `flush=always` of the broker does not count for a topic with another setting."""
+    """K2: `flush=always` of the broker does not count for a topic with another setting."""
     back = returned(2, tail_safe=False, was_synced=True)
     for configs, isr in (({"flush": "interval"}, (1, 3)), ({"flush": "always"}, (1, 2, 3))):
         state = state_of(partition(), configs=configs)
@@ -201,7 +201,7 @@ def test_a_broker_that_is_new_is_admitted():
 
 
 class TestNobodySafe:
-    """One machine lost its power: every member of the ISR may have lost its end (4.11)."""
+    """One machine lost its power: every member of the ISR may have lost its end (K2)."""
 
     def test_one_after_the_other(self):
         """Nobody leads until all members of the ISR are back; then their ends are compared."""

@@ -100,7 +100,7 @@ async def test_a_return_with_all_its_data(autojump_clock):
 
 
 async def test_an_unsafe_return_is_seen(autojump_clock):
-    """4.11: coming back before the lease ran out does not hide a lost tail."""
+    """K2: coming back before the lease ran out does not hide a lost tail."""
     async with open_fleet() as fleet:
         await fleet.create(partitions=3, replicas=3)
         await fleet[2].kill()

@@ -110,7 +110,7 @@ async def test_all_stop_at_once(autojump_clock, caplog):
 
 
 async def test_all_lost_their_power(autojump_clock):
-    """4.11: all come back unsafe, one by one; the one with the most leads once all are there."""
+    """K2: all come back unsafe, one by one; the one with the most leads once all are there."""
     async with open_fleet() as fleet:
         await fleet.create(replicas=3)
         replicas = (await fleet.record()).replicas

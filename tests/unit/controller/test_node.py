@@ -77,7 +77,7 @@ async def test_a_node_id_that_is_taken(autojump_clock):
 
 async def test_a_node_id_becomes_free_with_the_lease(autojump_clock):
     """Another directory may have the node id once the lease of the dead one has ended; what that
-    one held is missing here (4.11)."""
+    one held is missing here (K2)."""
     async with open_fleet(2) as fleet:
         await fleet.create(replicas=2)
         dead = fleet[2]

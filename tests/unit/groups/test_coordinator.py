@@ -95,7 +95,7 @@ async def test_each_group_has_one_of_the_partitions(
 async def test_a_new_leader_tells_nothing_that_could_be_lost(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """GRP-01, A1: it loads until its high watermark has reached the start of its term: until then
+    """GRP-01: it loads until its high watermark has reached the start of its term: until then
     it does not know whether what its predecessor told as committed is there."""
     keeper = Keeper(TWO)
     async with keeping(keeper):
@@ -118,7 +118,7 @@ async def test_a_new_leader_tells_nothing_that_could_be_lost(
 async def test_a_generation_lives_on_in_the_next_term(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A1, GRP-11: a new coordinator knows the members of the last stored generation, and gives
+    """GRP-11: a new coordinator knows the members of the last stored generation, and gives
     each a whole session before it misses it."""
     keeper = Keeper()
     async with keeping(keeper):

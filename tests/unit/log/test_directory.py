@@ -237,7 +237,7 @@ def test_a_directory_of_before_there_were_names_gets_one():
 
 
 def test_every_start_is_counted():
-    """However the last run ended, and durably before any log is opened (architecture 4.11)."""
+    """However the last run ended, and durably before any log is opened (K2)."""
     files = disk()
     assert marked(files).directory.run == 1
     files.kill()
@@ -264,7 +264,7 @@ def test_an_unreadable_run_starts_over(text):
 
 
 def test_the_last_run_says_whether_it_synced():
-    """After a power cut that is what counts, not how this run is set (4.11)."""
+    """After a power cut that is what counts, not how this run is set (K2)."""
     files = disk()
     runs = [(True, False), (True, True), (False, True), (False, False)]
     for number, (is_synced, was_synced) in enumerate(runs):

@@ -1,4 +1,4 @@
-"""All logs of a broker and its data directory (rows BRK-01 to BRK-09, REC-01, A8, records.md)."""
+"""All logs of a broker and its data directory (rows BRK-01 to BRK-09, REC-01, A8)."""
 
 import random
 from pathlib import PurePath

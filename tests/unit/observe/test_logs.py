@@ -1,4 +1,4 @@
-"""The log lines: Kafka's pattern, or JSON (conventions 3)."""
+"""The log lines: Kafka's pattern, or JSON."""
 
 import io
 import json

@@ -128,7 +128,7 @@ def damaged_node() -> Node:
 
 
 def test_a_damaged_log_never_leads() -> None:
-    """N3, 4.11: whatever the controller says, lost records are not passed over in silence."""
+    """N3: whatever the controller says, lost records are not passed over in silence."""
     node = damaged_node()
     node.apply(state_of(epochs=(1, 1)))
     with pytest.raises(Refused, match="partition recover t 0") as refused:
@@ -138,7 +138,7 @@ def test_a_damaged_log_never_leads() -> None:
 
 
 def test_a_damaged_log_in_the_isr_does_not_copy_over_its_loss() -> None:
-    """4.11: as long as the controller counts on it, it may be the one that has the records."""
+    """N3: as long as the controller counts on it, it may be the one that has the records."""
     node = damaged_node()
     node.apply(state_of(epochs=(1, 1), leader=2, isr=(1, 2), replicas=(1, 2)))
     assert node.copier.assigned == {}

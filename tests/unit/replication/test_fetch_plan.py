@@ -205,7 +205,7 @@ def test_a_request_does_not_wait_longer_than_a_back_off():
 
 
 def test_a_request_does_not_wait_while_a_sync_is_pending():
-    """The partition is left out until it is durable (4.12)."""
+    """The partition is left out until it is durable (N1)."""
     desk = Desk(A)
     desk.add(B, flush="always")
     assert not desk.plan.is_syncing

@@ -230,7 +230,7 @@ async def test_statistics_count_bytes_and_lag(autojump_clock):
 
 @pytest.mark.parametrize("is_alone", [True, False])
 async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock, is_alone):
-    """With `flush=always` a partition is left out while its fsync is pending (4.12)."""
+    """With `flush=always` a partition is left out while its fsync is pending (N1)."""
     async with cluster(A, B) as (leader, broker):
         partition = broker.hold(A, {"flush": "always"})
         broker.follow(A)
@@ -249,7 +249,7 @@ async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock, is_alon
 
 
 async def test_a_partition_that_need_not_be_durable_any_more(autojump_clock):
-    """Its setting changed while it waited for a fsync that never comes (4.12)."""
+    """Its setting changed while it waited for a fsync that never comes (N1)."""
     async with cluster(A) as (leader, broker):
         partition = broker.hold(A, {"flush": "always"})
         broker.follow(A)
@@ -262,7 +262,7 @@ async def test_a_partition_that_need_not_be_durable_any_more(autojump_clock):
 
 
 async def test_a_sync_that_is_quick_costs_no_request(autojump_clock):
-    """The others wait for it for a moment, so that nobody leaves the session for it (4.12)."""
+    """The others wait for it for a moment, so that nobody leaves the session for it (N1)."""
     async with cluster(A, B) as (leader, broker):
         partition = broker.hold(A, {"flush": "always"})
         broker.follow(A)
@@ -296,7 +296,7 @@ async def test_requests_name_the_follower(autojump_clock):
 
 
 async def test_an_error_of_the_own_disk_ends_the_broker(autojump_clock):
-    """It comes out of `run`, and is not taken for one of the connection (architecture, 5)."""
+    """It comes out of `run`, and is not taken for one of the connection."""
     with pytest.RaisesGroup(
         pytest.RaisesExc(OSError, match="Input/output"), flatten_subgroups=True
     ):
@@ -309,7 +309,7 @@ async def test_an_error_of_the_own_disk_ends_the_broker(autojump_clock):
 
 
 async def test_a_thread_copies_as_a_task_does():
-    """Over real sockets, and it has ended when the fetchers have (4.7)."""
+    """Over real sockets, and it has ended when the fetchers have."""
     network, endpoint = TcpNetwork(), Endpoint("127.0.0.1", 0)
     leader = LogLeader(network, endpoint, EPOCH)
     leader.logs = {name: Bench(name) for name in (A, B)}

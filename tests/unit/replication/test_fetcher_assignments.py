@@ -94,7 +94,7 @@ async def test_an_answer_to_an_older_role_does_not_count(autojump_clock):
 
 
 async def test_a_range_that_comes_too_late_cuts_nothing(autojump_clock):
-    """The partition was taken away while its range was asked for (A21 c)."""
+    """The partition was taken away while its range was asked for (A21)."""
     async with cluster(A, B) as (leader, broker):
         partition = broker.hold(A)
         broker.benches[A].append(2)
@@ -151,7 +151,7 @@ async def test_a_partition_is_copied_from_one_leader(autojump_clock):
 
 
 async def test_fetchers_end_when_they_have_nothing_to_copy(autojump_clock):
-    """And come back when they have (4.7)."""
+    """And come back when they have."""
     async with cluster(A, B) as (leader, broker):
         broker.follow(A)
         await trio.sleep(LONG_POLL_S / 4)
@@ -168,7 +168,7 @@ async def test_fetchers_end_when_they_have_nothing_to_copy(autojump_clock):
 
 
 async def test_partitions_are_spread_over_fetchers(autojump_clock):
-    """By a hash of their name that is the same in every run (4.7)."""
+    """By a hash of their name that is the same in every run."""
     names = [TopicPartition("t", number) for number in range(24)]
     async with cluster(*names, num_replica_fetchers="3") as (leader, broker):
         for name in names:

@@ -1,4 +1,4 @@
-"""When records are forced to the disk (architecture 4.12)."""
+"""When records are forced to the disk (N1)."""
 
 import errno
 
@@ -168,7 +168,7 @@ async def test_a_deleted_log_is_forgotten(
 async def test_followers_hear_of_it(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """4.12: who copies is told of a flush, for what is not durable is not acknowledged by the next
+    """N1: who copies is told of a flush, for what is not durable is not acknowledged by the next
     fetch."""
     node = Node(flush="always")
     node.apply(state_of(leader=2, isr=(2,), replicas=(1, 2)))

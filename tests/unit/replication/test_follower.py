@@ -296,7 +296,7 @@ def test_a_range_that_is_none(theirs):
 
 
 def test_a_full_disk_backs_off_and_goes_on():
-    """What came before it is kept, the rest is copied when there is room (architecture, 5)."""
+    """What came before it is kept, the rest is copied when there is room."""
     bench = Bench()
     role = following(bench)
     first, second = stored(0), stored(1, value=b"v" * 5000)
@@ -311,7 +311,7 @@ def test_a_full_disk_backs_off_and_goes_on():
 
 
 def test_another_error_of_the_disk_comes_out():
-    """It ends the broker (architecture, 5)."""
+    """It ends the broker (docs/architecture.md, "What stops what")."""
     bench = Bench()
     bench.files.fail("append")
     with pytest.raises(OSError, match="Input/output"):

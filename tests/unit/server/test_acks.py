@@ -216,7 +216,7 @@ async def test_a_stopped_replica_answers_its_waiters(
 def test_past_its_session_a_broker_promises_nothing_alone(
     acks: int, is_registered_anew: bool
 ) -> None:
-    """4.9: when the session may have ended, acks 0 and 1 are refused, for somebody else may lead,
+    """When the session may have ended, acks 0 and 1 are refused, for somebody else may lead,
     and in the next one until it is told so there; acks=all goes on, which only the newest leader's
     ISR can confirm."""
     node = Node()

@@ -177,7 +177,7 @@ async def test_what_was_never_committed(autojump_clock: trio.testing.MockClock) 
 async def test_who_may_be_replaced_tells_no_offsets(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """A1: where the broker's session may have ended, a successor may have told newer offsets."""
+    """GRP-02: once the broker's session may have ended, a successor may have newer offsets."""
     keeper = Keeper()
     async with keeping(keeper):
         await keeper.commit(1)

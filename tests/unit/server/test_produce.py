@@ -187,7 +187,7 @@ def test_any_bytes_have_a_known_error() -> None:
 async def test_nothing_parked_holds_the_receive_buffer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """4.5: a produce that waits keeps no view of its request, so the buffer can be used again."""
+    """A produce that waits keeps no view of its request, so the buffer can be used again."""
     node = Node()
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     received = bytearray(bytes(batch_of(5)))
@@ -200,7 +200,7 @@ async def test_nothing_parked_holds_the_receive_buffer(
 async def test_flush_always_acknowledges_what_is_durable(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """4.12: with flush=always acks=1 and acks=all wait for the fsync, and share it."""
+    """N1: with flush=always acks=1 and acks=all wait for the fsync, and share it."""
     node = Node(flush="always")
     node.lead()
     nursery.start_soon(node.flusher.run)

@@ -100,7 +100,7 @@ async def test_frames_survive_a_full_channel(autojump_clock: trio.testing.MockCl
 async def test_who_does_not_read_does_not_grow_the_broker(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """4.5: unread answers stop the reading of that connection, and nobody else notices."""
+    """Unread answers stop the reading of that connection, and nobody else notices."""
     async with serving() as server:
         stuck, quick = await server.connect(), await server.connect()
         await quick.send(*[produce_of(100_000)] * 8)
@@ -237,7 +237,7 @@ async def test_a_reset_frees_a_reader_that_waits_for_its_writer(
 async def test_a_log_that_is_cut_ends_the_answer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """4.3: bytes of a new term never go out inside an old answer: the connection is closed."""
+    """Bytes of a new term never go out inside an old answer: the connection is closed."""
     async with serving() as server:
         client = await server.connect()
         for _ in range(2):
