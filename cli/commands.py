@@ -1,20 +1,36 @@
-"""The commands of `minibroker`: one file of this package per noun, joined here.
+"""The commands of `minibroker`: one module of this package for each noun, joined here.
 
 A noun's module has its commands as `app`, or is one command of the noun's own name. Only the module
 of the noun that is asked for is loaded, and every command imports what it needs when it runs: so
 `--help` answers at once, and `topic list` does not load a broker; a test holds this.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Final
 
 import typer
 
-NOUNS: Final = (
-    *("start", "cluster", "topic", "produce", "consume", "group", "partition", "replica"),
-    *("leader", "broker", "log", "health", "doctor", "lab", "audit", "bench", "config"),
-)
+# In the order of the help; the modules are those of `minibroker.cli`.
+MODULES: Final[Mapping[str, str]] = {
+    "start": "broker.start",
+    "cluster": "cluster.commands",
+    "topic": "topic.commands",
+    "produce": "data.produce",
+    "consume": "data.consume",
+    "group": "group.commands",
+    "partition": "topic.partition",
+    "replica": "topic.replica",
+    "leader": "topic.leader",
+    "broker": "broker.commands",
+    "log": "log.commands",
+    "health": "broker.health",
+    "doctor": "doctor.commands",
+    "lab": "lab",
+    "audit": "audit.commands",
+    "bench": "bench.commands",
+    "config": "config",
+}
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
@@ -28,8 +44,8 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
     )
     app.callback()(options)
     named = arguments[0] if arguments else ""
-    for noun in [named] if named in NOUNS else NOUNS:
-        module = import_module(f"minibroker.cli.{noun}")
+    for noun in [named] if named in MODULES else MODULES:
+        module = import_module(f"minibroker.cli.{MODULES[noun]}")
         if hasattr(module, "app"):
             app.add_typer(module.app, name=noun)
         else:

@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def _probe(address: str | None, *, must_be_ready: bool) -> None:
-    from minibroker.cli.probe import plain_main
+    from minibroker.cli.broker.probe import plain_main
 
     plain_main(address, must_be_ready=must_be_ready)
 

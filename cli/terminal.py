@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from minibroker.cli import bootstrap
+from minibroker.cli import BOOTSTRAP_VARIABLE
 
 if TYPE_CHECKING:
     from minibroker.client.blocking import Admin
@@ -55,7 +55,7 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT",
-        envvar=bootstrap.VARIABLE,  # a longer name is cut in the help at 80 columns
+        envvar=BOOTSTRAP_VARIABLE,  # a longer name is cut in the help at 80 columns
         help="Where to find a broker; several are joined by commas.",
     ),
 ]
@@ -68,7 +68,6 @@ TopicOption = Annotated[
 TimeoutS = Annotated[
     float, typer.Option("--timeout-s", metavar="S", min=0.001, help="How long to try, in seconds.")
 ]
-DEFAULT_BOOTSTRAP = bootstrap.DEFAULT
 DEFAULT_TIMEOUT_S = 10.0
 PATIENCE_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute
 

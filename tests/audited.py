@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary, Verdict
-from minibroker.cli.cluster_export import export_store
+from minibroker.cli.cluster.export import export_store
 from tests.processes import EXPORT
 
 if TYPE_CHECKING:

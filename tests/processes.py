@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from minibroker.cli.cluster_layout import HOST, Layout
+from minibroker.cli.cluster.layout import HOST, Layout
 
 COMMAND = [sys.executable, "-m", "minibroker.cli"]
 READY_LINE = "Kafka Server started"

@@ -74,7 +74,7 @@ PURE_FILES = """
     client/accumulator.py client/batches.py client/numbering.py client/metadata.py client/hand.py
     client/positions.py client/routes.py client/chunks.py client/fetch_session.py client/position.py
     client/trail.py client/partitioner.py testing/lab/
-    cli/doctor_findings.py cli/doctor_topics.py
+    cli/doctor/findings.py cli/doctor/topics.py
 """
 PURE = PURE_FILES.split()
 # The interface of a disk has one async function, whose forms live in disk.py; the lab's broker

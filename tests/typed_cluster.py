@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from minibroker.cli.cluster_layout import Layout
+from minibroker.cli.cluster.layout import Layout
 from minibroker.cli.commands import app_for
 from minibroker.cli.terminal import failures_as_one_line
 from tests.processes import COMMAND, run_cli

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.cli.cluster_layout import Layout
+from minibroker.cli.cluster.layout import Layout
 from tests.processes import free_base_port
 from tests.typed_cluster import Cluster, run_here, wait_until
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.cli.cluster_layout import HOST
+from minibroker.cli.cluster.layout import HOST
 from tests.processes import free_base_port
 from tests.typed_cluster import PATIENCE_S, Cluster, Foreground, run_here, wait_until
 

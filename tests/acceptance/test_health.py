@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from minibroker import __version__
-from minibroker.cli.probe import describe
+from minibroker.cli.broker.probe import describe
 from minibroker.client.servers import parse_servers
 from tests.processes import run_cli, running_broker
 

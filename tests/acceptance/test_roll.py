@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from minibroker.cli.cluster_layout import Layout, exclusive
+from minibroker.cli.cluster.layout import Layout, exclusive
 from minibroker.client import Admin, Consumer, NewTopic
 from tests.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
 from tests.processes import COMMAND, free_base_port

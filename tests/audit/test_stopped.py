@@ -10,7 +10,7 @@ import trio
 
 from minibroker.audit.model import Severity
 from minibroker.audit.summary import Verdict
-from minibroker.cli.cluster_export import export_store
+from minibroker.cli.cluster.export import export_store
 from minibroker.client import Admin, Consumer, NewTopic, Producer
 from minibroker.protocol.constants import OFFSETS_TOPIC
 from tests.audited import STORE, audit

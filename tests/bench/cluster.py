@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import trio
 
-from minibroker.cli.cluster_layout import Layout
+from minibroker.cli.cluster.layout import Layout
 from minibroker.client import Admin, Delivery, NewTopic, Producer
 from tests.bench.rounds import Row, median_of, millions, milliseconds, run_module, seconds
 from tests.processes import ClusterProcesses, free_base_port, run_cli, running_cluster

@@ -17,7 +17,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.metadata.store import Compare, MetadataStore, Put
-from minibroker.cli.stores import open_store
+from minibroker.cli.broker.stores import open_store
 from tests.bench.rounds import Row, milliseconds
 from tests.etcd import running_etcd
 

@@ -25,7 +25,7 @@ from minibroker.broker.metadata.store import (
     MetadataStore,
     Put,
 )
-from minibroker.cli.stores import open_store
+from minibroker.cli.broker.stores import open_store
 from tests.contract.patiently import patiently
 
 

@@ -10,7 +10,7 @@ import yaml
 
 import minibroker
 from minibroker.broker.config import load
-from minibroker.cli.start import FILES_MAX
+from minibroker.cli.broker.start import FILES_MAX
 from tests.etcd import ETCD, NEEDS_ETCD
 from tests.topology import FOREIGN, ROOT, Service, read_images, read_services
 

@@ -187,7 +187,7 @@ async def answers(http: HttpServer) -> bool:
 def test_a_broker_without_http_loads_none_of_it() -> None:
     """What a broker is made of imports no library of HTTP."""
     program = (
-        "import sys, minibroker.broker.app, minibroker.cli.start\n"
+        "import sys, minibroker.broker.app, minibroker.cli.broker.start\n"
         f"print([name for name in {LIBRARIES} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,0 +1,288 @@
+"""`minibroker audit`: judge what lies in data directories, and show again what came of it.
+
+The exit code is the verdict: 0 clean, 1 findings, 2 could not check, 3 the audit itself failed.
+What a user gets wrong (an option, a directory that is none) counts as "could not check"; what
+breaks while it runs ends as one line and 3, and nothing of that kind may look like a verdict. The
+verdict goes to stdout, progress to stderr.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibroker.cli.terminal import USAGE, Failure, Format, Interrupted, OutputFormat, interruptible
+
+if TYPE_CHECKING:
+    from minibroker.audit.summary import Summary
+
+AUDIT_FAILED = 3
+DEFAULT_OUT = Path("audit-report")
+STORE = "metadata.db"
+# What an audit writes; a directory that holds anything else is not replaced.
+WRITTEN = {"batches.parquet", "findings.parquet", "summary.json", "report.html"}
+# What is needed of the extra: by all that knows an audit's results, and by an audit.
+PLAIN = ("pyarrow",)
+SPARK = ("pyspark", "pandas", "xxhash")
+# Exceptions that tell of what was given, not of what failed.
+_OF_USER = {"UsageError", "InvalidExport"}
+CHARACTERS_MAX = 500  # of an exception's text, which of Spark may be pages
+
+app = typer.Typer(help="Whether the logs hold what was promised.", no_args_is_help=True)
+
+
+class FailOn(StrEnum):
+    """From which severity on a finding makes the verdict."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+Directories = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="Data directories of brokers, or a directory of such.",
+    ),
+]
+Ledgers = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--ledger",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="What clients were told, as produce and consume --ledger write it.",
+    ),
+]
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help=f"The metadata, from `cluster export`; default: {STORE} in or beside DIR.",
+    ),
+]
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="The Spark to run on: spark://host:7077.")
+]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", help="Where the report goes; an older one is replaced.")
+]
+Checks = Annotated[
+    list[str] | None,
+    typer.Option("--check", metavar="NAME", help="Run only this; `audit checks` lists them."),
+]
+FromSeverity = Annotated[
+    FailOn, typer.Option("--fail-on", help="From which severity on the exit code is 1.")
+]
+LedgerComplete = Annotated[
+    bool,
+    typer.Option(
+        "--ledger-complete",
+        help="The ledgers tell of all that was ever sent to their topics: anything else is wrong.",
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
+
+
+@app.command()
+def run(
+    paths: Directories,
+    *,
+    ledgers: Ledgers = None,
+    cluster: ClusterFile = None,
+    master: Master = "local[*]",
+    out: Out = DEFAULT_OUT,
+    checks: Checks = None,
+    fail_on: FromSeverity = FailOn.ERROR,
+    ledger_complete: LedgerComplete = False,
+    output: Format = OutputFormat.TEXT,
+    debug: Debug = False,
+) -> None:
+    """Compare the logs of all replicas, and say whether what was acknowledged is there.
+
+    The exit code is 0 if all is clean, 1 if something was found, 2 if not all could be checked,
+    3 if the audit itself failed. The brokers' files are only read, and brokers may be running; the
+    report is report.html in the --out directory.
+    """
+    _need_extra(PLAIN + SPARK)
+    _check_names(checks or [])
+    export = metadata_reader(paths, cluster)
+    with ending(debug), interruptible():
+        from minibroker.audit.files.directories import find_brokers
+        from minibroker.audit.model import Severity
+        from minibroker.audit.run import AuditOptions, run_audit
+        from minibroker.audit.session import spark_session
+        from minibroker.cli.audit.text import shown_progress
+
+        find_brokers(paths)  # what no audit can be made of is refused before Spark is started
+        make_room(out)
+        options = AuditOptions(
+            paths=tuple(paths),
+            out=out,
+            ledgers=tuple(ledgers or ()),
+            export=export,
+            checks=tuple(checks or ()),
+            fail_on=Severity(fail_on),
+            is_ledger_complete=ledger_complete,
+        )
+        with shown_progress() as progress:
+            spark = spark_session(master)
+            try:
+                summary = run_audit(spark, options, progress)
+            finally:
+                spark.stop()
+    _tell(summary, out, output)
+
+
+@app.command()
+def report(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="What `audit run` has written.")],
+    *,
+    output: Format = OutputFormat.TEXT,
+    debug: Debug = False,
+) -> None:
+    """Print an audit's verdict again, and write its report.html anew; Spark is not needed.
+
+    The exit code is that of the audit.
+    """
+    _need_extra(PLAIN)
+    from pyarrow import ArrowInvalid
+
+    from minibroker.audit.report.page import read_findings, write_report
+    from minibroker.audit.summary import Summary
+
+    try:
+        summary = Summary.from_json((out / "summary.json").read_text(encoding="utf-8"))
+        findings = read_findings(out)
+    except (OSError, ValueError, ArrowInvalid) as error:
+        raise Failure(f"{out} holds no report of an audit: {error}", USAGE) from None
+    with ending(debug):
+        write_report(summary, findings, out)
+    _tell(summary, out, output)
+
+
+@app.command("checks")
+def list_checks() -> None:
+    """List the checks: their names, and what each finds."""
+    _need_extra(PLAIN)
+    from minibroker.audit.catalogue import CHOSEN, DESCRIBED
+
+    width = max(map(len, DESCRIBED))
+    for name, described in DESCRIBED.items():
+        always = "" if name in CHOSEN else " (always looked for; --check does not take it)"
+        print(f"{name:{width}}  {described.looks_for}{always}")
+
+
+@contextmanager
+def ending(debug: bool) -> Iterator[None]:
+    """Whatever goes wrong inside ends with its exit code, and in one line."""
+    try:
+        yield
+    except Failure:
+        raise
+    except KeyboardInterrupt:  # Spark has put a handler of its own in the place of ours
+        raise Interrupted(signal.SIGINT) from None
+    except Exception as error:
+        if debug:
+            traceback.print_exception(error)
+        what = _first_words(error)
+        if type(error).__name__ in _OF_USER:
+            raise Failure(what, USAGE) from None
+        raise Failure(f"the audit failed: {what}", AUDIT_FAILED) from None
+
+
+def _first_words(error: Exception) -> str:
+    """What it says, up to a Java stack trace, which Spark takes for a part of the message."""
+    lines = takewhile(lambda line: not line.startswith("\tat "), str(error).splitlines())
+    return " ".join(" ".join(lines).split())[:CHARACTERS_MAX] or type(error).__name__
+
+
+def _need_extra(wanted: Sequence[str]) -> None:
+    """The audit's libraries are an extra: whoever runs brokers only does not need Spark."""
+    from importlib.util import find_spec
+
+    if missing := [name for name in wanted if find_spec(name) is None]:
+        raise Failure(
+            f"the audit needs {', '.join(missing)}: pip install 'minibroker[audit]'", USAGE
+        )
+
+
+def _check_names(given: list[str]) -> None:
+    from minibroker.audit.catalogue import CHOSEN
+
+    for name in given:
+        if name not in CHOSEN:
+            raise typer.BadParameter(f"there is no check {name!r}; there are {', '.join(CHOSEN)}")
+
+
+def make_room(out: Path) -> None:
+    """An empty directory for the report: what an older audit left there is removed."""
+    there = sorted(out.iterdir()) if out.is_dir() else [out] if out.exists() else []
+    for path in there:
+        if path == out or path.name not in WRITTEN:
+            raise Failure(f"{out} holds what is no report: {path.name}; name another --out", USAGE)
+    out.mkdir(parents=True, exist_ok=True)
+    for path in there:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], object] | None:
+    """Reads the metadata, once the audit is ready for it; None if there is none."""
+    beside = [place / STORE for path in paths for place in (path, path.absolute().parent)]
+    found = {store.resolve() for store in beside if store.is_file()}
+    if named is None and len(found) > 1:
+        stores = ", ".join(map(str, sorted(found)))
+        raise Failure(f"there are several, so name one with --cluster: {stores}", USAGE)
+    source = named or next(iter(found), None)
+    if source is None:
+        return None
+
+    def read() -> object:
+        from minibroker.broker.metadata.store import StoreError
+        from minibroker.cli.cluster.export import export_store
+
+        try:
+            return export_store(source) if named is None else json.loads(source.read_bytes())
+        except Failure as failure:  # no code of its own: 1 would be a verdict
+            raise Failure(str(failure), USAGE) from None
+        except (StoreError, OSError, ValueError, RecursionError) as error:
+            raise Failure(f"{source} cannot be read: {error}", USAGE) from None
+
+    return read
+
+
+def _tell(summary: "Summary", out: Path, output: OutputFormat) -> None:
+    """Print it, and end with its exit code even if nobody reads to the end."""
+    from minibroker.audit.report.page import read_findings
+    from minibroker.audit.summary import in_order
+    from minibroker.cli.audit.text import lines
+
+    is_json = output is OutputFormat.JSON
+    try:
+        if is_json:
+            print(summary.to_json(), end="")
+        else:
+            for line in lines(summary, in_order(read_findings(out)), out):
+                print(line)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read it has seen enough; Python must not complain while it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(summary.exit_code)

@@ -1,0 +1,1 @@
+"""Commands about one broker: start it, ask it how it is, forget it."""

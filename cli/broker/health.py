@@ -1,0 +1,38 @@
+"""`minibroker health`: whether a broker answers, and with `--ready` whether it holds what it shall.
+
+What it does is in `probe.py`. The broker itself says whether it is ready, and why not
+(`broker/observe/readiness.py`).
+"""
+
+from typing import Annotated
+
+import typer
+
+from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.terminal import (
+    Bootstrap,
+    Format,
+    OutputFormat,
+    TimeoutS,
+)
+
+TIMEOUT_S = 2.0
+
+
+def health(
+    *,
+    must_be_ready: Annotated[
+        bool, typer.Option("--ready", help="Fail unless it is ready, too.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Ask one broker how it is: exit code 0 if it answers (with --ready: if it is ready), else 1.
+
+    It is ready once it is registered, knows the cluster, and every replica on it is in sync.
+    """
+    from minibroker.cli.broker.probe import look
+
+    as_json = output is OutputFormat.JSON
+    print(look(bootstrap, timeout_s, must_be_ready=must_be_ready, as_json=as_json), flush=True)

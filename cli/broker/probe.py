@@ -1,0 +1,91 @@
+"""What `minibroker health` does: ask one broker how it is, with as little as it takes.
+
+It is run every other second beside each broker. typer, and what typer loads, would take most of
+its time, and an event loop as much again; so nothing of that is used here, and the ways in which
+containers call it come here past the command line's parser (`plain_main`). All other ways, and the
+help, are in `health.py`, and end here too. Measured: a fifth of the CPU time.
+"""
+
+import json
+import os
+import socket
+import sys
+from typing import Final
+
+from minibroker.cli import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from minibroker.client.exchange import Exchange
+from minibroker.client.servers import parse_servers
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages.brokers import DescribeBrokerRequest, DescribeBrokerResponse
+from minibroker.protocol.types import Endpoint
+
+TIMEOUT_S: Final = 2.0
+FAILED: Final = 1
+USAGE: Final = 2
+
+
+class ProbeFailed(Exception):
+    """A broker that does not answer, or not as it should; the text is for the user."""
+
+    def __init__(self, text: str, exit_code: int = FAILED) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+def plain_main(address: str | None, *, must_be_ready: bool) -> None:
+    """`minibroker health` as containers call it; ends the process if it fails.
+
+    Without an `address` it is that of the environment, or the default.
+    """
+    if address is None:
+        address = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    try:
+        print(look(address, TIMEOUT_S, must_be_ready=must_be_ready))
+    except ProbeFailed as failure:
+        print(f"% ERROR: {failure}", file=sys.stderr)
+        sys.exit(failure.exit_code)
+
+
+def look(address: str, timeout_s: float, *, must_be_ready: bool, as_json: bool = False) -> str:
+    """How the broker at `HOST:PORT` is, as a line. Raises `ProbeFailed`."""
+    try:
+        (endpoint,) = parse_servers(address)
+    except ValueError:
+        text = f"name one broker as HOST:PORT (-b, or {BOOTSTRAP_VARIABLE}), not {address!r}"
+        raise ProbeFailed(text, USAGE) from None
+    answer = describe(endpoint, timeout_s)
+    reasons = "; ".join(answer.reasons)
+    if not reasons.isprintable():  # a terminal would obey what is in it
+        reasons = repr(reasons)
+    if must_be_ready and not answer.is_ready:
+        raise ProbeFailed(f"broker {answer.node_id} is not ready: {reasons}")
+    if as_json:
+        found = {"broker": answer.node_id, "ready": answer.is_ready, "reasons": answer.reasons}
+        return json.dumps(found)
+    state = "is ready" if answer.is_ready else f"answers, and is not ready: {reasons}"
+    return f"broker {answer.node_id} {state}"
+
+
+def describe(
+    endpoint: Endpoint, timeout_s: float, *, include_machine: bool = False
+) -> DescribeBrokerResponse:
+    """What the broker at this address says of itself. Each wait takes up to `timeout_s`.
+
+    Raises `ProbeFailed`.
+    """
+    request = DescribeBrokerRequest(include_machine)
+    try:
+        with socket.create_connection(endpoint, timeout_s) as connection:
+            exchange = Exchange(connection, "minibroker-health")
+            exchange.negotiate()
+            answer = exchange.call(ApiKey.DESCRIBE_BROKER, request)
+    except TimeoutError:
+        raise ProbeFailed(f"{endpoint} gives no answer within {timeout_s:g} s") from None
+    except ProtocolError as error:
+        raise ProbeFailed(f"{endpoint} does not answer as a broker does: {error}") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: it is no host name
+        reason = getattr(error, "strerror", None) or error
+        raise ProbeFailed(f"{endpoint} cannot be asked: {reason}") from None
+    assert isinstance(answer, DescribeBrokerResponse)
+    return answer

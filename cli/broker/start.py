@@ -1,0 +1,251 @@
+"""`minibroker start`: one broker in this process, until SIGTERM or SIGINT.
+
+This is the real composition root: the network, the disk, the store, the clocks and the generator
+of chance are made here and handed to `broker.app.serve`; a simulation hands over others. The first
+signal stops the broker in order (logs flushed, the clean-shutdown mark written, exit code 0); a
+second one ends the process at once, which is no worse than `kill -9`: the next start recovers.
+"""
+
+import errno
+import gc
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibroker.cli.broker.announcements import Announcer
+from minibroker.cli.broker.data_directory import data_directory, volume_warning
+from minibroker.cli.broker.stores import check_store, open_store, store_name, until_it_answers
+from minibroker.cli.cluster.layout import FILE as CLUSTER_FILE
+from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
+from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
+
+if TYPE_CHECKING:
+    import trio
+
+    from minibroker.broker.app import Started, System
+    from minibroker.broker.config import Config
+    from minibroker.broker.metadata.store import MetadataStore
+    from minibroker.broker.observe.http import HttpServer
+    from minibroker.protocol.types import Endpoint
+
+FILES_MAX = 65_536
+
+
+def start(
+    file: ConfigFile = None,
+    settings: Settings = None,
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", "-d", help="Where the data lies.", show_default=False),
+    ] = None,
+    listen: Annotated[
+        str,
+        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Default: 127.0.0.1:9092."),
+    ] = "",
+    flush: Annotated[
+        str,
+        typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
+    ] = "",
+    log_format: Annotated[
+        OutputFormat | None,
+        typer.Option("--log-format", help="Shape of the log lines; default: text."),
+    ] = None,
+) -> None:
+    """Start one broker and run it until SIGTERM or Ctrl-C.
+
+    It keeps everything in its data directory. Start it again with the same directory and it goes
+    on where it was, after `kill -9` too.
+    """
+    named = {
+        "log.dirs": str(data_dir or ""),
+        "listeners": listen,
+        "flush": flush,
+        "log.format": log_format or "",
+    }
+    given = {name: value for name, value in named.items() if value}
+    loaded = load_settings(file, given_settings(settings) | given)
+
+    import trio
+
+    from minibroker.broker.observe.logs import configure_logs
+
+    configure_logs(sys.stdout, loaded.config.log_format)
+    config = limited(loaded.config, _allow_many_files())
+    config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
+    if warning := volume_warning(Path(config.log_dirs), os.environ):
+        note(f"WARNING: {warning}")
+    _check_place(config)
+    check_store(config)
+    try:
+        trio.run(_run, config)
+    except* OSError as group:
+        raise _failure_of(_first(group)) from None
+
+
+async def _run(config: "Config") -> None:
+    """The broker and the task that waits for signals."""
+    import trio
+
+    from minibroker.broker.app import serve
+
+    announcer = Announcer(config)
+    shutdown = trio.Event()
+    rng = random.Random()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_shut_down_on_signal, shutdown, announcer)
+        store = await open_store(config, rng)
+        try:
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(_cancel_after, shutdown, waiting.cancel_scope)
+                await until_it_answers(store, config)
+                waiting.cancel_scope.cancel()
+            if not shutdown.is_set():
+                system = _real_system(config, store, rng)
+                await serve(config, system, shutdown, _Telling(announcer))
+        finally:
+            with trio.CancelScope(shield=True):
+                await store.close()
+        nursery.cancel_scope.cancel()
+    announcer.tell_stopped()
+
+
+class _Telling:
+    """`trio.TaskStatus` for who says that the broker has started."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self._announcer = announcer
+
+    def started(self, value: "Started | None" = None) -> None:
+        """It answers."""
+        assert value is not None
+        self._announcer.tell_started(value)
+
+
+async def _cancel_after(event: "trio.Event", scope: "trio.CancelScope") -> None:
+    await event.wait()
+    scope.cancel()
+
+
+async def _shut_down_on_signal(
+    shutdown: "trio.Event", announcer: Announcer, task_status: "trio.TaskStatus[None]"
+) -> None:
+    import trio
+
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            if shutdown.is_set():
+                end_now(number)
+            announcer.note("shutting down; a second signal ends at once")
+            shutdown.set()
+
+
+def _allow_many_files() -> int:
+    """Each connection and each open segment is a descriptor, and shells start with few. How many
+    there may be now."""
+    import resource  # not on Windows, where this module is loaded for its help
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return FILES_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def limited(config: "Config", files_max: int) -> "Config":
+    """Leave half of the descriptors to the logs: one that cannot open its next segment would take
+    the broker down, so peers must not be able to use them up."""
+    return replace(config, max_connections=min(config.max_connections, max(1, files_max // 2)))
+
+
+def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -> "System":
+    """Everything that a simulation replaces, in its real form."""
+    from minibroker.broker.app import System
+    from minibroker.broker.clock import boot_id, wall_ms
+    from minibroker.broker.disk import RealFiles, in_worker
+    from minibroker.broker.machine import RealMachine
+    from minibroker.client.net import TcpNetwork
+
+    return System(
+        network=TcpNetwork(in_worker),
+        files=RealFiles(),
+        store=store,
+        wall_ms=wall_ms,
+        boot_id=boot_id(),
+        rng=rng,
+        in_worker=in_worker,
+        machine=RealMachine(config.log_dirs, store_name(config)),
+        hostname=socket.gethostname(),
+        open_http=_http_of(config),
+        settle_memory=_settle_memory,
+    )
+
+
+def _settle_memory() -> None:
+    """Have the garbage collector pass over what there is now, which mostly stays: with 10,000
+    partitions it would hold the broker up for half a second each time that it looked at all."""
+    gc.collect(1)
+    gc.freeze()
+
+
+def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] | None":
+    """How pages are served, where that is wanted; elsewhere none of its libraries is loaded."""
+    if config.http_listener is None:
+        return None
+    from minibroker.broker.observe.http import open_http
+
+    return open_http
+
+
+def _check_place(config: "Config") -> None:
+    """A cluster's directory holds no broker's data, and its brokers are started with its store."""
+    root = Path(config.log_dirs)
+    if (root / CLUSTER_FILE).exists():
+        raise Failure(
+            f"{root} is the directory of a cluster, which `minibroker cluster up --data-dir {root}`"
+            " starts; a single broker needs another one"
+        )
+    if (root.parent / CLUSTER_FILE).exists() and config.metadata_store is None:
+        number = root.name.rpartition("-")[2]
+        raise Failure(
+            f"{root} belongs to a cluster: minibroker cluster start {number} --data-dir"
+            f" {root.parent}"
+        )
+
+
+def _first(group: BaseExceptionGroup[OSError]) -> OSError:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _failure_of(error: OSError) -> Failure:
+    """What the user can do about it."""
+    from minibroker.broker.observe.sources import CannotServeHttp
+    from minibroker.broker.server.listener import CannotListen
+
+    if isinstance(error, CannotListen):
+        where = f"{error.listener.endpoint} (listener {error.listener.name})"
+        if error.errno == errno.EADDRINUSE:
+            return Failure(
+                f"{where} is taken by another program; stop it, or choose another address with"
+                " --listen HOST:PORT (port 0 takes a free one)"
+            )
+        if error.errno == errno.EADDRNOTAVAIL:
+            return Failure(f"{where} is no address of this machine; see --listen")
+    if isinstance(error, CannotServeHttp):
+        return Failure(
+            f"http.listener={error.endpoint}: {error.reason}; choose another address for health"
+            " and metrics (port 0 takes a free one), or leave it out"
+        )
+    where = f": {error.filename}" if error.filename else ""
+    return Failure(f"the broker ended: {error.strerror or error}{where}")

@@ -1,0 +1,1 @@
+"""Commands about the brokers of this machine, one process each."""

@@ -1,0 +1,218 @@
+"""`minibroker cluster`: several brokers on this machine, one process each, and ways to break them.
+
+`up` starts them and stays; `status`, `down` and the verbs for single brokers find them by the
+directory. `layout` says what lies there, `process` what a broker's process is, `up` what the
+command of that name does while it stays.
+"""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from minibroker.cli.broker.data_directory import data_directory
+from minibroker.cli.cluster.describe import describe
+from minibroker.cli.cluster.export import export
+from minibroker.cli.cluster.layout import (
+    BASE_PORT,
+    DEFAULT_DIRECTORY,
+    HOST,
+    DataDir,
+    Layout,
+    check_store,
+    chosen,
+)
+from minibroker.cli.cluster.process import Broker, State, wait_for
+from minibroker.cli.cluster.roll import roll
+from minibroker.cli.cluster.up import Orders, watch
+from minibroker.cli.cluster.up import start as start_brokers
+from minibroker.cli.cluster.up import stop as stop_brokers
+from minibroker.cli.settings import Settings, given_settings
+from minibroker.cli.terminal import Failure, Format, OutputFormat, counted, note
+
+SIGNAL_S_MAX = 5.0
+
+app = typer.Typer(help="Several brokers on this machine.", no_args_is_help=True)
+
+NodeIds = Annotated[list[int], typer.Argument(metavar="N", help="The brokers' numbers.")]
+
+
+@app.command()
+def up(
+    directory: DataDir = DEFAULT_DIRECTORY,
+    settings: Settings = None,
+    *,
+    broker_count: Annotated[
+        int | None, typer.Option("--brokers", "-n", help="How many; default: 3.")
+    ] = None,
+    base_port: Annotated[
+        int | None,
+        typer.Option("--base-port", help="Of broker 1; default: 9092."),
+    ] = None,
+    http_base_port: Annotated[
+        int | None,
+        typer.Option(
+            "--http-base-port",
+            help="Of broker 1's health and metrics over HTTP; default: none.",
+            show_default=False,
+        ),
+    ] = None,
+    flush: Annotated[
+        str,
+        typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
+    ] = "",
+    is_detached: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return once all brokers answer.")
+    ] = False,
+) -> None:
+    """Start a cluster, and stop it at Ctrl-C.
+
+    One directory keeps all of it, and remembers what `up` was told. Start it again with that, and
+    it goes on where it was, after `kill -9` of all brokers too. Brokers that run already are taken
+    over. A second Ctrl-C kills them.
+    """
+    given = given_settings(settings) | ({"flush": flush} if flush else {})
+    layout = chosen(directory, broker_count, base_port, given, http_base_port)
+    check_store(layout)
+    brokers = _brokers(layout)
+    _check_ports(layout, brokers)
+    data_directory(layout.root)
+    layout.save()
+    with Orders(brokers) as orders:
+        launches = start_brokers(layout, brokers, orders)
+        print(f"Cluster started: {layout.bootstrap}", flush=True)
+        if is_detached:
+            return
+        note(f"clients find it with: export MINIBROKER_BOOTSTRAP={layout.bootstrap}")
+        note("Ctrl-C stops all brokers")
+        watch(brokers, launches, orders)
+        if orders.received:
+            note("stopping all brokers; a second signal kills them")
+        stop_brokers(brokers)
+    print("Cluster stopped", flush=True)
+
+
+def _check_ports(layout: Layout, brokers: list[Broker]) -> None:
+    """Before anything is started or written: what is taken is known at once, and by name."""
+    for broker in brokers:
+        if broker.state.is_alive:
+            continue
+        try:
+            socket.create_server((HOST, layout.port(broker.node_id))).close()
+        except OSError as error:
+            is_new = not layout.file.exists()
+            other = "--base-port" if is_new else f"{BASE_PORT} in {layout.file}"
+            reason = os.strerror(error.errno or 0)
+            raise Failure(
+                f"{broker.address}, where {broker} is to listen, cannot be used ({reason});"
+                f" stop who listens there, or choose other ports with {other}"
+            ) from None
+
+
+@app.command()
+def down(directory: DataDir = DEFAULT_DIRECTORY) -> None:
+    """Stop all brokers in order, paused ones too."""
+    stopped = stop_brokers(_brokers(Layout.load(directory)))
+    print(f"Stopped {counted(len(stopped), 'broker')}.")
+
+
+@app.command()
+def status(directory: DataDir = DEFAULT_DIRECTORY, output: Format = OutputFormat.TEXT) -> None:
+    """Show the brokers' processes; no broker is asked (`describe` asks them)."""
+    layout = Layout.load(directory)
+    rows = [
+        {
+            "broker": broker.node_id,
+            "state": state,
+            "pid": pid,
+            "address": broker.address,
+            "log": str(broker.log_file),
+        }
+        for broker in _brokers(layout)
+        for pid, state in [broker.look()]
+    ]
+    if output is OutputFormat.JSON:
+        print(json.dumps({"directory": str(layout.root), "brokers": rows}))
+        return
+    running = sum(row["state"] is State.RUNNING for row in rows)
+    print(f"Cluster: {layout.root}\tBrokers: {len(rows)}\tRunning: {running}")
+    for row in rows:
+        print(
+            f"\tBroker: {row['broker']}\tState: {row['state']}\tPid: {row['pid'] or 'none'}"
+            f"\tAddress: {row['address']}\tLog: {row['log']}"
+        )
+
+
+app.command("describe")(describe)
+app.command("export")(export)
+app.command("roll")(roll)
+
+
+@app.command()
+def start(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
+    """Start brokers that do not run, and return once they answer."""
+    layout = Layout.load(directory)
+    check_store(layout)
+    brokers = _named(layout, node_ids)
+    _check_ports(layout, brokers)
+    with Orders(brokers) as orders:
+        start_brokers(layout, brokers, orders)
+
+
+@app.command()
+def stop(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
+    """Stop brokers in order: each first gives its leaderships away."""
+    brokers = _named(Layout.load(directory), node_ids)
+    for broker in brokers:
+        if not broker.state.is_alive:
+            note(f"{broker} does not run")
+    for broker in stop_brokers(brokers):
+        print(f"Stopped broker {broker.node_id}.")
+
+
+@app.command()
+def kill(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
+    """End brokers at once, as `kill -9` does."""
+    brokers = _named(Layout.load(directory), node_ids)
+    _signal(brokers, signal.SIGKILL, lambda state: not state.is_alive, "Killed")
+    for broker in brokers:
+        broker.forget()
+
+
+@app.command()
+def pause(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
+    """Let brokers stand still (SIGSTOP), as a machine that hangs: their sockets stay open."""
+    brokers = _named(Layout.load(directory), node_ids)
+    _signal(brokers, signal.SIGSTOP, lambda state: state is not State.RUNNING, "Paused")
+
+
+@app.command()
+def resume(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
+    """Let paused brokers go on (SIGCONT)."""
+    brokers = _named(Layout.load(directory), node_ids)
+    _signal(brokers, signal.SIGCONT, lambda state: state is not State.PAUSED, "Resumed")
+
+
+def _signal(
+    brokers: list[Broker], number: signal.Signals, is_done: Callable[[State], bool], done: str
+) -> None:
+    """Send all of them the signal, at once, and see it take effect."""
+    sent = [broker for broker in brokers if broker.send(number)]
+    if not wait_for(lambda: all(is_done(broker.state) for broker in sent), SIGNAL_S_MAX):
+        raise Failure(f"no effect of {number.name} within {SIGNAL_S_MAX:.0f} s")
+    for broker in sent:
+        print(f"{done} broker {broker.node_id}.")
+    if missing := [broker for broker in brokers if broker not in sent]:
+        raise Failure(f"{', '.join(map(str, missing))} does not run")
+
+
+def _brokers(layout: Layout) -> list[Broker]:
+    return [Broker(layout, node_id) for node_id in layout.node_ids]
+
+
+def _named(layout: Layout, node_ids: list[int]) -> list[Broker]:
+    return [Broker(layout, node_id) for node_id in layout.checked(node_ids)]

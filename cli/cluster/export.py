@@ -1,0 +1,230 @@
+"""`minibroker cluster export`: the metadata of a cluster as JSON, for the audit and for people.
+
+Who leads which partition, in which epochs, who is in sync: all that the controller has decided, as
+one snapshot of the metadata store. No broker is asked, so it works while the cluster runs, stands
+still or is lost.
+
+It changes nothing. Opening a SQLite store is not harmless (it is made if it is missing, brought to
+the newest format, and entries of ended leases are removed), so what is opened, by the function that
+opens a broker's store, is a copy: one of SQLite's own backups while somebody has the file open, for
+a plain copy could be torn; else, where a connection would make files beside it, a plain one. A
+store that is a server can be read as it is.
+
+`brokers` are those whose registration stands, so there are none in a cluster that has stopped. Of
+brokers that have stopped in order and not come back, `left` says how far the logs went by then.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from minibroker.cli.broker.stores import ETCD, SQLITE, open_store, store_name
+from minibroker.cli.cluster.layout import DEFAULT_DIRECTORY, STORE, DataDir
+from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
+from minibroker.cli.terminal import USAGE, Failure
+
+if TYPE_CHECKING:
+    from minibroker.broker.config import Config
+    from minibroker.broker.controller.entries import Entries
+    from minibroker.broker.controller.state import PartitionRecord, TopicRecord
+
+VERSION: Final = 1
+
+
+def export(
+    directory: DataDir = DEFAULT_DIRECTORY,
+    file: ConfigFile = None,
+    settings: Settings = None,
+    *,
+    store: Annotated[
+        str,
+        typer.Option(
+            "--store",
+            metavar="sqlite:PATH|etcd:URL",
+            help=f"The metadata store; default: metadata.store, or {STORE} in --data-dir.",
+            show_default=False,
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A file to write; default: stdout.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Write the cluster's metadata as JSON: topics, leaders, epochs, in-sync sets.
+
+    It reads the metadata store and changes nothing, whether the cluster runs or not. --data-dir is
+    a cluster's directory or that of a single broker. How an etcd is reached is told as to a broker,
+    with --config or --set.
+    """
+    named = {"metadata.store": store} if store else {}
+    config = load_settings(file, given_settings(settings) | named).config
+    if config.metadata_store is None:
+        config = replace(config, metadata_store=f"{SQLITE}{directory / STORE}")
+    text = json.dumps(_export(config), indent=2)
+    if output is None:
+        print(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
+
+
+def export_store(store: Path | str) -> dict[str, Any]:
+    """What `cluster export` writes, of a store's file or of a store as `metadata.store` names it.
+
+    How an etcd is reached is read from the environment. Blocks; not for a task of an event loop.
+    Raises `Failure` if there is no such store (none is made), `StoreError` if it cannot be read.
+    """
+    from minibroker.broker.config import Config
+
+    if isinstance(store, Path):
+        return _export(Config(metadata_store=f"{SQLITE}{store}"))
+    return _export(load_settings(None, {"metadata.store": store}).config)
+
+
+def _export(config: "Config") -> dict[str, Any]:
+    import trio
+
+    name = store_name(config)
+    if name.startswith(ETCD):
+        return trio.run(_exported, config)
+    if not name.startswith(SQLITE):
+        raise Failure(
+            f"{name!r} cannot be exported; a store is {SQLITE}PATH or {ETCD}URL[,URL...]", USAGE
+        )
+    with _copied(Path(name.removeprefix(SQLITE))) as copy:
+        return trio.run(_exported, replace(config, metadata_store=f"{SQLITE}{copy}"))
+
+
+async def _exported(config: "Config") -> dict[str, Any]:
+    from minibroker.broker.controller.entries import CLUSTER_ID
+
+    opened = await open_store(config, Random())
+    try:
+        snapshot = await opened.get("")
+    finally:
+        await opened.close()
+    if store_name(config).startswith(ETCD) and CLUSTER_ID not in snapshot.entries:
+        prefix = config.metadata_store_prefix
+        raise Failure(f"{store_name(config)} knows of no cluster under the prefix {prefix!r}")
+    return _described(snapshot.entries)
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[Path]:
+    """The store's file and that of its leases, as they are now, in a directory of their own."""
+    from minibroker.broker.metadata.sqlite_store import LEASES_SUFFIX
+    from minibroker.broker.metadata.store import StoreError
+
+    if not path.is_file() or not path.stat().st_size:
+        what = "empty" if path.is_file() else "not there"
+        raise Failure(f"the metadata store {path} is {what}")
+    with tempfile.TemporaryDirectory(prefix="minibroker-export-") as directory:
+        copy = Path(directory, STORE)
+        # A lease that is granted in between is one too many; one that is missing would take
+        # entries with it.
+        for suffix in ("", LEASES_SUFFIX):
+            if (source := Path(f"{path}{suffix}")).is_file():
+                _copy(source, Path(f"{copy}{suffix}"))
+        try:
+            yield copy
+        except StoreError as error:
+            raise type(error)(str(error).replace(str(copy), str(path))) from error
+
+
+def _copy(path: Path, copy: Path) -> None:
+    """`-shm` is there while somebody has the file open, and after a crash."""
+    import sqlite3
+    from contextlib import closing
+
+    from minibroker.broker.metadata.sqlite_file import errors
+
+    if not Path(f"{path}-shm").exists():
+        for suffix in ("", "-wal"):
+            if (part := Path(f"{path}{suffix}")).exists():
+                shutil.copyfile(part, f"{copy}{suffix}")
+        return
+    url = f"file:{quote(str(path.absolute()))}?mode=ro"
+    with (
+        errors(path),
+        closing(sqlite3.connect(url, uri=True)) as source,
+        closing(sqlite3.connect(copy)) as target,
+    ):
+        source.backup(target)
+
+
+# -- what is written
+
+
+def _described(found: "Entries") -> dict[str, Any]:
+    from minibroker.broker.clock import wall_ms
+    from minibroker.broker.controller import entries
+    from minibroker.broker.turns import without_pause
+    from minibroker.protocol.constants import NO_NODE
+
+    state = without_pause(entries.read_state(found))
+    left: dict[tuple[bytes, int], list[dict[str, int]]] = {}
+    for node_id, departure in sorted(entries.read_departures(found).items()):
+        for log in departure.logs:
+            said = {"node_id": node_id, "last_epoch": log.last_epoch, "log_end": log.log_end}
+            left.setdefault((log.topic_id, log.partition), []).append(said)
+    office = entries.read_office(found)
+    admitted = {node_id: admission.epoch for node_id, admission in state.admissions.items()}
+    return {
+        "version": VERSION,
+        "cluster_id": state.cluster_id,
+        "exported_at_ms": wall_ms(),
+        "controller_id": NO_NODE if office is None else office.node_id,
+        "controller_epoch": entries.read_controller_epoch(found),
+        "brokers": [
+            {
+                "node_id": node_id,
+                "host": broker.endpoint.host,
+                "port": broker.endpoint.port,
+                "epoch": broker.epoch,
+                "admitted_epoch": admitted.get(node_id),
+            }
+            for node_id, broker in sorted(entries.read_brokers(found).items())
+        ],
+        "topics": [_topic(topic, left) for _, topic in sorted(state.topics.items())],
+        "tombstones": [
+            {"id": tombstone.id.hex(), "name": tombstone.name}
+            for tombstone in state.tombstones.values()
+        ],
+    }
+
+
+def _topic(
+    topic: "TopicRecord", left: Mapping[tuple[bytes, int], list[dict[str, int]]]
+) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "id": topic.id.hex(),
+        "configs": dict(topic.configs),
+        "partitions": [
+            _partition(record, left.get((topic.id, record.number), []))
+            for record in topic.partitions
+        ],
+    }
+
+
+def _partition(record: "PartitionRecord", left: list[dict[str, int]]) -> dict[str, Any]:
+    return {
+        "partition": record.number,
+        "leader": record.leader,
+        "leader_epoch": record.leader_epoch,
+        "partition_epoch": record.partition_epoch,
+        "isr": list(record.isr),
+        "replicas": list(record.replicas),
+        "unsafe": list(record.unsafe),
+        "left": left,
+    }

@@ -1,0 +1,304 @@
+"""`minibroker cluster roll`: each broker is stopped and started while the others serve.
+
+One broker is away at a time. The next one is stopped only when every broker of the cluster says
+that it is ready (DESCRIBE_BROKER: the same word as in `minibroker health --ready`): then every
+replica is in sync again, and who is stopped next takes nothing away that others do not have. The
+controller comes last, so that there is one change of it and not one for each broker. In the end
+the preferred leaders are elected: a broker that was restarted leads nothing until then.
+
+Nothing here forces anything: where the cluster is not as it must be, the roll does not begin, or
+ends, and says what to do and how to go on with the rest. What it has stopped it starts again,
+whatever happened meanwhile; only a second signal, or `kill -9`, ends it between the two. It holds
+`layout.exclusive` all the time, so no second roll and no `start` gets in between.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from minibroker.cli.cluster.layout import (
+    DEFAULT_DIRECTORY,
+    HOST,
+    DataDir,
+    Layout,
+    check_store,
+    chosen,
+    exclusive,
+)
+from minibroker.cli.cluster.process import Broker, State, wait_for
+from minibroker.cli.cluster.up import Orders, refuse_paused
+from minibroker.cli.cluster.up import stop as stop_brokers
+from minibroker.cli.settings import Settings, given_settings
+from minibroker.cli.terminal import (
+    DEFAULT_TIMEOUT_S,
+    Failure,
+    Interrupted,
+    counted,
+    note,
+    opened_admin,
+)
+from minibroker.cli.topic.partition_health import needed_in_sync
+
+if TYPE_CHECKING:
+    from minibroker.protocol.messages.brokers import DescribeBrokerResponse
+
+    Answers = dict[int, DescribeBrokerResponse | str]
+
+BEGIN_S_MAX: Final = 5.0  # for a cluster that has just been started
+ANSWER_S_MAX: Final = 3.0
+ASK_EVERY_S: Final = 0.1
+TELL_EVERY_S: Final = 5.0  # what is waited for
+NAMED_MAX: Final = 5  # partitions in one message
+PAUSES: Final = (
+    "producers wait meanwhile (delivery.timeout.ms) and lose nothing; to roll nonetheless, add"
+    " --allow-pauses"
+)
+
+
+def roll(
+    directory: DataDir = DEFAULT_DIRECTORY,
+    settings: Settings = None,
+    *,
+    node_ids: Annotated[
+        list[int] | None,
+        typer.Option("--broker", metavar="N", help="Only this one; may be given several times."),
+    ] = None,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--timeout-s",
+            metavar="S",
+            min=1,
+            help="How long to wait for each step.",
+        ),
+    ] = 300.0,
+    allow_pauses: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pauses", help="Also if partitions take no acks=all records meanwhile."
+        ),
+    ] = False,
+) -> None:
+    """Restart one broker after another, while the others serve.
+
+    The next one is stopped when all are ready and in sync again, the controller last. In the end
+    the preferred leaders are elected. `--set` changes a setting of all brokers, as `cluster up
+    --set` does. Ctrl-C ends it once the broker at hand runs again.
+    """
+    given = given_settings(settings)
+    layout = Layout.load(directory)
+    check_store(layout)
+    with exclusive(layout, may_wait=False), Orders(()) as orders:
+        layout = chosen(directory, None, None, given)  # as it is now that nobody else starts any
+        wanted = layout.checked(node_ids or layout.node_ids)
+        work = _Roll(layout, orders)
+        work.wait_until_ready(BEGIN_S_MAX)
+        if not allow_pauses:
+            _refuse_pauses(layout, wanted)
+        if given:
+            layout.save()
+        note("Ctrl-C ends it once the broker at hand runs again, a second one at once")
+        began = time.monotonic()
+        work.run(wanted, timeout_s)
+        _elect_leaders(layout)
+    print(f"Rolled {counted(len(wanted), 'broker')} in {time.monotonic() - began:.1f} s.")
+
+
+class _Roll:
+    """The work itself."""
+
+    def __init__(self, layout: Layout, orders: Orders) -> None:
+        self._layout = layout
+        self._brokers = {node_id: Broker(layout, node_id) for node_id in layout.node_ids}
+        self._orders = orders
+        self._controller = -1
+        self._remaining: list[int] = []  # not stopped yet
+
+    def run(self, wanted: Sequence[int], patience_s: float) -> None:
+        """One after another. Raises `Failure` and `Interrupted`, and says how to go on."""
+        self._remaining = list(wanted)
+        try:
+            while self._remaining:
+                if self._orders.received:
+                    raise Interrupted(self._orders.received)
+                broker = self._brokers[next_of(self._remaining, self._controller)]
+                self._restart(broker, patience_s)
+        except Failure as failure:
+            raise Failure(f"{failure}; {self._rest}") from None
+        except Interrupted:
+            note(f"ended by a signal; {self._rest}")
+            raise
+
+    @property
+    def _rest(self) -> str:
+        if not self._remaining:
+            return "no other is left to be restarted"
+        options = [part for node_id in self._remaining for part in ("--broker", node_id)]
+        return f"to go on with the rest: {self._layout.command('roll', *options)}"
+
+    def _restart(self, broker: Broker, patience_s: float) -> None:
+        """Stop it, start it, and wait until all are in sync again."""
+        note(f"stopping {broker}")
+        times = [time.monotonic()]
+        was_clean = _stop(broker, patience_s)
+        self._remaining.remove(broker.node_id)
+        times.append(time.monotonic())
+        self._start(broker, patience_s)
+        times.append(time.monotonic())
+        self.wait_until_ready(patience_s)
+        times.append(time.monotonic())
+        stop_s, start_s, sync_s = (after - before for before, after in pairwise(times))
+        print(
+            f"Rolled broker {broker.node_id}: stopped in {stop_s:.1f} s, started in {start_s:.1f}"
+            f" s, all in sync {sync_s:.1f} s later.",
+            flush=True,
+        )
+        if not was_clean:
+            raise Failure(
+                f"{broker} did not stop in order (see {broker.log_file}); it runs again and all"
+                " are in sync, so nothing is lost"
+            )
+
+    def _start(self, broker: Broker, patience_s: float) -> None:
+        """Return once it has started; if that takes long, it is not ended."""
+        others = [other for other in self._brokers.values() if other is not broker]
+        if others and all(other.state is State.STOPPED for other in others):
+            raise Failure(
+                f"all other brokers were stopped meanwhile, so {broker} stays stopped, too; to"
+                f" start all: {self._layout.command('up', '--detach')}"
+            )
+        launch = broker.spawn()
+        try:
+            has_started = wait_for(launch.is_ready, patience_s)
+        except Failure as failure:
+            raise Failure(
+                f"{failure}; the others serve. Mend that (settings are in {self._layout.file}),"
+                f" then: {self._layout.command('start', broker.node_id)}"
+            ) from None
+        if not has_started:
+            raise Failure(
+                f"{broker} has not started within {patience_s:.0f} s (see {broker.log_file}); it"
+                " is left alone, and the others serve"
+            )
+
+    def wait_until_ready(self, patience_s: float) -> None:
+        """Until every broker of the cluster says so. Raises `Failure` and `Interrupted`."""
+        give_up_at = time.monotonic() + patience_s
+        tell_at = time.monotonic() + TELL_EVERY_S
+        while True:
+            self._refuse_dead()
+            answers = _ask_all(self._layout)
+            waiting = "; ".join(reasons_to_wait(answers))
+            if not waiting:
+                self._controller = controller_of(answers)
+                return
+            if self._orders.received:
+                raise Interrupted(self._orders.received)
+            now = time.monotonic()
+            if now > give_up_at:
+                raise Failure(
+                    f"the brokers are not ready within {patience_s:.0f} s: {waiting}; wait for it,"
+                    " or see `minibroker replica status`"
+                )
+            if now > tell_at:
+                note(f"waiting: {waiting}")
+                tell_at = now + TELL_EVERY_S
+            time.sleep(ASK_EVERY_S)
+
+    def _refuse_dead(self) -> None:
+        """A broker that is gone or stands still does not become ready by waiting."""
+        brokers = self._brokers.values()
+        refuse_paused(self._layout, brokers)
+        if dead := [broker for broker in brokers if not broker.state.is_alive]:
+            verb = "does" if len(dead) == 1 else "do"
+            start = self._layout.command("start", *(broker.node_id for broker in dead))
+            raise Failure(f"{', '.join(map(str, dead))} {verb} not run; to start: {start}")
+
+
+def _elect_leaders(layout: Layout) -> None:
+    """Elect the preferred leaders; the roll is done even if that fails."""
+    from minibroker.client.errors import ClientError
+    from minibroker.protocol.errors import BrokerError
+
+    try:
+        with opened_admin(layout.bootstrap, DEFAULT_TIMEOUT_S) as admin:
+            report = admin.elect_leaders()
+    except (BrokerError, ClientError) as error:
+        note(f"the preferred leaders were not elected ({error}); try: minibroker leader elect")
+        return
+    note(f"elected the preferred leader of {counted(len(report.elected), 'partition')}")
+    for name, reason in list(report.failed.items())[:NAMED_MAX]:
+        note(f"{name}: {reason}")
+
+
+def _stop(broker: Broker, patience_s: float) -> bool:
+    """Whether it stopped in order. Raises `Failure` if it still runs."""
+    try:
+        stop_brokers([broker], patience_s)
+    except Failure:
+        if broker.state.is_alive:
+            raise
+        return False
+    return True
+
+
+def next_of(remaining: Sequence[int], controller: int) -> int:
+    """Which broker is restarted next: the controller only when no other is left."""
+    return next((node_id for node_id in remaining if node_id != controller), remaining[0])
+
+
+def controller_of(answers: "Answers") -> int:
+    """Who is controller, as the newest registration has been told; -1 where nobody says so."""
+    told = [answer for answer in answers.values() if not isinstance(answer, str)]
+    return max(told, key=lambda answer: answer.broker_epoch).controller_id if told else -1
+
+
+def reasons_to_wait(answers: "Answers") -> Iterator[str]:
+    """Why no broker may be stopped now: a text for each that is not ready."""
+    for node_id, answer in answers.items():
+        if isinstance(answer, str):
+            yield f"broker {node_id}: {answer}"
+        elif not answer.is_ready:
+            yield f"broker {node_id}: {', '.join(answer.reasons)}"
+
+
+def _ask_all(layout: Layout) -> "Answers":
+    """What each broker says of itself, or why it says nothing."""
+    from minibroker.cli.broker.probe import ProbeFailed, describe
+    from minibroker.protocol.types import Endpoint
+
+    answers: Answers = {}
+    for node_id in layout.node_ids:
+        try:
+            answers[node_id] = describe(Endpoint(HOST, layout.port(node_id)), ANSWER_S_MAX)
+        except ProbeFailed as failure:
+            answers[node_id] = str(failure)
+    return answers
+
+
+def _refuse_pauses(layout: Layout, wanted: Sequence[int]) -> None:
+    """While a broker is away, every partition that it has must be able to take records."""
+    if layout.broker_count == 1:
+        raise Failure(f"a cluster of one broker answers nobody while it restarts; {PAUSES}")
+    with opened_admin(layout.bootstrap, DEFAULT_TIMEOUT_S) as admin:
+        names = admin.list_topics()
+        topics = admin.describe_topics(*names)
+        configs = admin.describe_configs(*names)
+    found = []
+    for topic in topics:
+        given = {config.name: config.value for config in configs[topic.name]}
+        found += [
+            f"{topic.name}-{partition.partition}"
+            for partition in topic.partitions
+            if set(partition.replicas) & set(wanted)
+            if len(partition.isr) <= needed_in_sync(len(partition.replicas), given)
+        ]
+    if found:
+        shown = ", ".join(found[:NAMED_MAX]) + (", ..." if len(found) > NAMED_MAX else "")
+        raise Failure(
+            "while one of its brokers restarts, too few replicas are left for acks=all of"
+            f" {counted(len(found), 'partition')}: {shown}; {PAUSES}"
+        )

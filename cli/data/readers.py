@@ -1,0 +1,107 @@
+"""What `consume` reads: partitions of a topic alone, or a part of it as a member of a group."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from minibroker.cli.terminal import Failure, note
+from minibroker.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from minibroker.cli.data.formats import Start
+    from minibroker.client import ConsumerRecord
+    from minibroker.client.blocking import Consumer
+
+
+class Reader:
+    """These partitions of a topic, whoever else reads them."""
+
+    def __init__(self, consumer: "Consumer", names: Sequence[TopicPartition]) -> None:
+        self._consumer = consumer
+        self._names = names
+        self._ends: dict[TopicPartition, int] = {}
+
+    def begin(self, start: "Start") -> None:
+        """Assign the partitions and go to where the reading starts."""
+        consumer, names = self._consumer, self._names
+        if not names:
+            raise Failure("nothing can be read; the broker's log says why")
+        consumer.assign(names)
+        self._ends = consumer.end_offsets(*names)
+        if start.kind == "time":
+            consumer.seek_to_time(start.number)
+            return
+        beginnings = consumer.beginning_offsets(*names)
+        for name in names:
+            first, end = beginnings[name], self._ends[name]
+            offset = {
+                "beginning": first,
+                "end": end,
+                "tail": max(first, end - start.number),
+                "offset": start.number,
+            }[start.kind]
+            consumer.seek(name, offset)
+
+    def tell_what_is_beyond(self) -> None:
+        """Name the partitions that end before the place where the reading starts."""
+        for name, end in self._ends.items():
+            offset = self._consumer.position(name)
+            if offset is not None and offset > end:
+                note(f"{name}: offset {offset} is beyond the end, which is {end}")
+
+    @property
+    def is_done(self) -> bool:
+        """Whether everything was read that was there at the beginning."""
+        return all((self._consumer.position(name) or 0) >= end for name, end in self._ends.items())
+
+    def give_back(self, records: "Sequence[ConsumerRecord]") -> None:
+        """These were read and not printed, which nobody else has to know."""
+
+
+class GroupReader:
+    """What the group gives to this member, which says on stderr what that is."""
+
+    def __init__(self, consumer: "Consumer", names: Sequence[TopicPartition]) -> None:
+        self._consumer = consumer
+        self._names = names
+        self._ends: dict[TopicPartition, int] = {}
+
+    def begin(self, start: "Start") -> None:
+        """Become a member; where to begin is the group's, so `start` is in the options only."""
+        if not self._names:
+            raise Failure("nothing can be read; the broker's log says why")
+        self._ends = self._consumer.end_offsets(*self._names)
+        self._consumer.subscribe(
+            *{name.topic for name in self._names},
+            on_assigned=lambda names: _tell("assigned", names),
+            on_revoked=lambda names: _tell("given back", names),
+            on_lost=lambda names: _tell("lost", names),
+        )
+
+    def tell_what_is_beyond(self) -> None:
+        """Nothing: where the group is, `group describe` says."""
+
+    def give_back(self, records: "Sequence[ConsumerRecord]") -> None:
+        """These were read and not printed: they are not committed."""
+        firsts: dict[TopicPartition, int] = {}
+        for record in records:
+            firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        for name, offset in firsts.items():
+            self._consumer.seek(name, offset)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether this member, and the others by their commits, have read all that was there."""
+        mine = self._consumer.assignment
+        others = [name for name in self._ends if name not in mine]
+        if any((self._consumer.position(name) or 0) < self._ends.get(name, 0) for name in mine):
+            return False
+        committed = self._consumer.committed(*others) if others else {}
+        return all(
+            self._ends[name] == 0 or (at is not None and at.offset >= self._ends[name])
+            for name, at in committed.items()
+        )
+
+
+def _tell(what: str, names: list[TopicPartition]) -> None:
+    if names:
+        note(f"partitions {what}: {', '.join(map(str, names))}")

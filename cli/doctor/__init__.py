@@ -1,0 +1,1 @@
+"""The command that looks for what is wrong."""

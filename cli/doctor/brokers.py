@@ -1,0 +1,150 @@
+"""What `minibroker doctor` asks of brokers: each of them, at every address that it advertises.
+
+Addresses are asked side by side, each for as long as the time-out says.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from minibroker.cli.doctor.findings import Finding, Level, Seen, Tried
+from minibroker.cli.terminal import opened_admin
+
+if TYPE_CHECKING:
+    from minibroker.client.admin import ClusterDescription
+    from minibroker.client.blocking import Admin
+    from minibroker.protocol.messages.metadata import TopicMetadata
+    from minibroker.protocol.types import Endpoint, NamedEndpoint
+
+SIDE_BY_SIDE: Final = 16
+NEW_TOPICS: Final = "new topics"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """The brokers that are alive, as they were asked, and the topics with what is in force.
+
+    `refused` says why a new topic cannot be created, by what kind of topic it is; None where the
+    controller cannot be asked.
+    """
+
+    seen: "Sequence[Seen]"
+    tried: "Sequence[Tried]"
+    topics: "Sequence[TopicMetadata]"
+    configs: Mapping[str, Mapping[str, str]]
+    refused: Mapping[str, str] | None
+
+
+def first_answers(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[Seen]:
+    """Those that were named to us, whoever they are."""
+    return _side_by_side([partial(_asked, -1, endpoint, timeout_s) for endpoint in bootstrap])
+
+
+def of_bootstrap(named: Sequence[Seen]) -> list[Finding]:
+    """Whether those that were named answer."""
+    return [
+        Finding(
+            Level.PROBLEM,
+            each.failure,
+            "start that broker, or name another one with -b; several are joined by commas",
+        )
+        for each in named
+        if each.answer is None
+    ]
+
+
+def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
+    """Ask everybody about everything. Raises what `Admin` does if no broker tells the cluster."""
+    with opened_admin(bootstrap, timeout_s) as admin:
+        cluster: ClusterDescription = admin.describe_cluster()
+        names = admin.list_topics()
+        topics = admin.describe_topics(*names)
+        configs = {
+            name: {entry.name: entry.value for entry in entries}
+            for name, entries in admin.describe_configs(*names).items()
+        }
+    places = {broker.node_id: _endpoint(broker.host, broker.port) for broker in cluster.brokers}
+    seen = _side_by_side(
+        [partial(_asked, node_id, place, timeout_s) for node_id, place in sorted(places.items())]
+    )
+    fenced = {broker.node_id for broker in cluster.brokers if broker.is_fenced}
+    seen = [replace(each, is_fenced=each.node_id in fenced) for each in seen]
+    others = [
+        (each.node_id, listener)
+        for each in seen
+        if each.answer is not None and each.answer.node_id == each.node_id
+        for listener in each.answer.listeners
+        if listener.endpoint != each.address
+    ]
+    tried = _side_by_side([partial(_tried, *other, timeout_s) for other in others])
+    refused = None
+    if any(
+        each.answer and each.node_id == each.answer.node_id == cluster.controller_id
+        for each in seen
+    ):
+        with opened_admin(bootstrap, timeout_s) as admin:
+            refused = refused_topics(admin, names)
+    return ClusterSeen(seen, tried, topics, configs, refused)
+
+
+def refused_topics(admin: "Admin", names: Sequence[str]) -> dict[str, str]:
+    """Why topics with the brokers' defaults cannot be created now; nothing is created."""
+    from minibroker.client.errors import ClientError
+    from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    wanted = {NEW_TOPICS: next(name for name in _unused_names() if name not in names)}
+    if OFFSETS_TOPIC not in names:
+        wanted[f"{OFFSETS_TOPIC}, where groups are kept,"] = OFFSETS_TOPIC
+    refused = {}
+    for what, name in wanted.items():
+        try:
+            admin.create_topics(name, validate_only=True)
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                refused[what] = error.reason.removeprefix(f"topic {name!r}: ")
+        except ClientError as error:
+            refused[what] = str(error)
+    return refused
+
+
+def _unused_names() -> Iterator[str]:
+    return (f"doctor-{number}" for number in count())
+
+
+def _asked(node_id: int, endpoint: "Endpoint", timeout_s: float) -> Seen:
+    """As at `endpoint`; the clock is read in the middle of the question and its answer."""
+    from minibroker.cli.broker.probe import ProbeFailed, describe
+
+    began = time.time()
+    try:
+        answer = describe(endpoint, timeout_s, include_machine=True)
+    except ProbeFailed as failure:
+        return Seen(node_id, endpoint, failure=str(failure))
+    ended = time.time()
+    middle_ms, error_ms = (began + ended) * 500, (ended - began) * 500
+    return Seen(node_id, endpoint, answer, "", answer.wall_ms - middle_ms, error_ms)
+
+
+def _tried(node_id: int, listener: "NamedEndpoint", timeout_s: float) -> Tried:
+    seen = _asked(node_id, listener.endpoint, timeout_s)
+    found = None if seen.answer is None else seen.answer.node_id
+    return Tried(node_id, listener, found, seen.failure)
+
+
+def _endpoint(host: str, port: int) -> "Endpoint":
+    from minibroker.protocol.types import Endpoint
+
+    return Endpoint(host, port)
+
+
+def _side_by_side(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """The results, in order."""
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        return [each.result() for each in [pool.submit(call) for call in calls]]

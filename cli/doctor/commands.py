@@ -1,0 +1,170 @@
+"""`minibroker doctor`: looks at a cluster, or at what a broker is to be started with, and says what
+is wrong and what to do about it.
+
+It asks brokers (at every address that they advertise), reads the metadata store, and tries the disk
+of a data directory that lies here. It changes nothing. What each finding means is decided in
+`findings`, `topics` and `local`; this joins them.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.doctor.findings import Finding, Level
+from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
+from minibroker.cli.terminal import (
+    FAILED,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    TimeoutS,
+    counted,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from minibroker.broker.config import Config
+    from minibroker.cli.doctor.findings import Seen
+    from minibroker.cli.doctor.local import StoreSeen
+
+TIMEOUT_S = 3.0
+
+
+def doctor(
+    context: typer.Context,
+    file: ConfigFile = None,
+    settings: Settings = None,
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", "-d", help="Try the disk of this data directory.", show_default=False
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Look for what is wrong with a cluster, and say what to do about it.
+
+    Without options the cluster at --bootstrap-server is asked. --config FILE
+    (or --set) looks at the metadata store and the data directory that a broker
+    with these settings has here, --data-dir at a directory alone; then brokers
+    are asked only if --bootstrap-server is typed, too. Nothing is changed.
+    Exit code 1 if there is a problem.
+    """
+    source = context.get_parameter_source("bootstrap")
+    is_typed = source is not None and source.name == "COMMANDLINE"
+    config = None
+    if file is not None or settings:
+        config = load_settings(file, given_settings(settings)).config
+    findings: list[Finding] = []
+    if is_typed or (config is None and data_dir is None):
+        findings += of_cluster(bootstrap, timeout_s, config)
+    if config is not None:
+        findings += of_settings(config, data_dir)
+    elif data_dir is not None:
+        findings += of_directory(data_dir)
+    show(findings, output)
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        raise typer.Exit(FAILED)
+
+
+def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Iterator[Finding]:
+    """What brokers, topics and, as far as only brokers name it, the metadata store come to."""
+    from minibroker import __version__
+    from minibroker.cli.doctor.brokers import first_answers, look_at_cluster, of_bootstrap
+    from minibroker.cli.doctor.findings import of_brokers
+    from minibroker.cli.doctor.topics import of_refused_topics, of_topics
+    from minibroker.client.errors import ClientError
+    from minibroker.client.servers import parse_servers
+
+    try:
+        named = first_answers(parse_servers(bootstrap), timeout_s)
+    except ValueError:
+        raise typer.BadParameter(f"-b takes HOST:PORT, not {bootstrap!r}") from None
+    yield from of_bootstrap(named)
+    answered = [each for each in named if each.answer is not None]
+    if not answered:
+        return
+    try:
+        cluster = look_at_cluster(bootstrap, timeout_s)
+    except ClientError as error:
+        yield from of_brokers(_by_their_own_names(answered), (), __version__)
+        text = f"no broker tells what the cluster is: {error}"
+        yield Finding(Level.PROBLEM, text, "see why the brokers above are not ready")
+    else:
+        yield from of_brokers(cluster.seen, cluster.tried, __version__)
+        live = [each.node_id for each in cluster.seen]
+        yield from of_topics(cluster.topics, cluster.configs, live)
+        if cluster.refused is not None:
+            yield from of_refused_topics(cluster.refused)
+        answered = [each for each in cluster.seen if each.answer is not None]
+    if config is None:
+        yield from _of_told_stores(answered)
+
+
+def _by_their_own_names(answered: "Sequence[Seen]") -> "list[Seen]":
+    """Nobody has said who is at which address, so they are believed."""
+    from dataclasses import replace
+
+    return [replace(each, node_id=each.answer.node_id) for each in answered if each.answer]
+
+
+def _of_told_stores(answered: "Sequence[Seen]") -> Iterator[Finding]:
+    from minibroker.cli.doctor.local import look_at_store, of_store
+
+    told = {
+        each.answer.machine.store
+        for each in answered
+        if each.answer is not None and each.answer.machine is not None
+    }
+    for name in sorted(filter(None, told)):
+        config = load_settings(None, {"metadata.store": name}).config
+        seen: StoreSeen | None = look_at_store(config, is_named=False)
+        if seen is not None:
+            yield from of_store(seen)
+
+
+def of_settings(config: "Config", data_dir: Path | None) -> Iterator[Finding]:
+    """What a broker with these settings would find here."""
+    from minibroker.cli.doctor.local import look_at_store, of_store
+    from minibroker.cli.doctor.topics import of_defaults
+
+    yield from of_defaults(config)
+    seen = look_at_store(config, is_named=True)
+    if seen is None:
+        text = "metadata.store=memory: forgets all topics when the broker stops"
+        yield Finding(Level.NOTE, text, "name a store that lasts, unless this is a trial")
+    else:
+        yield from of_store(seen)
+    yield from of_directory(data_dir or Path(config.log_dirs))
+
+
+def of_directory(path: Path) -> Iterator[Finding]:
+    """What the disk under a data directory is like."""
+    from minibroker.cli.doctor.local import look_at_directory
+    from minibroker.cli.doctor.local import of_directory as of_seen
+
+    yield from of_seen(look_at_directory(path))
+
+
+def show(findings: Sequence[Finding], output: OutputFormat) -> None:
+    """The worst first."""
+    order = [Level.PROBLEM, Level.NOTE, Level.OK]
+    found = sorted(findings, key=lambda finding: order.index(finding.level))
+    problems = sum(finding.level is Level.PROBLEM for finding in found)
+    if output is OutputFormat.JSON:
+        rows = [finding._asdict() for finding in found]
+        print(json.dumps({"problems": problems, "findings": rows}, indent=2))
+        return
+    for finding in found:
+        print(f"{finding.level:<8} {printable(finding.what)}")
+        if finding.advice:
+            print(f"{'':<8}   to do: {finding.advice}")
+    notes = sum(finding.level is Level.NOTE for finding in found)
+    print(f"{counted(problems, 'problem')}, {counted(notes, 'note')}.")

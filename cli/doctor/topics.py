@@ -1,0 +1,162 @@
+"""What `minibroker doctor` makes of topics: pure, from the metadata to findings.
+
+Partitions that are not as they shall be are problems. What a topic's own settings permit somebody
+may have decided, so that is a note.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from minibroker.cli.doctor.findings import Finding, Level, listed
+from minibroker.cli.terminal import counted
+from minibroker.cli.topic.partition_health import awaited, health_of, needed_in_sync
+
+if TYPE_CHECKING:
+    from minibroker.broker.config import Config
+    from minibroker.protocol.messages.metadata import TopicMetadata
+
+Configs = Mapping[str, Mapping[str, str]]  # by topic, by property, as they are in force
+
+
+def of_topics(
+    topics: "Iterable[TopicMetadata]", configs: Configs, live: Iterable[int]
+) -> Iterator[Finding]:
+    """All that can be said of them, in a cluster of which these brokers live."""
+    told, alive = list(topics), set(live)
+    yield from of_missing_brokers(told, alive)
+    yield from of_partitions(told, configs)
+    yield from of_settings(told, configs, len(alive))
+
+
+def of_refused_topics(refused: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether topics can be created now; `refused` says of which kind of topic why not."""
+    for what, reason in refused.items():
+        yield Finding(
+            Level.PROBLEM,
+            f"{what} cannot be created: {reason}",
+            "start the brokers that are down, or lower the replication factor or"
+            " min.insync.replicas",
+        )
+    if not refused:
+        yield Finding(Level.OK, "new topics can be created")
+
+
+def of_missing_brokers(topics: "Iterable[TopicMetadata]", live: set[int]) -> Iterator[Finding]:
+    """Brokers that hold replicas and are not there."""
+    missing: dict[int, int] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            for node_id in partition.replicas:
+                if node_id not in live:
+                    missing[node_id] = missing.get(node_id, 0) + 1
+    for node_id, count in sorted(missing.items()):
+        yield Finding(
+            Level.PROBLEM,
+            f"broker {node_id} is not alive, and holds {counted(count, 'replica')}",
+            "start it, or see why it hangs; its log says more",
+        )
+
+
+def of_partitions(topics: "Iterable[TopicMetadata]", configs: Configs) -> Iterator[Finding]:
+    """Partitions that lack a leader or replicas."""
+    leaderless, refusing, lagging = [], [], []
+    count = 0
+    for topic in topics:
+        for partition in topic.partitions:
+            count += 1
+            name = f"{topic.name}-{partition.partition}"
+            health = health_of(partition, configs[topic.name])
+            if health.is_unavailable:
+                leaderless.append(f"{name} ({awaited(partition)})")
+            elif health.is_under_min_isr:
+                refusing.append(name)
+            elif health.is_under_replicated:
+                lagging.append(name)
+    if leaderless:
+        yield Finding(
+            Level.PROBLEM,
+            f"{counted(len(leaderless), 'partition')} without a leader: {listed(leaderless)}",
+            "start the brokers that are missing",
+        )
+    if refusing:
+        yield Finding(
+            Level.PROBLEM,
+            f"{counted(len(refusing), 'partition')} with fewer replicas in sync than"
+            f" min.insync.replicas, so acks=all is refused: {listed(refusing)}",
+            "start the brokers that are missing; `minibroker replica status` shows who lags",
+        )
+    if lagging:
+        yield Finding(
+            Level.PROBLEM,
+            f"{counted(len(lagging), 'partition')} under-replicated: {listed(lagging)}",
+            "wait if a broker has just started; `minibroker replica status` shows who lags",
+        )
+    if not (leaderless or refusing or lagging):
+        yield Finding(Level.OK, f"{counted(count, 'partition')}: all replicas are in sync")
+
+
+def of_defaults(config: "Config") -> Iterator[Finding]:
+    """What topics permit to be lost that a broker with these settings makes."""
+    from minibroker.protocol.constants import OFFSETS_TOPIC
+    from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
+
+    counts = {
+        "new ones": config.default_replication_factor,
+        OFFSETS_TOPIC: config.offsets_topic_replication_factor,
+    }
+    topics = [
+        TopicMetadata(name, partitions=(PartitionMetadata(0, replicas=(*range(count),)),))
+        for name, count in counts.items()
+    ]
+    settings = {entry.name: entry.value for entry in config.describe_topic({})}
+    yield from of_settings(topics, dict.fromkeys(counts, settings), 1)
+
+
+def of_settings(
+    topics: "Iterable[TopicMetadata]", configs: Configs, brokers: int
+) -> Iterator[Finding]:
+    """What topics permit to be lost."""
+    single, unsafe, rigid, unclean, unflushed = [], [], [], [], []
+    for topic in topics:
+        settings = configs[topic.name]
+        replicas = min((len(each.replicas) for each in topic.partitions), default=0)
+        needed = needed_in_sync(replicas, settings)
+        if replicas == 1 and brokers > 1:
+            single.append(topic.name)
+        if replicas >= 3 and needed == 1:
+            unsafe.append(topic.name)
+        if replicas >= 2 and needed == replicas:
+            rigid.append(topic.name)
+        if settings["unclean.leader.election.enable"] == "true":
+            unclean.append(topic.name)
+        if replicas == 1 and settings["flush"] == "never":
+            unflushed.append(topic.name)
+    for names, what, advice in (
+        (
+            single,
+            "have one replica: what is in them is gone with its broker",
+            "make them anew with --replication-factor 3",
+        ),
+        (
+            unsafe,
+            "have min.insync.replicas=1: acks=all may mean a single broker, and its loss theirs",
+            "minibroker topic alter TOPIC --config min.insync.replicas=2",
+        ),
+        (
+            rigid,
+            "need all replicas in sync: acks=all is refused while any broker is away",
+            "give them a replica more than min.insync.replicas",
+        ),
+        (
+            unclean,
+            "have unclean.leader.election.enable=true: acknowledged records may be given up",
+            "set it only as long as it takes to have a leader again",
+        ),
+        (
+            unflushed,
+            "have one replica and flush=never: a power cut may take what was acknowledged",
+            "minibroker topic alter TOPIC --config flush=always",
+        ),
+    ):
+        if names:
+            yield Finding(Level.NOTE, f"topics that {what}: {listed(names)}", advice)

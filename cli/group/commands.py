@@ -1,0 +1,376 @@
+"""`minibroker group`: which groups there are, how far they are, and setting that.
+
+`describe` and `seek` print the columns of Kafka's tool, because people grep them; what is wrong
+with an offset is said beside, on stderr. Unlike that tool `seek` does what it says unless it is
+told `--dry-run`. It refuses as long as the group has members, whose next commit would undo it.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.terminal import (
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    Failure,
+    Format,
+    OutputFormat,
+    TimeoutS,
+    counted,
+    in_columns,
+    note,
+    one_name,
+    opened_admin,
+    printable,
+)
+
+if TYPE_CHECKING:
+    from minibroker.client import GroupDescription, GroupsReport
+    from minibroker.client.blocking import Admin
+
+STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
+
+app = typer.Typer(
+    help="List, describe and delete consumer groups, and set where they go on.",
+    no_args_is_help=True,
+)
+GroupArgument = Annotated[str | None, typer.Argument(metavar="GROUP", show_default=False)]
+GroupArguments = Annotated[list[str] | None, typer.Argument(metavar="GROUP", show_default=False)]
+GroupOption = Annotated[
+    str | None,
+    typer.Option("--group", metavar="GROUP", help="The same as GROUP.", show_default=False),
+]
+GroupOptions = Annotated[
+    list[str] | None,
+    typer.Option("--group", metavar="GROUP", help="The same as GROUP.", show_default=False),
+]
+
+
+Scopes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", metavar="TOPIC[:0,1]", help="This topic, or these partitions; may be repeated."
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+]
+
+
+@app.command("list")
+def list_groups(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    state: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help=f"Only those that are {', '.join(STATES)}."),
+    ] = None,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """List the groups' names."""
+    wanted = [_state(each) for text in state or [] for each in text.split(",")]
+    with opened_admin(bootstrap, timeout_s) as admin:
+        report = admin.list_groups(*wanted)
+    if output is OutputFormat.JSON:
+        shown = [
+            {"group": each.group_id, "protocol_type": each.protocol_type, "state": each.state}
+            for each in report.groups
+        ]
+        print(json.dumps(shown, indent=2))
+    else:
+        print("".join(f"{printable(each.group_id)}\n" for each in report.groups), end="")
+    name_missing(report)
+
+
+def _state(text: str) -> str:
+    """A state however it is written."""
+    for state in STATES:
+        if text.strip().lower() == state.lower():
+            return state
+    raise typer.BadParameter(f"--state takes {', '.join(STATES)}, not {text!r}")
+
+
+def group_names(arguments: list[str] | None, options: list[str] | None) -> list[str]:
+    """All that were named, each once."""
+    names = [one_name("group", each, None) for each in [*(arguments or []), *(options or [])]]
+    return list(dict.fromkeys(names))
+
+
+def name_missing(report: "GroupsReport") -> None:
+    """End with exit code 1 if there may be groups that nobody told of."""
+    for node_id, reason in sorted(report.silent.items()):
+        note(f"broker {node_id} does not say which groups it keeps: {reason}")
+    for partition in report.leaderless:
+        note(f"nobody leads {partition}, and so nobody tells of the groups that are kept there")
+    if report.silent or report.leaderless:
+        raise Failure("there may be more groups than these")
+
+
+@app.command()
+def describe(
+    group: GroupArguments = None,
+    *,
+    group_option: GroupOptions = None,
+    all_groups: Annotated[
+        bool, typer.Option("--all-groups", help="The default, if no group is named.")
+    ] = False,
+    members: Annotated[
+        bool, typer.Option("--members", help="Who is in it, and reads which partitions.")
+    ] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Its coordinator, assignor and state.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Show offsets, lag and who reads each partition; of all groups if none is named."""
+    named = group_names(group, group_option)
+    if named and all_groups:
+        raise typer.BadParameter("--all-groups and a group's name: give one of them")
+    if members and state:
+        raise typer.BadParameter("--members and --state: give one of them")
+    with opened_admin(bootstrap, timeout_s) as admin:
+        report = None if named else admin.list_groups()
+        described = (
+            admin.describe_groups(*named) if report is None else _describe_all(admin, report)
+        )
+        show = _show_members if members else _show_state if state else _show_offsets
+        show(admin, described, output)
+    if report is not None:
+        name_missing(report)
+
+
+def _describe_all(admin: "Admin", report: "GroupsReport") -> "list[GroupDescription]":
+    """All that are still there since they were listed."""
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    described: list[GroupDescription] = []
+    for name in (each.group_id for each in report.groups):
+        try:
+            described += admin.describe_groups(name)
+        except BrokerError as error:
+            if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+                raise
+            note(f"group {printable(name)} is gone since it was listed")
+    return described
+
+
+def _show_offsets(
+    admin: "Admin", described: "Sequence[GroupDescription]", output: OutputFormat
+) -> None:
+    from minibroker.cli.group.lag import HEADS, Row, extents_of, rows_of, warnings_of
+
+    rows: list[Row] = []
+    for group in described:
+        committed = admin.committed_offsets(group.group_id)
+        assigned = {name for member in group.members for name in member.assignment}
+        extents = extents_of(admin, assigned | committed.keys())
+        found = list(rows_of(group, committed, extents))
+        rows += found
+        lag = sum(row.lag or 0 for row in found)
+        count = counted(len(group.members), "member")
+        note(f"group {printable(group.group_id)} is {group.state}, has {count}, a lag of {lag:,}")
+        for warning in warnings_of(committed, extents):
+            note(f"WARNING: {warning}")
+    _print_rows(HEADS, rows, [row._asdict() for row in rows], output)
+
+
+def _show_members(
+    admin: "Admin", described: "Iterable[GroupDescription]", output: OutputFormat
+) -> None:
+    rows: list[dict[str, Any]] = []
+    for group in described:
+        if not group.members:
+            note(f"group {printable(group.group_id)} is {group.state} and has no members")
+        for member in group.members:
+            by_topic: dict[str, list[int]] = {}
+            for topic, number in sorted(member.assignment):
+                by_topic.setdefault(topic, []).append(number)
+            rows.append(
+                {
+                    "group": group.group_id,
+                    "consumer_id": member.member_id,
+                    "group_instance_id": member.instance_id,
+                    "host": member.client_host,
+                    "client_id": member.client_id,
+                    "partition_count": len(member.assignment),
+                    "assignment": by_topic,
+                }
+            )
+    heads = ("GROUP", "CONSUMER-ID", "GROUP-INSTANCE-ID", "HOST", "CLIENT-ID", "#PARTITIONS")
+    cells = [(each | {"assignment": _scopes(each["assignment"])}).values() for each in rows]
+    _print_rows((*heads, "ASSIGNMENT"), cells, rows, output)
+
+
+def _scopes(by_topic: dict[str, list[int]]) -> str | None:
+    """`t(0,1), u(3)`, as Kafka's tool has it."""
+    parts = [f"{topic}({','.join(map(str, numbers))})" for topic, numbers in by_topic.items()]
+    return ", ".join(parts) or None
+
+
+def _show_state(
+    admin: "Admin", described: "Iterable[GroupDescription]", output: OutputFormat
+) -> None:
+    addresses = {each.node_id: each for each in admin.describe_cluster().brokers}
+    rows: list[dict[str, Any]] = []
+    for group in described:
+        broker = addresses.get(group.coordinator_id)
+        where = f"{broker.host}:{broker.port} " if broker is not None else ""
+        rows.append(
+            {
+                "group": group.group_id,
+                "coordinator": f"{where}({group.coordinator_id})",
+                "assignment_strategy": group.protocol or None,
+                "state": group.state,
+                "generation": group.generation,
+                "member_count": len(group.members),
+            }
+        )
+    heads = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "GENERATION", "#MEMBERS")
+    _print_rows(heads, [row.values() for row in rows], rows, output)
+
+
+def _print_rows(
+    heads: Sequence[str],
+    cells: Iterable[Iterable[object]],
+    objects: Sequence[dict[str, Any]],
+    output: OutputFormat,
+) -> None:
+    if output is OutputFormat.JSON:
+        print(json.dumps(objects, indent=2))
+    else:
+        print(in_columns(heads, cells), end="")
+
+
+@app.command()
+def delete(
+    group: GroupArguments = None,
+    *,
+    group_option: GroupOptions = None,
+    topics: Scopes = None,
+    if_exists: Annotated[
+        bool,
+        typer.Option("--if-exists", help="A group or an offset that is not there is no error."),
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Delete groups without members, and what they committed; with --topic only its offsets."""
+    from minibroker.cli.group.seek import committed_in, parse_scope
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    names = group_names(group, group_option)
+    if not names:
+        raise typer.BadParameter("name a group: GROUP or --group GROUP")
+    scopes = [parse_scope(text) for text in topics or []]
+    not_found = ErrorCode.GROUP_ID_NOT_FOUND
+    failures = 0
+    with opened_admin(bootstrap, timeout_s) as admin:
+        for name in names:
+            try:
+                if scopes:
+                    partitions = committed_in(scopes, admin.committed_offsets(name))
+                    admin.delete_offsets(name, partitions)
+                    print(f"Deleted {counted(len(partitions), 'offset')} of group {name}.")
+                else:
+                    admin.delete_groups(name)
+                    print(f"Deleted group {name}.")
+            except (BrokerError, Failure) as error:
+                is_there = isinstance(error, BrokerError) and error.code is not not_found
+                is_fine = if_exists and not is_there
+                if not is_fine and len(names) == 1:
+                    raise
+                failures += not is_fine
+                note(str(error) if is_fine else f"ERROR: {error}")
+    if failures:
+        raise Failure(f"{failures} of {counted(len(names), 'group')} not deleted")
+
+
+@app.command()
+def seek(
+    group: GroupArgument = None,
+    *,
+    group_option: GroupOption = None,
+    topics: Scopes = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All topics that it committed offsets of.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The log's start.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="The log's end.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", metavar="N", min=0, help="This offset.")
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            "--to-datetime", metavar="TIME", help="The first record at or after: ISO 8601, or ms."
+        ),
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="So many records on, or -N back.")
+    ] = None,
+    dry_run: DryRun = False,
+    execute: Annotated[bool, typer.Option("--execute", help="The default; Kafka's flag.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Set where a group without members goes on; a group that there is not is made."""
+    from minibroker.cli.group.seek import (
+        HEADS,
+        parse_scope,
+        partitions_in,
+        plan,
+        scopes_of,
+        target_of,
+    )
+
+    name = one_name("group", group, group_option)
+    target = target_of(
+        earliest=to_earliest, latest=to_latest, offset=to_offset, time=to_datetime, shift=shift_by
+    )
+    if dry_run and execute:
+        raise typer.BadParameter("--dry-run and --execute contradict each other")
+    if bool(topics) == all_topics:
+        raise typer.BadParameter("say of which topics: --topic TOPIC, or --all-topics")
+    scopes = [parse_scope(text) for text in topics or []]
+    with opened_admin(bootstrap, timeout_s) as admin:
+        _refuse_members(admin, name)
+        committed = admin.committed_offsets(name)
+        partitions = partitions_in(admin, scopes or scopes_of(admin, committed))
+        moves = plan(admin, name, target, partitions, committed)
+        if not dry_run:
+            admin.commit_offsets(name, {move[1:3]: move.new_offset for move in moves})
+    if output is OutputFormat.JSON:
+        print(json.dumps([move._asdict() for move in moves], indent=2))
+    else:
+        print(in_columns(HEADS, moves), end="")
+    if dry_run:
+        note("nothing was changed (--dry-run)")
+
+
+def _refuse_members(admin: "Admin", name: str) -> None:
+    """Raise `Failure` for a group that is read by somebody."""
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    try:
+        [group] = admin.describe_groups(name)
+    except BrokerError as error:
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        note(f"there is no group {name} yet")
+        return
+    if group.members:
+        clients = {f"{printable(each.client_id)} at {each.client_host}" for each in group.members}
+        raise Failure(
+            f"group {name} is {group.state}, with {counted(len(group.members), 'member')}"
+            f" ({', '.join(sorted(clients))}): stop them first; one that was killed counts until"
+            " its session ends (session.timeout.ms)"
+        )

@@ -1,0 +1,172 @@
+"""Where `group seek` puts a group: from flags to a target, from a target to offsets.
+
+An offset that is asked for may lie outside what the log has; it is then the nearest that lies
+inside, and that is said. A shift counts from what was committed, so a partition of which nothing
+was is left as it is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import typer
+
+from minibroker.cli.data.formats import FormatError, parse_offset
+from minibroker.cli.group.lag import Extent, extents_of
+from minibroker.cli.terminal import Failure, counted, note, readable
+from minibroker.protocol.constants import NO_OFFSET
+from minibroker.protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from minibroker.client import OffsetAndMetadata
+    from minibroker.client.blocking import Admin
+
+HEADS: Final = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET")
+
+
+class Move(NamedTuple):
+    """What changes in one partition; its fields are the names in JSON, `HEADS` those in text."""
+
+    group: str
+    topic: str
+    partition: int
+    new_offset: int
+    old_offset: int | None
+
+
+class Target(NamedTuple):
+    """Where to go: `kind` is earliest, latest, offset, time (ms) or shift."""
+
+    kind: str
+    number: int = 0
+
+
+def target_of(
+    *, earliest: bool, latest: bool, offset: int | None, time: str | None, shift: int | None
+) -> Target:
+    """The one that was given. Raises `typer.BadParameter`."""
+    given = []
+    if earliest:
+        given.append(Target("earliest"))
+    if latest:
+        given.append(Target("latest"))
+    if offset is not None:
+        given.append(Target("offset", offset))
+    if time is not None:
+        try:
+            given.append(Target("time", parse_offset(f"s@{time}").number))
+        except FormatError as error:
+            raise typer.BadParameter(str(error)) from None
+    if shift is not None:
+        given.append(Target("shift", shift))
+    if len(given) != 1:
+        flags = "--to-earliest, --to-latest, --to-offset, --to-datetime, --shift-by"
+        raise typer.BadParameter(f"say where to: one of {flags}")
+    return given[0]
+
+
+class Scope(NamedTuple):
+    """A topic, and which of its partitions; None: all of them."""
+
+    topic: str
+    partitions: tuple[int, ...] | None
+
+
+def parse_scope(text: str) -> Scope:
+    """`TOPIC` or `TOPIC:0,1`. Raises `typer.BadParameter`."""
+    topic, separator, numbers = readable(text, "--topic").partition(":")
+    parts = numbers.split(",")
+    if not topic or (separator and not all(part.isdecimal() and len(part) < 10 for part in parts)):
+        raise typer.BadParameter(f"--topic takes TOPIC or TOPIC:0,1 and so on, not {text!r}")
+    return Scope(topic, tuple(sorted({int(part) for part in parts})) if separator else None)
+
+
+def partitions_in(admin: "Admin", scopes: Sequence[Scope]) -> list[TopicPartition]:
+    """The partitions that are meant. Raises `Failure` for one that there is not."""
+    names = set()
+    for topic, numbers in scopes:
+        [found] = admin.describe_topics(topic)
+        count = len(found.partitions)
+        for number in range(count) if numbers is None else numbers:
+            if number >= count:
+                has = counted(count, "partition")
+                raise Failure(f"topic {topic} has {has}, numbered from 0: there is no {number}")
+            names.add(TopicPartition(topic, number))
+    return sorted(names)
+
+
+def scopes_of(admin: "Admin", committed: "Mapping[TopicPartition, object]") -> list[Scope]:
+    """The topics that a group has committed offsets of; those that are gone are named."""
+    there = set(admin.list_topics())
+    topics = sorted({name.topic for name in committed})
+    for topic in topics:
+        if topic not in there:
+            note(f"there is no topic {topic} any more: what was committed of it stays as it is")
+    return [Scope(topic, None) for topic in topics if topic in there]
+
+
+def committed_in(
+    scopes: Sequence[Scope], committed: "Mapping[TopicPartition, object]"
+) -> list[TopicPartition]:
+    """What was committed of these. Raises `Failure` if nothing was."""
+    names = [
+        name
+        for name in committed
+        for topic, numbers in scopes
+        if name.topic == topic and (numbers is None or name.partition in numbers)
+    ]
+    if not names:
+        raise Failure("the group has committed nothing there")
+    return names
+
+
+def plan(
+    admin: "Admin",
+    group: str,
+    target: Target,
+    names: Sequence[TopicPartition],
+    committed: "Mapping[TopicPartition, OffsetAndMetadata]",
+) -> list[Move]:
+    """A move for each partition, also for one that stays where it is. Raises `Failure`."""
+    if target.kind == "shift":
+        for name in names:
+            if name not in committed:
+                note(f"{name} is left as it is: nothing was committed from which to count")
+        names = [name for name in names if name in committed]
+    if not names:
+        raise Failure(f"group {group} has committed nothing there, so there is nothing to move")
+    extents = extents_of(admin, names)
+    missing = [str(name) for name in names if name not in extents]
+    if missing:
+        raise Failure(f"nobody leads {', '.join(missing)} now, so its offsets cannot be known")
+    times = {}
+    if target.kind == "time":
+        found = admin.list_offsets(names, target.number)
+        times = {name: answer.offset for name, answer in found.items()}
+    moves = []
+    for name in names:
+        old = committed[name].offset if name in committed else None
+        if times.get(name) == NO_OFFSET:
+            note(f"{name} has no record of that time or later: the group goes to its end")
+        new = _offset(target, old or 0, extents[name], times.get(name, NO_OFFSET))
+        moves.append(Move(group, *name, _within(name, new, extents[name]), old))
+    return moves
+
+
+def _offset(target: Target, old: int, extent: Extent, at_time: int) -> int:
+    """As it was asked for; perhaps outside the log."""
+    return {
+        "earliest": extent.log_start,
+        "latest": extent.end,
+        "offset": target.number,
+        "time": extent.end if at_time == NO_OFFSET else at_time,
+        "shift": old + target.number,
+    }[target.kind]
+
+
+def _within(name: TopicPartition, offset: int, extent: Extent) -> int:
+    """The nearest offset that the log has."""
+    inside = min(max(offset, extent.log_start), extent.end)
+    if inside != offset:
+        side = "before the log begins" if offset < inside else "behind its end"
+        note(f"{name}: offset {offset} is {side}: the group goes to {inside}")
+    return inside

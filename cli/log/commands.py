@@ -1,0 +1,92 @@
+"""`minibroker log dump`: what lies in the files of a data directory, also in damaged ones.
+
+The text has the shape of Kafka's dump tool, so that people and scripts can read it; `--json`
+prints one object a line. Reading is in `dump`; here is only how it is printed. Damage makes
+the exit code 1, because a check that fails must not look like one that passed.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from minibroker.cli.terminal import FAILED, note
+
+app = typer.Typer(help="What lies in the files of a log.", no_args_is_help=True)
+
+
+@app.callback()
+def log() -> None:
+    """What lies in the files of a log."""
+
+
+@app.command()
+def dump(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE", help="Files, or whole partition directories."),
+    ] = None,
+    *,
+    files: Annotated[
+        str, typer.Option("--files", metavar="FILE,FILE", help="The same as FILE...")
+    ] = "",
+    data: Annotated[
+        bool,
+        typer.Option("--print-data-log", "--deep-iteration", help="Print the records too."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    verify_only: Annotated[
+        bool, typer.Option("--verify-index-only", help="Print only what is wrong.")
+    ] = False,
+) -> None:
+    """Print log segments, indexes, producer snapshots and checkpoints, and what is wrong in them.
+
+    Ends with exit code 1 if anything is damaged.
+    """
+    from minibroker.cli.log.dump import DAMAGE, entries_of
+
+    named = [*(paths or []), *(Path(name) for name in files.split(",") if name)]
+    if not named:
+        raise typer.BadParameter("name at least one file")
+    damage_count = 0
+    for path in _whole(named):
+        entries = entries_of(path, data)
+        if not as_json:
+            print(f"Dumping {path}")
+        for entry in entries:
+            is_damage = entry["type"] == DAMAGE
+            damage_count += is_damage
+            if is_damage or not verify_only:
+                line = json.dumps({"file": str(path), **entry}) if as_json else _line(entry)
+                print(line)
+    if damage_count:
+        sys.stdout.flush()
+        places = "place" if damage_count == 1 else "places"
+        note(f"ERROR: damaged in {damage_count} {places}")
+        raise typer.Exit(FAILED)
+
+
+def _whole(named: list[Path]) -> Iterator[Path]:
+    """The files, with a directory's known files in its place."""
+    from minibroker.cli.log.dump import is_known
+
+    for path in named:
+        if path.is_dir():
+            yield from (inner for inner in sorted(path.iterdir()) if is_known(inner))
+        else:
+            yield path
+
+
+def _line(entry: Mapping[str, object]) -> str:
+    """`name: value` pairs; a record is set off from its batch as Kafka's tool does it."""
+    shown = {True: "true", False: "false"}
+    texts = [
+        f"{name}: {shown[value] if isinstance(value, bool) else value}"
+        for name, value in entry.items()
+        if name != "type"
+    ]
+    mark = {"record": "| ", "damage": "DAMAGE "}.get(str(entry["type"]), "")
+    return mark + " ".join(texts)

@@ -1,0 +1,1 @@
+"""Commands about topics, their partitions, replicas and leaders."""

@@ -1,0 +1,267 @@
+"""`minibroker topic`: create, list, describe, alter and delete topics.
+
+`describe` prints the lines of Kafka's tool, because people grep them; what an acknowledgement
+means for the topic goes to stderr, and into the JSON.
+"""
+
+import base64
+import json
+from collections.abc import Iterable
+from operator import and_
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.settings import copies_of, meaning_of
+from minibroker.cli.terminal import (
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    TimeoutS,
+    TopicArgument,
+    TopicOption,
+    note,
+    one_topic,
+    opened_admin,
+    pairs,
+)
+from minibroker.cli.topic.partition_health import Health, awaited, health_of, needed_in_sync
+
+if TYPE_CHECKING:
+    from minibroker.client.blocking import Admin
+    from minibroker.protocol.messages.configs import ConfigDescription
+    from minibroker.protocol.messages.metadata import TopicMetadata
+
+MIN_ISR = "min.insync.replicas"
+
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+Configs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config", metavar="NAME=VALUE", help="A property of the topic; may be repeated."
+    ),
+]
+
+
+@app.command()
+def create(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", help="-1 takes the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="-1 takes the broker's default.")
+    ] = -1,
+    config: Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that is there already is no error.")
+    ] = False,
+) -> None:
+    """Create a topic."""
+    from minibroker.client import NewTopic
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    name = one_topic(topic, topic_option)
+    configs = pairs(config or [], "--config")
+    with opened_admin(bootstrap, timeout_s) as admin:
+        try:
+            admin.create_topics(NewTopic(name, partitions, replication_factor, configs))
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not if_not_exists:
+                raise
+            note(f"topic {name} is there already")
+            return
+        print(f"Created topic {name}.")
+        if MIN_ISR in configs:
+            _warn_of_min_isr(admin, name)
+
+
+def _warn_of_min_isr(admin: "Admin", name: str) -> None:
+    """If more replicas are to be in sync than the topic has."""
+    [topic] = admin.describe_topics(name)
+    [configs] = admin.describe_configs(name).values()
+    values = {config.name: config.value for config in configs}
+    replicas = len(topic.partitions[0].replicas)
+    if int(values[MIN_ISR]) > replicas:
+        has = "1 replica" if replicas == 1 else f"{replicas} replicas"
+        note(
+            f"WARNING: {MIN_ISR}={values[MIN_ISR]} is more than the {has} of {name}, and means"
+            f" all of them: acks=all is refused as soon as one is not in sync"
+        )
+
+
+@app.command("list")
+def list_topics(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """List the topics' names."""
+    with opened_admin(bootstrap, timeout_s) as admin:
+        names = admin.list_topics()
+    if output is OutputFormat.JSON:
+        print(json.dumps(names))
+    else:
+        print("".join(f"{name}\n" for name in names), end="")
+
+
+@app.command()
+def describe(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    under_replicated: Annotated[
+        bool, typer.Option("--under-replicated-partitions", help="Only where a replica lags.")
+    ] = False,
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable-partitions", help="Only without a leader.")
+    ] = False,
+    under_min_isr: Annotated[
+        bool, typer.Option("--under-min-isr-partitions", help="Only where acks=all is refused.")
+    ] = False,
+    at_min_isr: Annotated[
+        bool, typer.Option("--at-min-isr-partitions", help="Only one loss from that.")
+    ] = False,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Show partitions, leaders, replicas and settings; of all topics if none is named."""
+    with opened_admin(bootstrap, timeout_s) as admin:
+        named = topic is not None or topic_option is not None
+        names = [one_topic(topic, topic_option)] if named else admin.list_topics()
+        topics = admin.describe_topics(*names)
+        configs = admin.describe_configs(*names)
+    filters = Health(under_replicated, unavailable, under_min_isr, at_min_isr)
+    shown = [_description(each, configs[each.name], filters) for each in topics]
+    if output is OutputFormat.JSON:
+        print(json.dumps(shown, indent=2))
+        return
+    for described in shown:
+        _print_description(described, only_partitions=any(filters))
+    for each in topics:
+        for partition in each.partitions:
+            if why := awaited(partition):
+                note(f"WARNING: {each.name}-{partition.partition} has no leader ({why})")
+
+
+def _description(
+    topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: Health
+) -> dict[str, object]:
+    """A topic as JSON shows it, with the partitions that one of the filters lets through."""
+    values = {config.name: config.value for config in configs}
+    replicas = max((len(each.replicas) for each in topic.partitions), default=0)
+    own = {config.name: config.value for config in configs if not config.is_default}
+    partitions = [
+        each
+        for each in topic.partitions
+        if not any(filters) or any(map(and_, health_of(each, values), filters))
+    ]
+    return {
+        "topic": topic.name,
+        "topic_id": base64.urlsafe_b64encode(topic.topic_id).decode().rstrip("="),
+        "partition_count": len(topic.partitions),
+        "replication_factor": replicas,
+        "configs": own,
+        "acknowledgement": meaning_of(values["flush"], int(values["flush.ms"]))
+        + copies_of(needed_in_sync(replicas, values), replicas),
+        "partitions": [
+            {
+                "partition": each.partition,
+                "leader": each.leader_id,
+                "leader_epoch": each.leader_epoch,
+                "replicas": list(each.replicas),
+                "isr": list(each.isr),
+                "offline_replicas": list(each.offline_replicas),
+            }
+            for each in partitions
+        ],
+    }
+
+
+def _print_description(described: dict[str, object], only_partitions: bool) -> None:
+    """Kafka's two kinds of lines."""
+    name = described["topic"]
+    configs = described["configs"]
+    partitions = described["partitions"]
+    assert isinstance(configs, dict)
+    assert isinstance(partitions, list)
+    if not only_partitions:
+        print(
+            f"Topic: {name}\tTopicId: {described['topic_id']}"
+            f"\tPartitionCount: {described['partition_count']}"
+            f"\tReplicationFactor: {described['replication_factor']}"
+            f"\tConfigs: {','.join(f'{key}={value}' for key, value in configs.items())}"
+        )
+    for each in partitions:
+        leader = each["leader"] if each["leader"] >= 0 else "none"
+        print(
+            f"\tTopic: {name}\tPartition: {each['partition']}\tLeader: {leader}"
+            f"\tReplicas: {_joined(each['replicas'])}\tIsr: {_joined(each['isr'])}"
+            "\tElr: \tLastKnownElr: "
+        )
+    if not only_partitions:
+        note(f"{name}: {described['acknowledgement']}")
+
+
+def _joined(ids: list[int]) -> str:
+    return ",".join(str(each) for each in ids)
+
+
+@app.command()
+def alter(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="NAME", help="Back to the broker's default."),
+    ] = None,
+) -> None:
+    """Change a topic's settings; what is not named stays as it is."""
+    name = one_topic(topic, topic_option)
+    changes: dict[str, str | None] = dict(pairs(config or [], "--config"))
+    changes |= dict.fromkeys(delete_config or [])
+    if not changes:
+        raise typer.BadParameter("nothing to change: give --config or --delete-config")
+    with opened_admin(bootstrap, timeout_s) as admin:
+        admin.alter_configs({name: changes})
+    print(f"Altered topic {name}.")
+
+
+@app.command()
+def delete(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that is not there is no error.")
+    ] = False,
+) -> None:
+    """Delete a topic and all its records."""
+    from minibroker.protocol.constants import ErrorCode
+    from minibroker.protocol.errors import BrokerError
+
+    name = one_topic(topic, topic_option)
+    with opened_admin(bootstrap, timeout_s) as admin:
+        try:
+            admin.delete_topics(name)
+        except BrokerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or not if_exists:
+                raise
+            note(f"there is no topic {name}")
+            return
+    print(f"Deleted topic {name}.")

@@ -1,0 +1,126 @@
+"""`minibroker replica status`: how far each replica is, as the brokers themselves say it.
+
+A row for every replica that the metadata names, those on dead brokers too, and for every one that
+a broker holds beside. The lag is counted from the leader with the highest epoch: a broker that was
+cut off may believe for a moment that it still leads. A replica with more than its leader has a
+negative lag; it has records that nobody was promised, and will cut them off.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from minibroker.cli import DEFAULT_BOOTSTRAP
+from minibroker.cli.terminal import (
+    DEFAULT_TIMEOUT_S,
+    Bootstrap,
+    Format,
+    OutputFormat,
+    TimeoutS,
+    TopicArgument,
+    TopicOption,
+    in_columns,
+    one_topic,
+    opened_admin,
+)
+from minibroker.cli.topic.partition_health import awaited
+
+if TYPE_CHECKING:
+    from minibroker.client.admin import ReplicasReport
+    from minibroker.protocol.messages.metadata import TopicMetadata
+    from minibroker.protocol.messages.replicas import ReplicaDescription
+
+LEADER = "leader"
+
+app = typer.Typer(help="Look at replicas.", no_args_is_help=True)
+
+
+class Row(NamedTuple):
+    """One replica; its fields are the names in JSON and, as words, the heads of the columns.
+
+    None: not known, because its broker does not answer or nobody leads.
+    """
+
+    topic: str
+    partition: int
+    broker: int
+    role: str = "unreachable"
+    leader_epoch: int | None = None
+    log_end: int | None = None
+    high_watermark: int | None = None
+    lag: int | None = None
+    in_sync: bool = False
+    reason: str = ""
+
+
+@app.callback()
+def replica() -> None:
+    """Look at replicas."""
+
+
+@app.command()
+def status(
+    topic: TopicArgument = None,
+    *,
+    topic_option: TopicOption = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Show role, epoch, log end, high watermark and lag of every replica; of all topics if none
+    is named."""
+    with opened_admin(bootstrap, timeout_s) as admin:
+        named = topic is not None or topic_option is not None
+        names = [one_topic(topic, topic_option)] if named else admin.list_topics()
+        topics = admin.describe_topics(*names)
+        report = admin.describe_replicas(*names)
+    rows = list(replica_rows(topics, report))
+    if output is OutputFormat.JSON:
+        print(json.dumps([row._asdict() for row in rows], indent=2))
+    else:
+        print(table(rows), end="")
+
+
+def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") -> Iterator[Row]:
+    """By topic, partition and broker."""
+    told: dict[tuple[str, int], dict[int, ReplicaDescription]] = {}
+    for node_id, answer in report.answers.items():
+        for one in answer.replicas:
+            told.setdefault((one.topic, one.partition), {})[node_id] = one
+    for topic in topics:
+        for partition in topic.partitions:
+            here = told.get((topic.name, partition.partition), {})
+            leaders = [one for one in here.values() if one.role == LEADER]
+            leader = max(leaders, key=lambda one: one.leader_epoch, default=None)
+            # What the leader has confirmed is newer than what the controller told everybody.
+            isr = leader.isr if leader is not None else partition.isr
+            for node_id in sorted({*partition.replicas, *here}):
+                row = Row(topic.name, partition.partition, node_id, in_sync=node_id in isr)
+                if node_id in here:
+                    told_row = _told(row, here[node_id], leader)
+                    reasons = (told_row.reason, awaited(partition) if leader is None else "")
+                    yield told_row._replace(reason="; ".join(filter(None, reasons)))
+                elif node_id in report.answers:
+                    yield row._replace(role="missing", reason="the broker does not have it")
+                else:
+                    yield row._replace(reason=report.silent.get(node_id, ""))
+
+
+def _told(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | None") -> Row:
+    """The row of a replica that its broker has told of."""
+    is_there = one.log_end >= 0
+    return row._replace(
+        role=one.role,
+        leader_epoch=one.leader_epoch,
+        log_end=one.log_end if is_there else None,
+        high_watermark=one.high_watermark if one.high_watermark >= 0 else None,
+        lag=leader.log_end - one.log_end if leader is not None and is_there else None,
+        reason=one.reason,
+    )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line of heads and one for each row, in columns; nothing if there are no rows."""
+    return in_columns([name.upper().replace("_", "-") for name in Row._fields], rows)
