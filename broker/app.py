@@ -68,8 +68,8 @@ from minibroker.broker.server.listener import Acceptor, listen
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import take_turns
-from minibroker.client.channel import ChannelOptions
-from minibroker.client.net import Listener, Network
+from minibroker.client.net.channel import ChannelOptions
+from minibroker.client.net.network import Listener, Network
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
         NewTopic,
         ReplicasReport,
     )
-    from minibroker.client.chunks import ConsumerRecord
-    from minibroker.client.consumer import Consumer
-    from minibroker.client.delivery import CloseReport, Delivery, PendingDelivery, RecordDelivered
+    from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+    from minibroker.client.consumer.completed_fetch import ConsumerRecord
+    from minibroker.client.consumer.consumer import Consumer
+    from minibroker.client.consumer.health import ConsumerHealth, PartitionHealth
     from minibroker.client.errors import (
         BufferFull,
         ClientClosed,
@@ -34,10 +35,14 @@ if TYPE_CHECKING:
         PositionError,
     )
     from minibroker.client.groups.admin import GroupDescription, GroupsReport
-    from minibroker.client.health import ConsumerHealth, PartitionHealth
     from minibroker.client.options import Seams
-    from minibroker.client.position import OffsetAndMetadata
-    from minibroker.client.producer import Producer
+    from minibroker.client.producer.delivery import (
+        CloseReport,
+        Delivery,
+        PendingDelivery,
+        RecordDelivered,
+    )
+    from minibroker.client.producer.producer import Producer
     from minibroker.protocol.errors import BrokerError
     from minibroker.protocol.types import TopicPartition
 
@@ -77,29 +82,38 @@ __all__ = [
 
 _HOMES: Final = {
     "minibroker.client.admin": (
-        *("Admin", "ClusterDescription", "ElectionsReport", "NewTopic", "ReplicasReport"),
+        "Admin",
+        "ClusterDescription",
+        "ElectionsReport",
+        "NewTopic",
+        "ReplicasReport",
     ),
-    "minibroker.client.chunks": ("ConsumerRecord",),
-    "minibroker.client.consumer": ("Consumer",),
-    "minibroker.client.delivery": (
-        *("CloseReport", "Delivery", "PendingDelivery", "RecordDelivered"),
-    ),
+    "minibroker.client.consumer.assigned_partition": ("OffsetAndMetadata",),
+    "minibroker.client.consumer.completed_fetch": ("ConsumerRecord",),
+    "minibroker.client.consumer.consumer": ("Consumer",),
+    "minibroker.client.consumer.health": ("ConsumerHealth", "PartitionHealth"),
     "minibroker.client.errors": (
-        *("BufferFull", "ClientClosed", "ClientError", "ClientTimeout", "CommitFailed"),
-        *(
-            "ConfigError",
-            "CorruptRecords",
-            "DeliveryFailed",
-            "LogTruncated",
-            "OffsetOutOfRange",
-            "PositionError",
-        ),
+        "BufferFull",
+        "ClientClosed",
+        "ClientError",
+        "ClientTimeout",
+        "CommitFailed",
+        "ConfigError",
+        "CorruptRecords",
+        "DeliveryFailed",
+        "LogTruncated",
+        "OffsetOutOfRange",
+        "PositionError",
     ),
     "minibroker.client.groups.admin": ("GroupDescription", "GroupsReport"),
-    "minibroker.client.health": ("ConsumerHealth", "PartitionHealth"),
     "minibroker.client.options": ("Seams",),
-    "minibroker.client.position": ("OffsetAndMetadata",),
-    "minibroker.client.producer": ("Producer",),
+    "minibroker.client.producer.delivery": (
+        "CloseReport",
+        "Delivery",
+        "PendingDelivery",
+        "RecordDelivered",
+    ),
+    "minibroker.client.producer.producer": ("Producer",),
     "minibroker.protocol.errors": ("BrokerError",),
     "minibroker.protocol.types": ("TopicPartition",),
 }

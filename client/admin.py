@@ -21,12 +21,13 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import trio
 
-from minibroker.client.cluster import Cluster, open_cluster
-from minibroker.client.controller import Outcome, Result, ask_controller, ask_controller_once
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
 from minibroker.client.groups import admin as groups_admin
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
-from minibroker.client.offsets import list_offsets
+from minibroker.client.net.cluster import Cluster, open_cluster
+from minibroker.client.net.controller import Outcome, Result, ask_controller, ask_controller_once
+from minibroker.client.net.list_offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
     Seams,
@@ -34,7 +35,6 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
-from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import LATEST_TIMESTAMP, OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.brokers import UnregisterBrokerRequest

@@ -15,10 +15,10 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Self
 
-from minibroker.client.chunks import ConsumerRecord
-from minibroker.client.delivery import Delivery
+from minibroker.client.consumer.assigned_partition import Offsets
+from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.options import ProducerOptions
-from minibroker.client.position import Offsets
+from minibroker.client.producer.delivery import Delivery
 
 
 class LedgerFile:

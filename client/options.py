@@ -19,8 +19,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from minibroker.client.errors import ConfigError
 from minibroker.client.groups.assignors import ASSIGNORS
-from minibroker.client.net import Network, TcpNetwork
-from minibroker.client.servers import parse_servers
+from minibroker.client.net.network import Network, TcpNetwork
+from minibroker.client.net.servers import parse_servers
 from minibroker.protocol.constants import ACKS_ALL, IN_FLIGHT_MAX
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import Endpoint

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 import trio
 
-from minibroker.client.net import Listener, Stream
+from minibroker.client.net.network import Listener, Stream
 from minibroker.protocol.types import Buffer, Endpoint, Slice, StaleSlice
 
 OWN_ADDRESSES = ("", "0.0.0.0", "127.0.0.1", "localhost")

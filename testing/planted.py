@@ -24,7 +24,7 @@ from minibroker.broker.groups.term import Term
 from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
-from minibroker.client.hand import Hand
+from minibroker.client.consumer.delivered_positions import Hand
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import trio
 
-from minibroker.client.net import Network, Stream
+from minibroker.client.net.network import Network, Stream
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     FRAME_BYTES_MAX,

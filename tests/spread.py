@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from minibroker.client import Seams
-from minibroker.client.net import Stream, TcpNetwork, TcpStream, connected_socket
+from minibroker.client.net.network import Stream, TcpNetwork, TcpStream, connected_socket
 from minibroker.protocol.types import Endpoint
 from tests.etcd import EtcdMember, running_etcd
 from tests.namespaces import Host, Network, network

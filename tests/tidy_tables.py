@@ -10,6 +10,9 @@ import sys
 MAY_IMPORT = {
     "protocol": "protocol",
     "client": "protocol client",
+    "client.net": "protocol client.errors client.options client.net",
+    "client.producer": "protocol client.errors client.options client.ledger client.net"
+    " client.producer",
     "broker": "",
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",
@@ -25,14 +28,15 @@ MAY_IMPORT = {
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
-    "broker.replication": "protocol client.net client.channel client.exchange broker.config"
-    " broker.log broker.metadata.model broker.metadata.cache broker.metadata.orders"
+    "broker.replication": "protocol client.net.network client.net.channel"
+    " client.net.blocking_channel broker.config broker.log broker.metadata.model"
+    " broker.metadata.cache broker.metadata.orders"
     " broker.histogram broker.turns broker.replication",
-    "broker.controller": "protocol client.net client.channel broker.config broker.log"
+    "broker.controller": "protocol client.net.network client.net.channel broker.config broker.log"
     " broker.metadata broker.turns broker.controller",
     "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
     " broker.groups",
-    "broker.server": "protocol client.net broker.config broker.log broker.metadata.model"
+    "broker.server": "protocol client.net.network broker.config broker.log broker.metadata.model"
     " broker.replication broker.controller broker.groups broker.machine broker.observe.readiness"
     " broker.histogram broker.turns broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
@@ -44,7 +48,7 @@ MAY_IMPORT = {
     " broker.metadata.model broker.replication broker.controller.statistics"
     " broker.groups.coordinator broker.server.request_times broker.observe",
     "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
-    "broker.app": "protocol client.net client.channel broker",
+    "broker.app": "protocol client.net.network client.net.channel broker",
     "testing": "protocol client broker testing",
     "audit": "protocol client.blocking audit",
     "cli": "__version__ audit broker cli client protocol testing",
@@ -70,10 +74,13 @@ PURE_FILES = """
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
     broker/groups/roster.py broker/groups/states.py broker/groups/offsets.py
     broker/groups/placement.py broker/groups/replay.py broker/groups/shard.py broker/groups/term.py
-    client/groups/assignors.py client/groups/membership.py client/groups/sticky.py client/health.py
-    client/accumulator.py client/batches.py client/numbering.py client/metadata.py client/hand.py
-    client/positions.py client/routes.py client/chunks.py client/fetch_session.py client/position.py
-    client/trail.py client/partitioner.py testing/lab/
+    client/consumer/assigned_partition.py client/consumer/completed_fetch.py
+    client/consumer/delivered_positions.py client/consumer/epoch_history.py
+    client/consumer/fetch_session.py client/consumer/health.py client/consumer/positions.py
+    client/groups/assignors.py client/groups/membership.py client/groups/sticky.py
+    client/net/metadata.py client/net/servers.py client/producer/accumulator.py
+    client/producer/batches.py client/producer/partitioner.py client/producer/raw_record.py
+    client/producer/routes.py client/producer/sequence_numbers.py testing/lab/
     cli/doctor/findings.py cli/doctor/topics.py
 """
 PURE = PURE_FILES.split()
@@ -119,8 +126,12 @@ CLOCK_AND_RANDOM_FREE = ("broker", "client", "protocol", "testing")
 SIZES_ALLOWED: dict[str, str] = {
     "broker/log/manager.py:LogManager": "the one owner of the data directory and of the table of"
     " its logs, from the start to the end of each",
-    "client/accumulator.py:Accumulator": "the one owner of the lanes and of buffer.memory: what it"
-    " counts must change together",
-    "client/positions.py:Positions": "one table of partitions, seen by the application, the group"
-    " and the brokers; most methods are a few lines",
+    "client/producer/accumulator.py:Accumulator": "the one owner of the partitions' queues and of"
+    " buffer.memory: what it counts must change together",
+    "client/producer/producer.py:Producer": "what an application calls: taking records, the fastest"
+    " path there is, and waiting for them, on the same memory",
+    "client/consumer/consumer.py:Consumer": "what an application calls: most methods are a few"
+    " lines, and hand over to the positions, the fetcher or the group",
+    "client/consumer/positions.py:Positions": "one table of partitions, seen by the application,"
+    " the group and the brokers; most methods are a few lines",
 }

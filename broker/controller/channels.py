@@ -33,7 +33,7 @@ from minibroker.broker.controller.ports import Ports, Surroundings
 from minibroker.broker.controller.pushes import Push, Pushes, Told
 from minibroker.broker.controller.state import Registered, State, Tombstone
 from minibroker.broker.turns import take_turns
-from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
+from minibroker.client.net.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.replicas import (

@@ -15,7 +15,7 @@ from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.ports import Job, Surroundings
 from minibroker.broker.controller.requests import Request, is_refused, refuse
 from minibroker.broker.controller.state import Registered
-from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.topics import CreateTopicsRequest

@@ -58,7 +58,7 @@ from minibroker.broker.metadata.store import (
     StoreUnavailable,
 )
 from minibroker.broker.turns import without_pause
-from minibroker.client.net import Network
+from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH, NO_STAMP, ApiKey
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.control import (

@@ -15,7 +15,7 @@ from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.turns import Turns
-from minibroker.client.net import Network
+from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,

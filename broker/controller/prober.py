@@ -18,7 +18,7 @@ from minibroker.broker.controller.entries import Office
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats, Confirmation
 from minibroker.broker.controller.ports import Surroundings
 from minibroker.broker.controller.state import Registered
-from minibroker.client.channel import ChannelOptions, RpcChannel, open_channel
+from minibroker.client.net.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.control import ProbeRequest, ProbeResponse

@@ -13,8 +13,8 @@ from minibroker.broker.replication.fetch_connection import (
     Fetched,
     check,
 )
-from minibroker.client.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
-from minibroker.client.net import Network
+from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
+from minibroker.client.net.network import Network
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.fetch import FetchRequest

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 import trio
 
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched, check
-from minibroker.client.channel import (
+from minibroker.client.net.blocking_channel import Exchange
+from minibroker.client.net.channel import (
     ChannelOptions,
     ConnectionLost,
     RequestTimedOut,
 )
-from minibroker.client.exchange import Exchange
-from minibroker.client.net import connected_socket
+from minibroker.client.net.network import connected_socket
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages.fetch import FetchRequest

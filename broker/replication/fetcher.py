@@ -30,7 +30,7 @@ from minibroker.broker.replication.fetch_connection import Connect, FetchConnect
 from minibroker.broker.replication.fetch_plan import Assignment, Backoff, FetchLimits, FetchPlan
 from minibroker.broker.replication.follower import Answer, Follower, Next, Taken
 from minibroker.broker.replication.partition import Partition
-from minibroker.client.channel import ConnectionLost
+from minibroker.client.net.channel import ConnectionLost
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,

@@ -24,7 +24,7 @@ import trio
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.services import Services
 from minibroker.broker.server.session import Session
-from minibroker.client.net import Listener, Network, Stream
+from minibroker.client.net.network import Listener, Network, Stream
 from minibroker.protocol.types import NamedEndpoint
 
 logger = logging.getLogger(__name__)

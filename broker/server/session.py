@@ -35,7 +35,7 @@ from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import take_turns
-from minibroker.client.net import Stream
+from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.rpc.codec import UnsupportedVersion, decode_request, encode_response

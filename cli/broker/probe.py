@@ -13,8 +13,8 @@ import sys
 from typing import Final
 
 from minibroker.cli import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
-from minibroker.client.exchange import Exchange
-from minibroker.client.servers import parse_servers
+from minibroker.client.net.blocking_channel import Exchange
+from minibroker.client.net.servers import parse_servers
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages.brokers import DescribeBrokerRequest, DescribeBrokerResponse

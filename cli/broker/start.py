@@ -174,7 +174,7 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
     from minibroker.broker.clock import boot_id, wall_ms
     from minibroker.broker.disk import RealFiles, in_worker
     from minibroker.broker.machine import RealMachine
-    from minibroker.client.net import TcpNetwork
+    from minibroker.client.net.network import TcpNetwork
 
     return System(
         network=TcpNetwork(in_worker),

@@ -81,7 +81,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Ite
     from minibroker.cli.doctor.findings import of_brokers
     from minibroker.cli.doctor.topics import of_refused_topics, of_topics
     from minibroker.client.errors import ClientError
-    from minibroker.client.servers import parse_servers
+    from minibroker.client.net.servers import parse_servers
 
     try:
         named = first_answers(parse_servers(bootstrap), timeout_s)

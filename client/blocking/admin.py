@@ -8,9 +8,9 @@ from typing import Self
 from minibroker.client.admin import Admin as TrioAdmin
 from minibroker.client.admin import ClusterDescription, ElectionsReport, NewTopic, ReplicasReport
 from minibroker.client.blocking.portal import Portal
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.options import Seams, Servers
-from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import LATEST_TIMESTAMP
 from minibroker.protocol.messages.configs import ConfigDescription
 from minibroker.protocol.messages.metadata import TopicMetadata

@@ -27,15 +27,15 @@ import trio
 from outcome import Outcome
 
 from minibroker.client.blocking.portal import Portal
-from minibroker.client.chunks import ConsumerRecord
-from minibroker.client.consumer import CLOSE_S, ConsumerStatistics
-from minibroker.client.consumer import Consumer as TrioConsumer
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.consumer.consumer import CLOSE_S, ConsumerStatistics
+from minibroker.client.consumer.consumer import Consumer as TrioConsumer
+from minibroker.client.consumer.health import ConsumerHealth
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.groups.group import INSIDE, Wanted
-from minibroker.client.groups.group import Callback as TrioCallback
-from minibroker.client.health import ConsumerHealth
+from minibroker.client.groups.consumer_group import INSIDE, Wanted
+from minibroker.client.groups.consumer_group import Callback as TrioCallback
 from minibroker.client.options import Seams, Servers
-from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.types import TopicPartition
 
 INTERRUPTED: Final = "this poll was interrupted"

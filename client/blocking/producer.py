@@ -15,13 +15,13 @@ from typing import Self
 
 from minibroker.client.blocking.portal import REFUSALS, Portal, State
 from minibroker.client.blocking.send_queue import SLOT_BYTES, SMALL_BYTES, Queued, SendQueue
-from minibroker.client.cluster import in_background
-from minibroker.client.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.errors import ClientClosed
-from minibroker.client.intake import check_record
+from minibroker.client.net.cluster import in_background
 from minibroker.client.options import Seams, Servers
-from minibroker.client.producer import Producer as TrioProducer
-from minibroker.client.producer import ProducerStatistics
+from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
+from minibroker.client.producer.producer import Producer as TrioProducer
+from minibroker.client.producer.producer import ProducerStatistics
+from minibroker.client.producer.raw_record import check_record
 from minibroker.protocol.records.columns import Headers
 
 

@@ -22,9 +22,9 @@ from typing import Final, TypeAlias
 import trio
 
 from minibroker.client.blocking.portal import REFUSALS, State
-from minibroker.client.delivery import CloseReport, PendingDelivery, RecordDelivered
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.producer import Producer
+from minibroker.client.producer.delivery import CloseReport, PendingDelivery, RecordDelivered
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.records.columns import Headers
 
 # The most records between the threads; about 10 ms of sending.

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
-from minibroker.client.cluster import Cluster
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import ClientTimeout, error_code, named
-from minibroker.client.position import OffsetAndMetadata
+from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import INT64_MAX, NO_NODE, NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages.group_offsets import (

@@ -32,7 +32,7 @@ from minibroker.broker.replication.roles import IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
-from minibroker.client.net import Network
+from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.disk import SimulatedFiles, Tail

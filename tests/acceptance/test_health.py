@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minibroker import __version__
 from minibroker.cli.broker.probe import describe
-from minibroker.client.servers import parse_servers
+from minibroker.client.net.servers import parse_servers
 from tests.processes import run_cli, running_broker
 
 

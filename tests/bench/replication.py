@@ -28,8 +28,8 @@ from minibroker.broker.replication.fetch_thread import connect_by_thread
 from minibroker.broker.replication.fetcher import Fetcher, Tools
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Host
-from minibroker.client.channel import ChannelOptions
-from minibroker.client.net import TcpNetwork
+from minibroker.client.net.channel import ChannelOptions
+from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import NO_NODE, ApiKey
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.metadata import MetadataRequest

@@ -13,8 +13,8 @@ import trio
 from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
-from minibroker.client.channel import ChannelOptions, ConnectionLost
-from minibroker.client.net import TcpNetwork
+from minibroker.client.net.channel import ChannelOptions, ConnectionLost
+from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.fetch import (
     FetchRequest,

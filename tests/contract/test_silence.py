@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from minibroker.client.net import Stream
+from minibroker.client.net.network import Stream
 from minibroker.protocol.types import Endpoint
 from tests.namespaces import NEEDS_NAMESPACES, Network, network
 from tests.spread import HostNetwork

@@ -11,10 +11,10 @@ from typing import Any
 import trio
 
 from minibroker.client import TopicPartition
-from minibroker.client.channel import ConnectionLost
-from minibroker.client.cluster import Cluster, open_cluster
+from minibroker.client.net.channel import ConnectionLost
+from minibroker.client.net.cluster import Cluster, open_cluster
+from minibroker.client.net.servers import parse_servers
 from minibroker.client.options import AdminOptions
-from minibroker.client.servers import parse_servers
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from minibroker.client.net import Listener, Network, Stream
+from minibroker.client.net.network import Listener, Network, Stream
 from minibroker.protocol.constants import PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.messages import APIS
 from minibroker.protocol.messages.group_offsets import (

@@ -15,7 +15,7 @@ from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.recovery import accept_damage
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Put
-from minibroker.client.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
+from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcChannel, open_channel
 from minibroker.protocol.constants import ACKS_ALL, ApiKey, ErrorCode
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.metadata import MetadataRequest, TopicMetadata

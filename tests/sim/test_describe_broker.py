@@ -4,7 +4,7 @@ import trio
 import trio.testing
 
 from minibroker.broker.machine import MachineFacts
-from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.brokers import (
     DescribeBrokerRequest,

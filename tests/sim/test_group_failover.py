@@ -9,7 +9,7 @@ import trio
 
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.replicas import Replicas
-from minibroker.client.channel import ChannelOptions, ConnectionLost, open_channel
+from minibroker.client.net.channel import ChannelOptions, ConnectionLost, open_channel
 from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,

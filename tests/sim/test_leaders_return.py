@@ -18,7 +18,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
 from minibroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from minibroker.client.delivery import Delivery
+from minibroker.client.producer.delivery import Delivery
 from minibroker.protocol.errors import BrokerError
 from minibroker.testing.cluster import SimulatedCluster, World, open_cluster, simulate
 from minibroker.testing.network import NetworkOptions

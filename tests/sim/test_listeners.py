@@ -9,9 +9,9 @@ import trio.testing
 
 from minibroker.broker.controller import entries
 from minibroker.broker.server.listener import CannotListen, listen
-from minibroker.client.channel import ChannelOptions, open_channel
-from minibroker.client.consumer import Consumer
-from minibroker.client.producer import Producer
+from minibroker.client.consumer.consumer import Consumer
+from minibroker.client.net.channel import ChannelOptions, open_channel
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.groups import FindCoordinatorRequest
 from minibroker.protocol.messages.metadata import MetadataRequest

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from minibroker.client import Consumer, Producer, TopicPartition
-from minibroker.client.chunks import ConsumerRecord
+from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.testing.cluster import SimulatedBroker, World, open_broker, simulate
 from minibroker.testing.network import NetworkOptions
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from minibroker.broker.controller.producer_ids import BLOCK_SIZE
-from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ACKS_LEADER, ApiKey, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,

@@ -26,7 +26,7 @@ import trio
 from minibroker.broker.replication.partition import Partition
 from minibroker.client import Admin, Consumer, Producer
 from minibroker.client.admin import NewTopic
-from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.types import Endpoint, TopicPartition

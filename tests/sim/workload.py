@@ -15,8 +15,8 @@ import trio
 
 from minibroker.client import Admin, Consumer, Producer, TopicPartition
 from minibroker.client.admin import NewTopic
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientError
+from minibroker.client.producer.delivery import Delivery
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.testing.cluster import World

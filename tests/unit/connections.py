@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from minibroker.broker.server.listener import Acceptor
-from minibroker.client.net import Stream
+from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch

@@ -34,9 +34,9 @@ from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import NEW_LOG, Place
 from minibroker.broker.replication.fetch_connection import check
 from minibroker.broker.replication.follower import Answer, Follower, Next
+from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import PositionError
 from minibroker.client.options import ConsumerOptions, read_options
-from minibroker.client.positions import Positions
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import decode_records, encode_batch

@@ -14,7 +14,7 @@ from minibroker.broker.app import System, serve
 from minibroker.broker.config import load
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.client.blocking.portal import Portal
-from minibroker.client.net import Stream, TcpNetwork
+from minibroker.client.net.network import Stream, TcpNetwork
 from minibroker.client.options import Seams
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.messages import APIS

@@ -4,10 +4,10 @@ import gc
 
 import pytest
 
-from minibroker.client.accumulator import Accumulator, Limits
-from minibroker.client.batches import Batch, Identity, OpenBatch
 from minibroker.client.errors import BufferFull, ClientTimeout
-from minibroker.client.routes import Routes
+from minibroker.client.producer.accumulator import Accumulator, Limits
+from minibroker.client.producer.batches import Batch, Identity, OpenBatch
+from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import PRODUCER_EPOCH_MAX, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.produce import PartitionProduced

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from minibroker.client.accumulator import Accumulator, Limits
-from minibroker.client.batches import Batch, Identity
 from minibroker.client.errors import BufferFull
-from minibroker.client.routes import Routes
+from minibroker.client.producer.accumulator import Accumulator, Limits
+from minibroker.client.producer.batches import Batch, Identity
+from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import NO_OFFSET, SEQUENCE_MAX, ErrorCode
 from minibroker.protocol.messages.produce import PartitionProduced
 from minibroker.protocol.records.batch import BatchHeader, increment_sequence, read_header

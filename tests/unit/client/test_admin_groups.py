@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from minibroker.client.admin import Admin
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import ClientTimeout
-from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.group_offsets import (

@@ -21,8 +21,8 @@ import pytest
 
 from minibroker.client import TopicPartition, blocking
 from minibroker.client.blocking import Admin, Consumer, Producer
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, DeliveryFailed
+from minibroker.client.producer.delivery import Delivery
 from tests.interrupts import every_line, files_of
 
 FILES = files_of(blocking)

@@ -19,8 +19,8 @@ import pytest
 
 from minibroker.client import TopicPartition, blocking
 from minibroker.client.blocking import Admin, Consumer, Producer
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientError
+from minibroker.client.producer.delivery import Delivery
 from tests.interrupts import AtLine, every_line, files_of
 
 FILES = files_of(blocking)

@@ -8,8 +8,8 @@ import pytest
 
 from minibroker.client.blocking import Producer
 from minibroker.client.blocking.portal import Portal
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientClosed, ConfigError, DeliveryFailed
+from minibroker.client.producer.delivery import Delivery
 
 
 def test_records_arrive_in_order(address: str) -> None:

@@ -17,8 +17,8 @@ import pytest
 from minibroker.client import TopicPartition
 from minibroker.client.blocking import Admin, Consumer, Producer
 from minibroker.client.blocking import portal as portal_module
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientClosed, ClientError
+from minibroker.client.producer.delivery import Delivery
 
 NAME = TopicPartition("states", 0)
 

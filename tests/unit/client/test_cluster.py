@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.client.channel import ConnectionLost
-from minibroker.client.cluster import Cluster, in_background, open_cluster
 from minibroker.client.errors import ClientClosed, ClientTimeout
-from minibroker.client.metadata import Leader, Metadata
+from minibroker.client.net.channel import ConnectionLost
+from minibroker.client.net.cluster import Cluster, in_background, open_cluster
+from minibroker.client.net.metadata import Leader, Metadata
 from minibroker.client.options import AdminOptions, ClientOptions, ProducerOptions, read_options
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -242,7 +242,7 @@ async def test_brokers_that_moved_are_forgotten(
     start_broker: Any, seams: Any, autojump_clock: Any
 ) -> None:
     """A client of brokers that come back with other addresses keeps nothing of the old ones."""
-    kind = "minibroker.client.links.Link"
+    kind = "minibroker.client.net.connection_pool.Link"
     broker = await start_broker("a")
     hosts = iter(range(100))
     broker.answers[ApiKey.METADATA] = lambda _: MetadataResponse(

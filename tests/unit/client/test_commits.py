@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import trio
 
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import CommitFailed
-from minibroker.client.groups.committed import Commits
 from minibroker.client.groups.membership import Membership
+from minibroker.client.groups.offset_commits import Commits
 from minibroker.client.options import ConsumerOptions, read_options
-from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import OffsetCommitResponse, PartitionCommitted
 from minibroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse

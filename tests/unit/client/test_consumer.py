@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.client.consumer import Consumer
+from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import ClientClosed, ClientTimeout, OffsetOutOfRange
 from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.messages.fetch import (

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from minibroker.client.blocking import Consumer, Producer
-from minibroker.client.chunks import ConsumerRecord
-from minibroker.client.delivery import Delivery
+from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.ledger import ConsumerLedger, Ledger
 from minibroker.client.options import ProducerOptions
+from minibroker.client.producer.delivery import Delivery
 from minibroker.protocol.records.record import encode_batch
 
 

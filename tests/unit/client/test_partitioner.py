@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.client.partitioner import murmur2, next_partition, partition_for_key
+from minibroker.client.producer.partitioner import murmur2, next_partition, partition_for_key
 
 # From Kafka's own test of its murmur2 (UtilsTest.testMurmur2), as signed 32-bit numbers.
 PUBLISHED = {

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, PositionError
 from minibroker.client.options import ConsumerOptions, read_options
-from minibroker.client.position import OffsetAndMetadata
-from minibroker.client.positions import Positions
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import stamp

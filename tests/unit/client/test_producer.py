@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from minibroker.client.delivery import CloseReport, Delivery
 from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
-from minibroker.client.producer import Producer
+from minibroker.client.producer.delivery import CloseReport, Delivery
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.testing.cluster import World, open_broker

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import trio
 
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientTimeout
-from minibroker.client.producer import Producer
+from minibroker.client.producer.delivery import Delivery
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import ProduceRequest

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import DeliveryFailed
-from minibroker.client.producer import Producer
+from minibroker.client.producer.delivery import Delivery
+from minibroker.client.producer.producer import Producer
 from minibroker.testing.cluster import World, open_broker
 
 PARTITIONS = 3

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from minibroker.client.delivery import Delivery
 from minibroker.client.errors import ClientTimeout
-from minibroker.client.net import Stream
+from minibroker.client.net.network import Stream
 from minibroker.client.options import Seams
-from minibroker.client.producer import Producer
+from minibroker.client.producer.delivery import Delivery
+from minibroker.client.producer.producer import Producer
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages import APIS

@@ -2,9 +2,9 @@
 
 import pytest
 
+from minibroker.client.consumer.epoch_history import EPOCHS_KEPT_MAX, Trail
+from minibroker.client.consumer.positions import STUBBORN_FAILURES, Positions
 from minibroker.client.options import ConsumerOptions, read_options
-from minibroker.client.positions import STUBBORN_FAILURES, Positions
-from minibroker.client.trail import EPOCHS_KEPT_MAX, Trail
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import stamp

@@ -16,7 +16,7 @@ from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetcher import Fetchers
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Host
-from minibroker.client.channel import ChannelOptions
+from minibroker.client.net.channel import ChannelOptions
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.network import SimulatedNetwork

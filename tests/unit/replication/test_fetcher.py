@@ -7,8 +7,8 @@ from minibroker.broker.config import load
 from minibroker.broker.replication.descriptions import describe
 from minibroker.broker.replication.events import LINES_MAX
 from minibroker.broker.replication.fetch_thread import connect_by_thread
-from minibroker.client.channel import ChannelOptions
-from minibroker.client.net import TcpNetwork
+from minibroker.client.net.channel import ChannelOptions
+from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.leaders import LogLeader, leading

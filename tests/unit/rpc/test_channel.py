@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.client.channel import (
+from minibroker.client.net.channel import (
     ChannelOptions,
     ConnectionLost,
     RequestTimedOut,
@@ -17,7 +17,7 @@ from minibroker.client.channel import (
     connect_channel,
     open_channel,
 )
-from minibroker.client.net import Stream
+from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from minibroker.client.net import Stream
+from minibroker.client.net.network import Stream
 from minibroker.protocol.types import Endpoint
 from minibroker.testing.network import NetworkOptions, SimulatedNetwork
 

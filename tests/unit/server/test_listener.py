@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from minibroker.broker.server.listener import Acceptor
-from minibroker.client.net import Listener, Stream
+from minibroker.client.net.network import Listener, Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.types import Endpoint
 from minibroker.testing.network import SimulatedNetwork

@@ -8,11 +8,11 @@ import pytest
 
 from minibroker.audit.files.ledger import ledger_chunks, ledger_rows, read_chunk
 from minibroker.audit.model import LEDGER
-from minibroker.client.chunks import ConsumerRecord
-from minibroker.client.delivery import Delivery
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.ledger import ConsumerLedger, Ledger
 from minibroker.client.options import ProducerOptions
-from minibroker.client.position import OffsetAndMetadata
+from minibroker.client.producer.delivery import Delivery
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from minibroker.cli.broker.probe import FAILED, USAGE, ProbeFailed, look
-from minibroker.client.net import TcpNetwork
+from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.messages.brokers import DescribeBrokerRequest, DescribeBrokerResponse

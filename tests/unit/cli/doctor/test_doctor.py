@@ -9,7 +9,7 @@ import trio
 from minibroker.cli.doctor import commands
 from minibroker.cli.doctor.findings import Finding, Level
 from minibroker.cli.terminal import OutputFormat
-from minibroker.client.net import TcpNetwork
+from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
 from minibroker.protocol.rpc.codec import RequestEnvelope

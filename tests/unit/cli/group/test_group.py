@@ -12,12 +12,12 @@ from minibroker.cli.group import commands
 from minibroker.cli.group.seek import Scope, parse_scope
 from minibroker.cli.terminal import Failure, OutputFormat
 from minibroker.client.admin import ClusterDescription
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.groups.admin import (
     GroupDescription,
     GroupMemberDescription,
     GroupsReport,
 )
-from minibroker.client.position import OffsetAndMetadata
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.groups import ListedGroup

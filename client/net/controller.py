@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import trio
 
-from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientTimeout
+from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 
 T = TypeVar("T")

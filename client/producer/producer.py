@@ -1,24 +1,36 @@
-"""The producer: takes records, and says what became of them.
+"""The producer: takes records, and reports what became of them.
 
-Taking is client/intake.py, sending client/sender.py; here is what waits. `send` is `send_nowait`
-that waits for room, and lets the loop run (a checkpoint) whenever a batch became ready, so that a
-program in a tight loop of sends still sends.
+`send_nowait` runs a million times a second and does the common case itself: bytes, a topic and key
+that were seen before, room in the open batch. That is one look-up, one comparison and one append
+to a list; everything else is `_append`. `send_many` does per batch what the others do per record.
+What is slow on purpose stays out of here: records become bytes when their batch is sealed
+(accumulator.py), partitions are chosen per batch for records without keys and remembered for keys
+(routes.py). The sender (sender.py) moves batches to the brokers.
+
+The clock is read once for each batch, when it is opened, and that is the time of its records that
+come without one: it is up to linger.ms too early, more only while the program itself keeps the
+loop from running. Reading it for every record costs more than taking the record.
+
+`send` is `send_nowait` that waits for room, and lets the loop run (a checkpoint) whenever a batch
+became ready, so that a program in a tight loop of sends still sends.
 
 Nothing is lost silently. A record that was taken is delivered, or its batch's failure is seen:
-by `on_delivery`, by who waits for the record, or else by `flush`, `close` or the end of
+by `on_delivery`, by the task that waits for the record, or else by `flush`, `close` or the end of
 `async with`, which raise `DeliveryFailed`. `close` always returns within its time, and its report
 counts what was given up.
 """
 
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
     asynccontextmanager,
     contextmanager,
 )
+from itertools import accumulate
 from math import inf
 from pathlib import Path
 from types import TracebackType
@@ -26,17 +38,9 @@ from typing import NamedTuple, Self, TypeAlias
 
 import trio
 
-from minibroker.client.accumulator import Accumulator, Limits
-from minibroker.client.cluster import Cluster, in_background, open_cluster
-from minibroker.client.delivery import (
-    CloseReport,
-    Delivery,
-    Outcomes,
-    RecordDelivered,
-)
 from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
-from minibroker.client.intake import Intake
 from minibroker.client.ledger import Ledger
+from minibroker.client.net.cluster import Cluster, in_background, open_cluster
 from minibroker.client.options import (
     ProducerOptions,
     Seams,
@@ -44,8 +48,26 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
-from minibroker.client.routes import Routes
-from minibroker.client.sender import Sender, SenderOptions
+from minibroker.client.producer.accumulator import Accumulator, Limits
+from minibroker.client.producer.batches import OpenBatch, Watcher
+from minibroker.client.producer.delivery import (
+    CloseReport,
+    Delivery,
+    Outcomes,
+    PendingDelivery,
+    RecordDelivered,
+)
+from minibroker.client.producer.raw_record import (
+    BATCH_OVERHEAD_BYTES_MAX,
+    RECORD_OVERHEAD_BYTES,
+    RawRecord,
+    check_bytes,
+    check_record,
+    record_bytes,
+)
+from minibroker.client.producer.routes import Route, Routes
+from minibroker.client.producer.sender import Sender, SenderOptions
+from minibroker.protocol.constants import BATCH_HEADER_BYTES
 from minibroker.protocol.records.columns import Headers
 from minibroker.protocol.records.compression import CODEC_NAMES
 from minibroker.protocol.types import TopicPartition
@@ -63,7 +85,7 @@ class ProducerStatistics(NamedTuple):
     bytes_held: int
 
 
-class Producer(Intake):
+class Producer:
     """Sends records to topics; used with `async with`.
 
     `bootstrap_servers` is "HOST:PORT", several with commas, a list of them, or a mapping of
@@ -83,11 +105,19 @@ class Producer(Intake):
     ) -> None:
         self.options = read_options(ProducerOptions, bootstrap_servers, options)
         self._seams = seams or default_seams()
-        routes = Routes(Accumulator(_limits_of(self.options)), self._has_leader)
-        outcomes = Outcomes(on_delivery)
-        super().__init__(
-            self.options, routes, outcomes, self._seams.wall_ms, lambda: self._sender.wake()
-        )
+        self._accumulator = Accumulator(_limits_of(self.options))
+        self._routes = Routes(self._accumulator, self._has_leader)
+        self._outcomes = Outcomes(on_delivery)
+        # What `send_nowait` looks at; empty while nothing may be taken.
+        self._by_topic: dict[str, Route] = {}
+        self._is_open = False
+        # Whether buffer.memory is enforced here; the blocking producer does so in its own queue.
+        self.enforces_buffer_memory = True
+        self._has_news = False  # a batch was opened, and the last one sealed, since `send` looked
+        # By the last record that found no room; a record mostly opens a batch of full size.
+        self._bytes_wanted = self._accumulator.limits.batch_bytes
+        largest = min(self.options.max_request_size, self.options.buffer_memory)
+        self._record_bytes_max = largest - BATCH_OVERHEAD_BYTES_MAX
         self._ledger = ledger
         self._report: CloseReport | None = None
         self._cluster: Cluster
@@ -146,6 +176,97 @@ class Producer(Intake):
             else:
                 return await pending.wait()
 
+    def send_nowait(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Take a record, or raise `BufferFull`; then `await room()`.
+
+        A record without a value is a tombstone. Without `timestamp_ms` (since 1970) its time is
+        when its batch was begun, less than linger.ms ago.
+        Raises `TypeError` for what is not bytes and `ValueError` for what can never be sent.
+        """
+        try:
+            size = len(value) + RECORD_OVERHEAD_BYTES  # type: ignore[arg-type]
+            if key is None:
+                batch = self._by_topic[topic].sticky.open
+            else:
+                batch = self._by_topic[topic].by_key[key].open
+                size += len(key)
+            if (
+                batch.room >= size
+                and type(value) is bytes
+                and partition is None
+                and timestamp_ms is None
+                and not headers
+            ):
+                batch.room -= size
+                if key is None:
+                    batch.records.append(value)
+                else:
+                    batch.is_plain = False
+                    batch.records.append((batch.timestamp_ms, key, value, ()))
+                return
+        except (KeyError, TypeError):
+            pass  # unusual, or wrong: both are told apart there
+        self._append(topic, partition, check_record(topic, (timestamp_ms, key, value, headers)))
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Take as many of the values as there is room for, from the first on; returns how many."""
+        if set(map(type, values)) - {bytes}:
+            values = [check_bytes(value, "a value") or b"" for value in values]
+        check_record(topic, (timestamp_ms, key, None, ()))
+        overhead = RECORD_OVERHEAD_BYTES + len(key or b"")
+        ends = list(accumulate(map(overhead.__add__, map(len, values))))
+        taken = 0
+        while taken < len(values):
+            # The first record of each batch goes the long way, which checks sizes and opens.
+            try:
+                batch = self._append(topic, partition, (timestamp_ms, key, values[taken], ()))
+            except BufferFull:
+                break
+            end = ends[taken]
+            fit = taken + 1
+            if batch.named is None:
+                fit = bisect_right(ends, end + batch.room, fit)
+            if key is None and timestamp_ms is None:
+                batch.records += values[taken + 1 : fit]
+            else:
+                for value in values[taken + 1 : fit]:
+                    batch.append((timestamp_ms, key, value, ()))
+            batch.room -= ends[fit - 1] - end
+            taken = fit
+        return taken
+
+    def send_for_delivery(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> PendingDelivery:
+        """As `send_nowait`, for who wants to know of this one record; costs several times more."""
+        pending = PendingDelivery(self._outcomes.failures)
+        record = check_record(topic, (timestamp_ms, key, value, headers))
+        self._append(topic, partition, record, pending)
+        return pending
+
     # Waiting
 
     async def room(self) -> None:
@@ -164,19 +285,19 @@ class Producer(Intake):
         while self._accumulator.free_bytes < size:
             self._check_open()
             self._accumulator.seal_all()  # they are the only memory that no answer gives back
-            self._wake()
+            self._sender.wake()
             if self._accumulator.free_bytes < size:
                 await self._outcomes.progress.park()
 
     @contextmanager
     def within_max_block(self) -> Iterator[None]:
         """A block that waits for room; `ClientTimeout` after max.block.ms."""
-        with trio.move_on_after(self._options.max_block_ms / 1000) as scope:
+        with trio.move_on_after(self.options.max_block_ms / 1000) as scope:
             yield
         if scope.cancelled_caught:
             raise ClientTimeout(
-                f"no room in buffer.memory ({self._options.buffer_memory} bytes) "
-                f"within max.block.ms ({self._options.max_block_ms})"
+                f"no room in buffer.memory ({self.options.buffer_memory} bytes) "
+                f"within max.block.ms ({self.options.max_block_ms})"
             )
 
     async def flush(self) -> None:
@@ -200,7 +321,7 @@ class Producer(Intake):
         while any(map(self._routes.holds_back, orphans)):
             await self._outcomes.progress.park()
         self._accumulator.seal_all()
-        self._wake()
+        self._sender.wake()
         for batch in self._accumulator.unsettled():
             while batch.unsettled_parts:
                 await self._outcomes.progress.park()
@@ -300,6 +421,66 @@ class Producer(Intake):
         waited for; the log and stderr say how many records were dropped.
         """
         return await self._running.__aexit__(kind, error, traceback)
+
+    # Taking records
+
+    def _append(
+        self,
+        topic: str,
+        partition: int | None,
+        record: RawRecord,
+        watcher: Watcher | None = None,
+    ) -> OpenBatch:
+        """The long way: whatever `send_nowait` does not do itself."""
+        self._check_open()
+        if partition is not None and type(partition) is not int:
+            raise TypeError(f"a partition is an int, not {type(partition).__name__}")
+        size = self.check_size(topic, record)
+        lane = self._routes.lane_for(topic, partition, record)
+        open_before = lane.open
+        try:
+            self._routes.append(
+                lane,
+                record,
+                trio.current_time(),
+                now_ms=self._seams.wall_ms(),
+                watcher=watcher,
+                may_overdraw=not self.enforces_buffer_memory,
+            )
+        except BufferFull:
+            limits = self._accumulator.limits
+            self._bytes_wanted = max(size + BATCH_HEADER_BYTES, limits.batch_bytes)
+            self._sender.wake()
+            raise
+        if partition is not None and lane.topic_partition.partition != partition:
+            lane.open.name_last(partition)
+        if lane.open is not open_before:
+            self._has_news = True
+            self._sender.wake()
+        return lane.open
+
+    def check_size(self, topic: str, record: RawRecord) -> int:
+        """What the record takes in a batch. Raises `ValueError` if that can never be sent."""
+        size = record_bytes(record)
+        if size > self._record_bytes_max:
+            raise ValueError(
+                f"a record of {size} bytes for topic {topic!r} is larger than max.request.size "
+                f"({self.options.max_request_size}) or buffer.memory "
+                f"({self.options.buffer_memory}) allows"
+            )
+        return size
+
+    def _start_taking(self) -> None:
+        self._is_open = True
+        self._by_topic = self._routes.by_topic
+
+    def _stop_taking(self) -> None:
+        self._is_open = False
+        self._by_topic = {}
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ClientClosed("the producer is closed, or was not entered with a `with` statement")
 
     def _has_leader(self, topic_partition: TopicPartition) -> bool:
         return self._cluster.leader_of(topic_partition) is not None

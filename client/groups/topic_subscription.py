@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientTimeout
+from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 

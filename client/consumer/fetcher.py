@@ -21,15 +21,15 @@ from typing import Final
 
 import trio
 
-from minibroker.client.channel import RpcChannel
-from minibroker.client.cluster import Cluster
+from minibroker.client.consumer.assigned_partition import RETRY_S_MAX
+from minibroker.client.consumer.fetch_session import FetchSession, Limits
+from minibroker.client.consumer.positions import EpochOf, Positions
 from minibroker.client.errors import error_code
-from minibroker.client.fetch_session import FetchSession, Limits
-from minibroker.client.links import FETCHES
-from minibroker.client.metadata import Leader
-from minibroker.client.offsets import ask_offsets
-from minibroker.client.position import RETRY_S_MAX
-from minibroker.client.positions import EpochOf, Positions
+from minibroker.client.net.channel import RpcChannel
+from minibroker.client.net.cluster import Cluster
+from minibroker.client.net.connection_pool import FETCHES
+from minibroker.client.net.list_offsets import ask_offsets
+from minibroker.client.net.metadata import Leader
 from minibroker.protocol.constants import NO_EPOCH, ApiKey, ErrorCode
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetch
 from minibroker.protocol.types import TopicPartition

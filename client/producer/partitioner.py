@@ -3,7 +3,7 @@
 A record with a key goes where Kafka's own clients would put it: murmur2 of the key, so that a topic
 may be written by this client and by others and a key still lives in one partition. The hash is
 plain Python and takes about a microsecond for a short key; `Rotation` and the route's cache of keys
-(client/routes.py) keep it off the hot path.
+(routes.py) keep it off the hot path.
 
 Records without a key are sticky: they all go to one partition until its batch is done, then to the
 next. So they fill batches instead of spreading thinly. The next partition is the next in number

@@ -10,10 +10,10 @@ from typing import Any
 
 import trio
 
-from minibroker.client.channel import ConnectionLost
-from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientTimeout, error_code, named
-from minibroker.client.links import COMMITS, JITTER
+from minibroker.client.net.channel import ConnectionLost
+from minibroker.client.net.cluster import Cluster
+from minibroker.client.net.connection_pool import COMMITS, JITTER
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
 from minibroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse

@@ -28,6 +28,7 @@ off. Either way a record is read again after a crash, rather than not at all (K6
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -36,17 +37,18 @@ from typing import Final, NamedTuple, Self
 
 import trio
 
-from minibroker.client.chunks import ConsumerRecord
-from minibroker.client.cluster import Cluster, in_background, open_cluster
-from minibroker.client.errors import ClientClosed
-from minibroker.client.fetch_session import Limits
-from minibroker.client.fetcher import Fetcher
-from minibroker.client.groups.calls import GroupCalls
-from minibroker.client.groups.group import Group
-from minibroker.client.hand import Hand
-from minibroker.client.health import ConsumerHealth, describe
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
+from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.consumer.delivered_positions import Hand
+from minibroker.client.consumer.fetch_session import Limits
+from minibroker.client.consumer.fetcher import Fetcher
+from minibroker.client.consumer.health import ConsumerHealth, describe
+from minibroker.client.consumer.positions import Positions
+from minibroker.client.errors import ClientClosed, ClientError
+from minibroker.client.groups.consumer_group import Callback, Callbacks, Group, Wanted
 from minibroker.client.ledger import ConsumerLedger
-from minibroker.client.offsets import find_time, list_offsets
+from minibroker.client.net.cluster import Cluster, in_background, open_cluster
+from minibroker.client.net.list_offsets import find_time, list_offsets
 from minibroker.client.options import (
     ConsumerOptions,
     Seams,
@@ -54,8 +56,6 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
-from minibroker.client.position import Offsets
-from minibroker.client.positions import Positions
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, INT64_MAX, LATEST_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
@@ -73,7 +73,7 @@ class ConsumerStatistics(NamedTuple):
     queued_bytes: int
 
 
-class Consumer(GroupCalls):
+class Consumer:
     """See the head of this module. One task polls or iterates; any may call the rest.
 
     Options are Kafka's, as keywords or as a mapping of dotted names (`ConfigError`). Where
@@ -291,6 +291,69 @@ class Consumer(GroupCalls):
         member = None if self._group is None else self._group.membership
         return describe(member, self._positions, self._hand, trio.current_time())
 
+    # -- its group; `ClientError` without group id
+
+    async def subscribe(
+        self,
+        *topics: str,
+        pattern: re.Pattern[str] | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Share these topics, or those whose whole names match, with the group: from the next poll.
+
+        It takes the place of what was subscribed to before. The callbacks are async functions of a
+        list of partitions, and are called inside of polls, `unsubscribe` and `close`; they may call
+        anything but these. `on_revoked` comes before partitions go to others, and may commit;
+        `on_lost`, or `on_revoked` where there is none, when that is too late.
+        Raises `ClientError` while partitions are assigned by hand.
+        """
+        group = self._open_group()
+        if bool(topics) == (pattern is not None):
+            raise ValueError("subscribe to topics or to a pattern")
+        await trio.lowlevel.checkpoint()
+        self._hand.return_undrawn()
+        group.subscribe(topics, pattern, Callbacks(on_assigned, on_revoked, on_lost))
+
+    async def unsubscribe(self) -> None:
+        """Let go of all partitions, and leave the group. Raises what `on_revoked` raises."""
+        group = self._open_group()
+        self._hand.return_undrawn()
+        await group.unsubscribe()
+
+    @property
+    def subscription(self) -> list[str]:
+        """The topics that are subscribed to, by name; those of a pattern as of the last look."""
+        return self._open_group().subscription
+
+    async def commit(self, offsets: Wanted | None = None) -> None:
+        """Commit these offsets, those of the next records to read; else all positions, which are
+        behind all records that were handed out, so call it when they are done with.
+
+        Raises `CommitFailed` for who is no member any more, `BrokerError` for a partition that is
+        refused (the others are committed), and `ClientTimeout` when nobody knows. While another
+        task closes the consumer, positions are no longer committed, but for callbacks:
+        `ClientClosed`.
+        """
+        await self.commit_from(offsets, is_callback=False)
+
+    async def commit_from(self, offsets: Wanted | None, *, is_callback: bool) -> None:
+        """The same; `is_callback`: whether a rebalance callback is the caller."""
+        await self._open_group().commit(offsets, is_callback=is_callback)
+
+    async def committed(
+        self, *partitions: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of each; None where nothing was.
+
+        Raises `BrokerError` and `ClientTimeout`.
+        """
+        group = self._open_group()
+        return await group.committed(
+            [TopicPartition(*n) for n in partitions or self._hand.assignment]
+        )
+
     # -- what is in them
 
     async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
@@ -360,6 +423,12 @@ class Consumer(GroupCalls):
         if self._cluster is None:
             raise ClientClosed("this consumer is closed, or was not opened with `async with`")
         return self._cluster
+
+    def _open_group(self) -> Group:
+        self._open_cluster()
+        if self._group is None:
+            raise ClientError("this consumer is in no group: give it a group_id")
+        return self._group
 
     def _take(self) -> list[ConsumerRecord]:
         fetcher = self._open_fetcher()

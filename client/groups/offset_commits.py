@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
 from minibroker.client.errors import error_code
-from minibroker.client.groups.coordinator import CoordinatorRoute
+from minibroker.client.groups.coordinator_client import CoordinatorRoute
 from minibroker.client.groups.membership import NOT_THE_COORDINATOR, PUT_OUT, Advice, Membership
-from minibroker.client.links import COMMITS
-from minibroker.client.position import OffsetAndMetadata, Offsets
+from minibroker.client.net.connection_pool import COMMITS
 from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.group_offsets import (

@@ -6,8 +6,8 @@ from typing import Final
 
 import trio
 
-from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientTimeout, error_code
+from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import LATEST_TIMESTAMP, NO_OFFSET, ApiKey
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
 from minibroker.protocol.messages.offsets import (

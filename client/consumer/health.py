@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
+from minibroker.client.consumer.delivered_positions import Hand
+from minibroker.client.consumer.positions import Positions
 from minibroker.client.groups.membership import Membership
-from minibroker.client.hand import Hand
-from minibroker.client.positions import Positions
 from minibroker.protocol.messages.groups import NO_GENERATION
 from minibroker.protocol.types import TopicPartition
 

@@ -11,7 +11,7 @@ A `Lane` is one partition's queue. Three numbers keep its order:
 * `position`: how many records the lane took before this batch. It never changes and never wraps;
   the parts of a split batch have it too. The queue and the batches in flight are sorted by it.
 * `sequence`: the producer sequence on the wire, given when a batch is first drained. It changes
-  only when the lane is renumbered (client/numbering.py), which happens with nothing in flight.
+  only when the lane is renumbered (sequence_numbers.py), which happens with nothing in flight.
 * `acked_position`: the end of the last acknowledged batch in the order of positions.
 
 `root` ties the parts of a split batch together: whoever waits for the batch waits for all parts.
@@ -19,11 +19,11 @@ A `Lane` is one partition's queue. Three numbers keep its order:
 
 import logging
 from collections import deque
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
+from minibroker.client.producer.raw_record import RawRecord
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_SEQUENCE, NO_TIMESTAMP
 from minibroker.protocol.records.batch import read_header
-from minibroker.protocol.records.columns import Headers
 from minibroker.protocol.records.record import (
     RecordToSend,
     decode_records,
@@ -33,13 +33,6 @@ from minibroker.protocol.records.record import (
 from minibroker.protocol.types import TopicPartition
 
 log = logging.getLogger("minibroker.client")
-
-# timestamp (ms; None: that of its batch), key, value, headers
-RawRecord: TypeAlias = tuple[int | None, bytes | None, bytes | None, Headers]
-
-# What a record costs beside key, value and headers: lengths, deltas and counts, as they mostly are.
-RECORD_OVERHEAD_BYTES: Final = 12
-HEADER_OVERHEAD_BYTES: Final = 6
 
 
 class Identity(NamedTuple):
@@ -215,7 +208,7 @@ class Lane:
         self.node_id = NO_NODE
         self.next_position = 0
         self.acked_position = 0
-        # The numbering (client/numbering.py).
+        # The numbering (sequence_numbers.py).
         self.identity: Identity | None = None
         self.next_sequence = 0  # of the next batch that is drained for the first time
         self.expected_sequence = 0  # the one after the last acknowledged

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from minibroker.client.batches import Batch, Settled
+from minibroker.client.producer.batches import Batch, Settled
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.records.record import Record, decode_records

@@ -6,8 +6,8 @@ batch that was sealed is settled exactly once, whatever happens: `take_settled` 
 
 Order within a partition rests on three things: a lane's queue is sorted, its head alone may be
 drained, and all it has in flight is on one connection. So a batch that waits for its retry holds
-back those behind it. What may follow a batch that is in flight is the numbering's business
-(client/numbering.py), or without idempotence only `in_flight_max`: 1 keeps order there too.
+back those behind it. What may follow a batch that is in flight is decided by
+sequence_numbers.py, or without idempotence only by `in_flight_max`: 1 keeps order there too.
 
 Memory is held per batch, not per record: opening a batch takes `batch_bytes`, sealing gives back
 what was not needed, and settling the rest. So appending a record to an open batch needs one
@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from minibroker.client.batches import NO_BATCH, Batch, Lane, OpenBatch, Settled
 from minibroker.client.errors import BufferFull, ClientTimeout
-from minibroker.client.numbering import Numbering
+from minibroker.client.producer.batches import NO_BATCH, Batch, Lane, OpenBatch, Settled
+from minibroker.client.producer.sequence_numbers import Numbering
 from minibroker.protocol.constants import (
     BATCH_HEADER_BYTES,
     NO_OFFSET,

@@ -14,9 +14,9 @@ application is still there, and goes back.
 from collections.abc import Iterator
 from operator import length_hint
 
-from minibroker.client.chunks import ConsumerRecord
-from minibroker.client.position import OffsetAndMetadata, Offsets
-from minibroker.client.positions import Positions
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
+from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.consumer.positions import Positions
 from minibroker.protocol.types import TopicPartition
 
 

@@ -23,11 +23,10 @@ from typing import Final
 
 import trio
 
-from minibroker.client.cluster import Cluster
+from minibroker.client.consumer.delivered_positions import Hand
 from minibroker.client.errors import error_code
 from minibroker.client.groups.assignors import ASSIGNORS, GroupMember
-from minibroker.client.groups.coordinator import CoordinatorRoute
-from minibroker.client.groups.interest import Interest
+from minibroker.client.groups.coordinator_client import CoordinatorRoute
 from minibroker.client.groups.membership import (
     NOT_THE_COORDINATOR,
     PUT_OUT,
@@ -35,8 +34,9 @@ from minibroker.client.groups.membership import (
     Membership,
     State,
 )
-from minibroker.client.hand import Hand
-from minibroker.client.links import HEARTBEATS, JOINS
+from minibroker.client.groups.topic_subscription import Interest
+from minibroker.client.net.cluster import Cluster
+from minibroker.client.net.connection_pool import HEARTBEATS, JOINS
 from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError

@@ -1,4 +1,4 @@
-"""What a client knows of brokers, topics and leaders. Pure: who asks is client/cluster.py.
+"""What a client knows of brokers, topics and leaders. Pure: cluster.py asks for it.
 
 A leader is believed by its epoch: what was learnt from a newer epoch is never replaced by an older
 one, whether it came in metadata or as a hint in the answer to a request. Epochs belong to a topic

@@ -24,17 +24,17 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from minibroker.client.cluster import Cluster
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
+from minibroker.client.consumer.delivered_positions import Hand
+from minibroker.client.consumer.fetcher import Fetcher
+from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.fetcher import Fetcher
-from minibroker.client.groups.attendance import Attendance
-from minibroker.client.groups.committed import Commits
-from minibroker.client.groups.coordinator import CoordinatorRoute
+from minibroker.client.groups.coordinator_client import CoordinatorRoute
 from minibroker.client.groups.membership import Membership, State
-from minibroker.client.hand import Hand
+from minibroker.client.groups.membership_tasks import Attendance
+from minibroker.client.groups.offset_commits import Commits
+from minibroker.client.net.cluster import Cluster
 from minibroker.client.options import ConsumerOptions
-from minibroker.client.position import OffsetAndMetadata, Offsets
-from minibroker.client.positions import Positions
 from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.groups import LeaveGroupRequest

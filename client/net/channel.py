@@ -15,7 +15,7 @@ would cost too much.
 A connection has no half-dead state (NET-06). When it ends, for whatever reason, every request in
 flight fails the same way, and `start` raises: a lost or closed connection is `ConnectionLost`, an
 answer that took longer than the time-out is `RequestTimedOut`. Nobody knows then what the broker
-did with these requests. Connecting again, and how soon, is the business of `client/cluster.py`.
+did with these requests. Connecting again, and how soon, is the business of connection_pool.py.
 
 How much may wait in `outgoing` is bounded by who calls: a producer's requests in flight, a
 consumer's one FETCH per broker.
@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 import trio
 
-from minibroker.client.exchange import RECEIVE_BUFFER_BYTES, agreed_versions
-from minibroker.client.net import Network, Stream
+from minibroker.client.net.blocking_channel import RECEIVE_BUFFER_BYTES, agreed_versions
+from minibroker.client.net.network import Network, Stream
 from minibroker.protocol.constants import ACKS_NONE, FRAME_BYTES_MAX, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages import APIS

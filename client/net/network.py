@@ -1,4 +1,4 @@
-"""The network as this project sees it, and its real form; `client/channel.py` speaks over it.
+"""The network as this project sees it, and its real form; channel.py speaks over it.
 
 `Network`, `Listener` and `Stream` are what a simulation replaces. They are smaller than trio's own
 because the hot path needs three things that trio's streams do not offer: receiving into a buffer

@@ -24,8 +24,13 @@ from typing import Final
 
 import trio
 
-from minibroker.client.channel import ChannelOptions, ConnectionLost, RpcChannel, connect_channel
 from minibroker.client.errors import ClientClosed
+from minibroker.client.net.channel import (
+    ChannelOptions,
+    ConnectionLost,
+    RpcChannel,
+    connect_channel,
+)
 from minibroker.client.options import ClientOptions, Seams
 from minibroker.protocol.types import Endpoint
 

@@ -1,13 +1,13 @@
-"""One assigned partition of a consumer: where it stands. Written by client/positions.py alone."""
+"""One assigned partition of a consumer, and its position. Only positions.py writes it."""
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from minibroker.client.chunks import Chunk
+from minibroker.client.consumer.completed_fetch import Chunk
+from minibroker.client.consumer.epoch_history import Trail
 from minibroker.client.errors import PositionError
-from minibroker.client.trail import Trail
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 

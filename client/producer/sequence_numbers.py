@@ -23,7 +23,7 @@ Each rule costs a lane one pause of a round trip, and only after an error.
 
 from itertools import islice
 
-from minibroker.client.batches import Batch, Identity, Lane
+from minibroker.client.producer.batches import Batch, Identity, Lane
 from minibroker.protocol.constants import (
     NO_OFFSET,
     NO_SEQUENCE,

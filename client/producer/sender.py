@@ -28,12 +28,12 @@ from random import Random
 
 import trio
 
-from minibroker.client.batches import Batch, Identity, Settled
-from minibroker.client.channel import PendingReply, RequestTimedOut, RpcChannel
-from minibroker.client.cluster import Cluster
 from minibroker.client.errors import ClientError, ClientTimeout, error_code
-from minibroker.client.metadata import Leader
-from minibroker.client.routes import Routes
+from minibroker.client.net.channel import PendingReply, RequestTimedOut, RpcChannel
+from minibroker.client.net.cluster import Cluster
+from minibroker.client.net.metadata import Leader
+from minibroker.client.producer.batches import Batch, Identity, Settled
+from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import ACKS_NONE, ApiKey, ErrorCode
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
 from minibroker.protocol.messages.produce import (

@@ -14,12 +14,12 @@ for another fetch offset, or for another `Reset`. What cannot be read on (damage
 that is gone and no policy for it) stops the partition: what lies before it is returned, then every
 poll raises, until the application seeks. Nothing is skipped in silence.
 
-A leader that was elected uncleanly, or lost its log's tail in a power failure, may lack what was
-read here; its answer to a fetch says so
-(client/trail.py). What was fetched and is no more is dropped unseen. If the application has seen
-some of it, the partition goes on where the logs part, with a warning: nothing is read twice that
-is still the same, nothing is left out. With policy none it stops instead, and the error names both
-offsets. A topic that was made anew is a log cut to nothing.
+A leader that was elected uncleanly, or lost unflushed data in a power failure, may lack what was
+read here; its answer to a fetch says so (epoch_history.py). Fetched records that no longer exist
+are dropped. If the application has seen some of them, the partition goes on where the logs diverge,
+with a warning: nothing is read twice that is still the same, nothing is left out. With policy none
+it stops instead, and the error names both offsets. A topic that was created again is a log cut to
+nothing.
 """
 
 import logging
@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from minibroker.client.chunks import Chunk, ConsumerRecord, sound_batches
+from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Position, Reset
+from minibroker.client.consumer.completed_fetch import Chunk, ConsumerRecord, sound_batches
 from minibroker.client.errors import (
     ClientError,
     CorruptRecords,
@@ -38,7 +39,6 @@ from minibroker.client.errors import (
     error_code,
 )
 from minibroker.client.options import ConsumerOptions
-from minibroker.client.position import OffsetAndMetadata, Position, Reset
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
     INT64_MAX,
@@ -80,7 +80,7 @@ class Positions:
         self._topic_ids: dict[str, bytes] = {}
         # Whose turn it is to return records: an entry for each chunk, and perhaps some too many.
         self._turns: deque[Position] = deque()
-        # Of which records were taken since this was emptied (client/hand.py).
+        # Of which records were taken since this was emptied (delivered_positions.py).
         self.taken_from: list[Position] = []
         self.is_changed = False
 

@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 
 import trio
 
-from minibroker.client.channel import ConnectionLost, RpcChannel
 from minibroker.client.errors import ClientClosed, ClientTimeout
-from minibroker.client.links import JITTER, REQUESTS, Link, Links
-from minibroker.client.metadata import Leader, Metadata
+from minibroker.client.net.channel import ConnectionLost, RpcChannel
+from minibroker.client.net.connection_pool import JITTER, REQUESTS, Link, Links
+from minibroker.client.net.metadata import Leader, Metadata
 from minibroker.client.options import ClientOptions, Seams
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError

@@ -15,17 +15,15 @@ records as they were sent. If the topic turns out not to exist they fail with th
 from collections.abc import Callable
 from typing import Final
 
-from minibroker.client.accumulator import Accumulator
-from minibroker.client.batches import (
-    HEADER_OVERHEAD_BYTES,
+from minibroker.client.producer.accumulator import Accumulator
+from minibroker.client.producer.batches import (
     NO_BATCH,
-    RECORD_OVERHEAD_BYTES,
     Batch,
     Lane,
-    RawRecord,
     Watcher,
 )
-from minibroker.client.partitioner import next_partition, partition_for_key
+from minibroker.client.producer.partitioner import next_partition, partition_for_key
+from minibroker.client.producer.raw_record import RawRecord, record_bytes
 from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.records.columns import decode_columns
@@ -53,15 +51,6 @@ class Route:
     def is_orphan(self) -> bool:
         """Whether the topic's partitions are not known yet."""
         return not self.lanes
-
-
-def record_bytes(record: RawRecord) -> int:
-    """What a record takes in a batch, about."""
-    _timestamp, key, value, headers = record
-    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
-    for name, content in headers:
-        size += len(name) + len(content or b"") + HEADER_OVERHEAD_BYTES
-    return size
 
 
 class Routes:

@@ -1,0 +1,56 @@
+"""A record as an application hands it over: what it may be, and how large it is."""
+
+from typing import Final, TypeAlias
+
+from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
+from minibroker.protocol.records.columns import Headers
+
+# timestamp (ms; None: that of its batch), key, value, headers
+RawRecord: TypeAlias = tuple[int | None, bytes | None, bytes | None, Headers]
+
+# What a record costs beside key, value and headers: lengths, deltas and counts, as they mostly are.
+RECORD_OVERHEAD_BYTES: Final = 12
+HEADER_OVERHEAD_BYTES: Final = 6
+# Beyond what `record_bytes` counts, for a record of any size in a batch of its own.
+BATCH_OVERHEAD_BYTES_MAX: Final = BATCH_HEADER_BYTES + 32
+
+
+def record_bytes(record: RawRecord) -> int:
+    """Return about how many bytes a record takes in a batch."""
+    _timestamp, key, value, headers = record
+    size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    for name, content in headers:
+        size += len(name) + len(content or b"") + HEADER_OVERHEAD_BYTES
+    return size
+
+
+def check_record(topic: str, record: RawRecord) -> RawRecord:
+    """The record with bytes where something like bytes was given; `TypeError` for the rest.
+
+    `ValueError` for what has no place in a batch: it must not get far enough to harm others.
+    """
+    timestamp_ms, key, value, headers = record
+    if not isinstance(topic, str) or not topic:
+        raise TypeError(f"a topic is a str that is not empty, not {topic!r}")
+    topic.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+    if timestamp_ms is not None:
+        if type(timestamp_ms) is not int:
+            raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
+        if not 0 <= timestamp_ms <= INT64_MAX:
+            raise ValueError(f"timestamp_ms is 0 to {INT64_MAX}, not {timestamp_ms}")
+    for header in headers:
+        if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
+            raise TypeError(f"a header is a tuple (str, bytes), not {header!r}")
+        header[0].encode()
+    checked = tuple([(name, check_bytes(content, "a header")) for name, content in headers])
+    return timestamp_ms, check_bytes(key, "a key"), check_bytes(value, "a value"), checked
+
+
+def check_bytes(content: object, what: str) -> bytes | None:
+    """`content` as bytes, or None; `TypeError` for what is not like bytes."""
+    if content is None or type(content) is bytes:
+        return content
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    hint = "; encode it first, for instance with .encode()" if isinstance(content, str) else ""
+    raise TypeError(f"{what} is bytes or None, not {type(content).__name__}{hint}")
