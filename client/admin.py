@@ -162,11 +162,11 @@ class Admin:
     @property
     def _answer_within_ms(self) -> int:
         """The controller shall say why something is not done before nobody waits for it."""
-        return min(self._options.request_timeout_ms, self._options.patience_ms) * 9 // 10
+        return min(self._options.request_timeout_ms, self._options.call_timeout_ms) * 9 // 10
 
     async def _is_as(self, topic: NewTopic) -> bool:
         """Whether a topic that exists has the counts asked for."""
-        with trio.move_on_after(self._options.patience_ms / 1000):
+        with trio.move_on_after(self._options.call_timeout_ms / 1000):
             while True:
                 found = (await self._metadata((topic.name,))).topics[0].partitions
                 if found:
@@ -374,7 +374,7 @@ class Admin:
     async def _ask(self, api_key: ApiKey, message: object) -> Any:
         """What any broker can answer."""
         cluster = self._open_cluster()
-        with trio.move_on_after(self._options.patience_ms / 1000):
+        with trio.move_on_after(self._options.call_timeout_ms / 1000):
             return await cluster.ask(api_key, message)
         raise ClientTimeout(f"{api_key.name}: {cluster.timeout()}")
 

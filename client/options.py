@@ -55,7 +55,7 @@ class ClientOptions:
     metadata_max_age_ms: int = option(300_000, low=1)
 
     @property
-    def patience_ms(self) -> int:
+    def call_timeout_ms(self) -> int:
         """How long a call may try before it gives up, where it takes no timeout of its own."""
         raise AssertionError("each client names its own")
 
@@ -97,7 +97,7 @@ class ProducerOptions(ClientOptions):
     max_block_ms: int = option(60_000)
 
     @property
-    def patience_ms(self) -> int:
+    def call_timeout_ms(self) -> int:
         return self.max_block_ms
 
     @property
@@ -148,7 +148,7 @@ class ConsumerOptions(ClientOptions):
     )
 
     @property
-    def patience_ms(self) -> int:
+    def call_timeout_ms(self) -> int:
         return self.default_api_timeout_ms
 
     @property
@@ -186,7 +186,7 @@ class AdminOptions(ClientOptions):
     default_api_timeout_ms: int = option(60_000)
 
     @property
-    def patience_ms(self) -> int:
+    def call_timeout_ms(self) -> int:
         return self.default_api_timeout_ms
 
 

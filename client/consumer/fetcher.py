@@ -111,7 +111,7 @@ class Fetcher:
         for name in self._positions.assignment:
             leader = self._cluster.leader_of(name)
             if leader is None:
-                self._cluster.want(name.topic)
+                self._cluster.request_topic(name.topic)
                 self._warn(name)
             elif (source := self._sources.get(leader.node_id)) is None:
                 source = _Source(leader.node_id, self._limits)

@@ -302,7 +302,7 @@ async def _ask(
     """What the group's coordinator says once it is one. Raises `BrokerError`, `ClientTimeout`."""
     last: Exception | None = None
     is_repeated = False
-    with trio.move_on_after(cluster.options.patience_ms / 1000):
+    with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while True:
             found = await cluster.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(name))
             error = found.error

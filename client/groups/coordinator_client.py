@@ -28,20 +28,20 @@ class CoordinatorRoute:
         self._node_id = NO_NODE
         self._finding = trio.StrictFIFOLock()
 
-    async def ask(self, api_key: ApiKey, message: object, lane: str) -> Any:
+    async def ask(self, api_key: ApiKey, message: object, purpose: str) -> Any:
         """One try; if it is cancelled, its connection is closed, or the next would wait behind it.
 
-        Not so in the lane of commits, whose order must stay. Raises `OSError` where nobody answers
-        or knows whom to ask, and `BrokerError` where that will not change.
+        A connection for commits stays open, because their order must stay. Raises `OSError` where
+        no broker answers or knows the coordinator, and `BrokerError` where that will not change.
         """
         node_id = await self._find()
         try:
-            channel = await self._cluster.channel(node_id, lane)
+            channel = await self._cluster.channel(node_id, purpose)
             reply = channel.start(api_key, message)
             try:
                 return await reply.wait()
             finally:
-                if not reply.is_settled and lane != COMMITS:
+                if not reply.is_completed and purpose != COMMITS:
                     channel.close()
         except OSError:
             self.forget(node_id)

@@ -32,7 +32,7 @@ class Interest:
             self._cluster.options.may_create_topics and pattern is None
         )
         for topic in self.topics:
-            self._cluster.want(topic)
+            self._cluster.request_topic(topic)
 
     async def look(self) -> bool:
         """Ask what the pattern matches now, however long it takes. True if that has changed."""
@@ -46,7 +46,7 @@ class Interest:
         is_news = before != self.topics or not self.is_known
         self.is_known = True
         for topic in self.topics:
-            self._cluster.want(topic)
+            self._cluster.request_topic(topic)
         return is_news
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
@@ -58,7 +58,7 @@ class Interest:
         """The same, once a broker was asked for those of which nothing is known."""
         unknown = [topic for topic in topics if self._cluster.partition_count(topic) is None]
         for topic in unknown:
-            self._cluster.want(topic)
+            self._cluster.request_topic(topic)
         if unknown:
             with suppress(ClientTimeout):  # who leads the group has to go on with what it knows
                 await self._cluster.refreshed()

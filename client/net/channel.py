@@ -73,12 +73,12 @@ class ChannelStatistics(NamedTuple):
 class PendingReply:
     """The answer to one request, once it is there."""
 
-    __slots__ = ("_arrived", "_failure", "_message", "api_key", "deadline", "is_settled")
+    __slots__ = ("_arrived", "_failure", "_message", "api_key", "deadline", "is_completed")
 
     def __init__(self, api_key: ApiKey, deadline: float) -> None:
         self.api_key = api_key
         self.deadline = deadline
-        self.is_settled = False
+        self.is_completed = False
         self._message: Any = None
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._arrived: trio.Event | None = None
@@ -88,7 +88,7 @@ class PendingReply:
 
         Raises `ConnectionLost` or `RequestTimedOut`.
         """
-        if not self.is_settled:
+        if not self.is_completed:
             if self._arrived is None:
                 self._arrived = trio.Event()
             await self._arrived.wait()
@@ -96,16 +96,16 @@ class PendingReply:
 
     def message(self) -> Any:
         """What `wait` returns or raises, once it is settled."""
-        assert self.is_settled
+        assert self.is_completed
         if self._failure is not None:
             kind, reason = self._failure
             raise kind(reason)
         return self._message
 
-    def settle(self, message: object, failure: tuple[type[ConnectionLost], str] | None) -> None:
+    def complete(self, message: object, failure: tuple[type[ConnectionLost], str] | None) -> None:
         """Called once, by the channel."""
-        assert not self.is_settled
-        self.is_settled = True
+        assert not self.is_completed
+        self.is_completed = True
         self._message = message
         self._failure = failure
         if self._arrived is not None:
@@ -197,7 +197,7 @@ class RpcChannel:
 
     def close(self) -> None:
         """End the connection now; requests in flight fail."""
-        self._lose(ConnectionLost, f"the connection to {self.endpoint} was closed here")
+        self._fail(ConnectionLost, f"the connection to {self.endpoint} was closed here")
 
     async def run(self) -> None:
         """Send and receive until the connection ends, which is no exception; then close it."""
@@ -210,7 +210,7 @@ class RpcChannel:
             if self._timeout.cancelled_caught:
                 seconds = self._options.request_timeout_s
                 reason = f"{self.endpoint} did not answer within {seconds:g} s"
-                self._lose(RequestTimedOut, reason)
+                self._fail(RequestTimedOut, reason)
         finally:
             self.close()
 
@@ -241,24 +241,24 @@ class RpcChannel:
                 unanswered_count = len(self._unanswered)
                 await self._stream.send(buffers)
                 if unanswered_count:
-                    self._settle_unanswered(unanswered_count)
+                    self._complete_unanswered(unanswered_count)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._lose(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
+            self._fail(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
             scope.cancel()
 
     async def _receive_answers(self) -> None:
         try:
             while True:
                 for frame in await self._receiver.receive():
-                    self._settle(frame)
+                    self._complete_oldest(frame)
                 self._set_deadline()
                 self.on_answers()
         except (trio.BrokenResourceError, trio.ClosedResourceError, ConnectionLost) as error:
-            self._lose(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
+            self._fail(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
         except ProtocolError as error:
-            self._lose(ConnectionLost, f"{self.endpoint} broke the protocol: {error}")
+            self._fail(ConnectionLost, f"{self.endpoint} broke the protocol: {error}")
 
-    def _settle(self, frame: memoryview) -> None:
+    def _complete_oldest(self, frame: memoryview) -> None:
         if not self._in_flight:
             raise ProtocolError("an answer that nobody asked for")
         expected, reply = self._in_flight[0]
@@ -268,11 +268,11 @@ class RpcChannel:
         if correlation_id != expected:
             raise ProtocolError(f"an answer to request {correlation_id}, not to {expected}")
         self._in_flight.popleft()
-        reply.settle(message, None)
+        reply.complete(message, None)
 
-    def _settle_unanswered(self, count: int) -> None:
+    def _complete_unanswered(self, count: int) -> None:
         for reply in self._unanswered[:count]:
-            reply.settle(None, None)
+            reply.complete(None, None)
         del self._unanswered[:count]
         self._set_deadline()
         self.on_answers()
@@ -286,7 +286,7 @@ class RpcChannel:
         """The end of patience is that of the oldest request."""
         self._timeout.deadline = self._oldest_deadline
 
-    def _lose(self, kind: type[ConnectionLost], reason: str) -> None:
+    def _fail(self, kind: type[ConnectionLost], reason: str) -> None:
         """Everything under way fails; only the first reason counts."""
         if self._lost is not None:
             return
@@ -294,9 +294,9 @@ class RpcChannel:
         self._stream.close()
         self._outgoing.clear()
         while self._in_flight:
-            self._in_flight.popleft()[1].settle(None, failure)
+            self._in_flight.popleft()[1].complete(None, failure)
         while self._unanswered:
-            self._unanswered.pop().settle(None, failure)
+            self._unanswered.pop().complete(None, failure)
         self.closed.set()
 
 

@@ -24,7 +24,7 @@ import trio
 
 from minibroker.client.errors import ClientClosed, ClientTimeout
 from minibroker.client.net.channel import ConnectionLost, RpcChannel
-from minibroker.client.net.connection_pool import JITTER, REQUESTS, Link, Links
+from minibroker.client.net.connection_pool import JITTER, REQUESTS, Connection, ConnectionPool
 from minibroker.client.net.metadata import Leader, Metadata
 from minibroker.client.options import ClientOptions, Seams
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -56,20 +56,22 @@ class ClusterStatistics(NamedTuple):
 
 
 class Cluster:
-    """Made by `open_cluster`. `on_gone` is told of a topic that was deleted, as far as is known
-    here, and that nobody has looked up for long."""
+    """What one client knows of the cluster. `open_cluster` makes it.
+
+    `on_topic_deleted` is called with a topic that seems deleted and has long not been looked up.
+    """
 
     def __init__(self, options: ClientOptions, seams: Seams) -> None:
         self.options = options
         self.seams = seams
         self.may_create_topics = options.may_create_topics  # by asking for them
-        self._links = Links(options, seams, self.request_refresh)
+        self._pool = ConnectionPool(options, seams, self.request_refresh)
         self._known = Metadata()
         # The topics that are asked for, in order, with when they were wanted or looked up last; and
         # those that were looked up since the last refresh.
         self._wanted: dict[str, float] = {}
         self._used: dict[str, None] = {}
-        self.on_gone: Callable[[str], None] = lambda topic: None
+        self.on_topic_deleted: Callable[[str], None] = lambda topic: None
         self._error: Exception | None = None  # why the last try to ask failed
         self._refresh_wanted = trio.Event()
         self._refreshes_begun = 0
@@ -111,7 +113,7 @@ class Cluster:
 
         `topic_id` is the one that the request named; empty: not checked.
         """
-        is_news = self._known.take_hint(topic_partition, leader, topic_id)
+        is_news = self._known.update_leader(topic_partition, leader, topic_id)
         if is_news:
             self._changed.unpark_all()
         return is_news
@@ -120,7 +122,7 @@ class Cluster:
         """Have the metadata asked for again, soon."""
         self._refresh_wanted.set()
 
-    def want(self, topic: str) -> None:
+    def request_topic(self, topic: str) -> None:
         """Have a topic's metadata asked for, soon; nobody waits for them."""
         self._wanted[topic] = trio.current_time()
         self.request_refresh()
@@ -138,7 +140,7 @@ class Cluster:
         `ClientTimeout`.
         """
         error = ErrorCode.NONE
-        with trio.move_on_after(self.options.patience_ms / 1000):
+        with trio.move_on_after(self.options.call_timeout_ms / 1000):
             while (known := self._known.topics.get(name)) is None:
                 self._wanted[name] = trio.current_time()
                 await self.refreshed()
@@ -198,22 +200,22 @@ class Cluster:
         """
         awaited = self._refreshes_begun + 1
         self.request_refresh()
-        with trio.move_on_after(self.options.patience_ms / 1000):
+        with trio.move_on_after(self.options.call_timeout_ms / 1000):
             while self._refreshes_done < awaited:
-                if self._links.is_closed:
+                if self._pool.is_closed:
                     raise ClientClosed("this client was closed")
                 await self._changed.park()
             return
         raise self.timeout()
 
-    async def channel(self, node_id: int, lane: str = REQUESTS) -> RpcChannel:
+    async def channel(self, node_id: int, purpose: str = REQUESTS) -> RpcChannel:
         """An open channel to one broker. Raises `ConnectionLost` if the next try fails."""
         endpoint = self._known.endpoints.get(node_id)
         if endpoint is None:
             self.request_refresh()
             await trio.sleep(REFRESH_PAUSE_S)
             raise ConnectionLost(f"broker {node_id} is not known to be alive")
-        return await self._links.connect(endpoint, lane)
+        return await self._pool.connect(endpoint, purpose)
 
     async def ask(self, api_key: ApiKey, message: object, avoid: RpcChannel | None = None) -> Any:
         """An answer that any broker can give, however long it takes.
@@ -246,41 +248,42 @@ class Cluster:
 
         Raises `ClientTimeout` and `ClientClosed`.
         """
-        with trio.move_on_after(self.options.patience_ms / 1000):
+        with trio.move_on_after(self.options.call_timeout_ms / 1000):
             while True:
-                for link in self._to_try(avoid):
+                for connection in self._to_try(avoid):
                     if (found := self._least_loaded(avoid)) is not None:
                         return found
-                    self._links.want(link)
+                    self._pool.ensure_attempt(connection)
                     with trio.move_on_after(NEXT_BROKER_AFTER_S):
-                        await self._links.wait_changed()
+                        await self._pool.wait_changed()
                 found = self._least_loaded(avoid) or self._least_loaded(None, is_choosy=False)
                 if found is not None:
                     return found
         raise self.timeout()
 
-    def _to_try(self, avoid: RpcChannel | None) -> list[Link]:
+    def _to_try(self, avoid: RpcChannel | None) -> list[Connection]:
         """Whom to connect to, if need be: who failed just now only if nobody else is left."""
         endpoints = self._candidates()
         turn = self.seams.rng.randrange(len(endpoints))
         turned = endpoints[turn:] + endpoints[:turn]
-        closed = [link for each in turned if not (link := self._links.link(each, REQUESTS)).is_open]
+        connections = [self._pool.connection(each, REQUESTS) for each in turned]
+        closed = [each for each in connections if not each.is_open]
         now = trio.current_time()
-        fresh = [link for link in closed if link.attempt is None and link.retry_at <= now]
-        is_alone = next(self._links.open_links(REQUESTS), None) is None
-        return fresh + [link for link in closed if link not in fresh] if is_alone else fresh
+        fresh = [each for each in closed if each.attempt is None and each.retry_at <= now]
+        is_alone = next(self._pool.open_connections(REQUESTS), None) is None
+        return fresh + [each for each in closed if each not in fresh] if is_alone else fresh
 
     def _least_loaded(
         self, avoid: RpcChannel | None, *, is_choosy: bool = True
     ) -> RpcChannel | None:
         """Who has the least to do. A choosy asker takes no one who has been silent for long."""
-        silent = self._links.silent() if is_choosy else []
+        silent = self._pool.silent() if is_choosy else []
         open_channels = [
-            link.channel
-            for link in self._links.open_links(REQUESTS)
-            if link.channel is not None
-            and link.channel is not avoid
-            and link.endpoint not in silent
+            connection.channel
+            for connection in self._pool.open_connections(REQUESTS)
+            if connection.channel is not None
+            and connection.channel is not avoid
+            and connection.endpoint not in silent
         ]
         return min(open_channels, key=lambda channel: channel.statistics().in_flight, default=None)
 
@@ -292,11 +295,11 @@ class Cluster:
     def timeout(self, last: Exception | None = None) -> ClientTimeout:
         """The error for an answer that did not come, with whom was asked and what they said."""
         names = ", ".join(map(str, self._candidates()))
-        text = f"no answer from {names} within {self.options.patience_ms} ms"
+        text = f"no answer from {names} within {self.options.call_timeout_ms} ms"
         errors = [
-            link.error
-            for link in (self._links.link(each, REQUESTS) for each in self._candidates())
-            if link.error is not None
+            connection.error
+            for connection in (self._pool.connection(each, REQUESTS) for each in self._candidates())
+            if connection.error is not None
         ]
         last = last or self._error or (errors[-1] if errors else None)
         return ClientTimeout(f"{text}; last error: {last}" if last else text)
@@ -307,7 +310,7 @@ class Cluster:
         """Keep connections and metadata, until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self._links.run)
+                await nursery.start(self._pool.run)
                 task_status.started()
                 await self._keep_metadata()
         finally:
@@ -328,10 +331,10 @@ class Cluster:
             request = MetadataRequest(wanted, self.may_create_topics)
             channel, answer = await self._ask(ApiKey.METADATA, request, avoid)
             assert isinstance(answer, MetadataResponse)
-            is_news = self._known.take_over(answer) or wanted != tuple(self._wanted)
+            is_news = self._known.update(answer) or wanted != tuple(self._wanted)
             self._refreshes_done = self._refreshes_begun
-            self._links.close_silent(self._known.endpoints.values())
-            self._links.keep(self._candidates())
+            self._pool.close_silent(self._known.endpoints.values())
+            self._pool.keep(self._candidates())
             self._changed.unpark_all()
             if is_news:
                 fruitless_since, avoid = float("inf"), None
@@ -348,7 +351,7 @@ class Cluster:
         for topic in [name for name, at in self._wanted.items() if now - at > TOPIC_IDLE_S_MAX]:
             del self._wanted[topic]
             if self._known.forget(topic):
-                self.on_gone(topic)
+                self.on_topic_deleted(topic)
 
     def _pause_s(self, fruitless_s: float) -> float:
         """How long to wait after an answer that brought nothing new, as those before it."""

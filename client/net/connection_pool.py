@@ -1,9 +1,9 @@
-"""A client's connections: at most one for each broker and lane, made when somebody wants it.
+"""A client's connections: at most one for each broker and purpose, opened when it is first needed.
 
-A lane is a purpose. A broker answers the requests of one connection in order, so a consumer's
-long poll has a lane of its own: a question asked meanwhile does not wait behind it. So have three
-kinds of a group member's requests, which can all take long. Nobody wonders at a silent JOIN, for it
-waits for the other members; the heartbeats tell meanwhile if the broker is there.
+A broker answers the requests of one connection in order, so a consumer's long poll has a connection
+of its own: other requests do not wait behind it. So have three kinds of a group member's requests,
+which can all take long. A JOIN without an answer is no sign of a dead broker, because it waits for
+the other members; meanwhile the heartbeats show whether the broker is alive.
 
 Each connection is one task: wait out the back-off, connect, serve until it ends. Who wants it
 waits for that attempt's outcome, and for no other connection (NET-07). After a failure the back-off
@@ -55,7 +55,7 @@ class _Attempt:
         self._outcome: RpcChannel | OSError | ClientClosed | None = None
         self._is_over = trio.Event()
 
-    def settle(self, outcome: RpcChannel | OSError | ClientClosed) -> None:
+    def complete(self, outcome: RpcChannel | OSError | ClientClosed) -> None:
         self._outcome = outcome
         self._is_over.set()
 
@@ -69,12 +69,12 @@ class _Attempt:
         return self._outcome
 
 
-class Link:
+class Connection:
     """One connection, open or not. `error` is why the last try failed."""
 
-    def __init__(self, endpoint: Endpoint, lane: str) -> None:
+    def __init__(self, endpoint: Endpoint, purpose: str) -> None:
         self.endpoint = endpoint
-        self.lane = lane
+        self.purpose = purpose
         self.channel: RpcChannel | None = None
         self.attempt: _Attempt | None = None
         self.error: OSError | None = None
@@ -86,7 +86,7 @@ class Link:
         return self.channel is not None and self.channel.is_open
 
 
-class Links:
+class ConnectionPool:
     """All of them. A closed one opens no connection: every wait for one raises `ClientClosed`."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Links:
         )
         patience_s = max(options.request_timeout_ms, options.longest_join_ms) / 1000
         self._join_options = replace(self._channel_options, request_timeout_s=patience_s)
-        self._links: dict[tuple[Endpoint, str], Link] = {}
+        self._connections: dict[tuple[Endpoint, str], Connection] = {}
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self.is_closed = False
@@ -123,9 +123,9 @@ class Links:
         tasks of the application, and the task that keeps the metadata, if it was woken before it
         was cancelled."""
         self.is_closed = True
-        for link in self._links.values():
-            if link.attempt is not None:
-                link.attempt.settle(_closed())
+        for connection in self._connections.values():
+            if connection.attempt is not None:
+                connection.attempt.complete(_closed())
         self._changed.unpark_all()
 
     async def wait_changed(self) -> None:
@@ -136,31 +136,32 @@ class Links:
             await trio.lowlevel.checkpoint()  # a task of this client is cancelled, and ends here
             raise _closed()
 
-    def open_links(self, lane: str) -> Iterator[Link]:
+    def open_connections(self, purpose: str) -> Iterator[Connection]:
         """Those that would take a request now."""
-        return (link for link in self._links.values() if link.lane == lane and link.is_open)
+        every = self._connections.values()
+        return (each for each in every if each.purpose == purpose and each.is_open)
 
-    def link(self, endpoint: Endpoint, lane: str) -> Link:
-        """The link to a broker; nothing is connected for it."""
-        return self._links.setdefault((endpoint, lane), Link(endpoint, lane))
+    def connection(self, endpoint: Endpoint, purpose: str) -> Connection:
+        """Return the connection to a broker, open or not; this opens none."""
+        return self._connections.setdefault((endpoint, purpose), Connection(endpoint, purpose))
 
-    async def connect(self, endpoint: Endpoint, lane: str) -> RpcChannel:
+    async def connect(self, endpoint: Endpoint, purpose: str) -> RpcChannel:
         """An open connection. Raises `ConnectionLost` if the next try to make it fails, and
         `ClientClosed`."""
-        link = self.link(endpoint, lane)
-        if link.channel is not None and link.channel.is_open:
-            return link.channel
-        return await self.want(link).wait()
+        connection = self.connection(endpoint, purpose)
+        if connection.channel is not None and connection.channel.is_open:
+            return connection.channel
+        return await self.ensure_attempt(connection).wait()
 
     def silent(self) -> list[Endpoint]:
-        """Brokers that have let a request, in any lane, wait for unusually long."""
+        """Brokers that have let a request, on any connection, wait for unusually long."""
         now = trio.current_time()
         return [
-            link.endpoint
-            for link in self._links.values()
-            if link.lane != JOINS
-            and link.channel is not None
-            and self._is_silent(link.channel, now)
+            connection.endpoint
+            for connection in self._connections.values()
+            if connection.purpose != JOINS
+            and connection.channel is not None
+            and self._is_silent(connection.channel, now)
         ]
 
     def close_silent(self, alive: Collection[Endpoint]) -> None:
@@ -168,52 +169,56 @@ class Links:
         for endpoint in dict.fromkeys(self.silent()):
             if endpoint not in alive:
                 log.info("%s is silent, and not among the live brokers", endpoint)
-                for link in self._links.values():
-                    if link.endpoint == endpoint and link.channel is not None:
-                        link.channel.close()
+                for connection in self._connections.values():
+                    if connection.endpoint == endpoint and connection.channel is not None:
+                        connection.channel.close()
 
     def keep(self, endpoints: Collection[Endpoint]) -> None:
-        """Forget the links to other brokers that are neither open nor being opened."""
-        for key, link in list(self._links.items()):
-            if link.endpoint not in endpoints and link.attempt is None and not link.is_open:
-                del self._links[key]
+        """Drop the connections to other brokers, unless they are open or being opened."""
+        for key, connection in list(self._connections.items()):
+            if (
+                connection.endpoint not in endpoints
+                and connection.attempt is None
+                and not connection.is_open
+            ):
+                del self._connections[key]
 
     def _is_silent(self, channel: RpcChannel, now: float) -> bool:
         return now - channel.waiting_since >= self._silent_after_s
 
-    def want(self, link: Link) -> _Attempt:
+    def ensure_attempt(self, connection: Connection) -> _Attempt:
         """See that a try to connect is under way, unless it is open."""
         assert self._nursery is not None, "run() has not started"
-        if link.attempt is None:
-            link.attempt = _Attempt()
+        if connection.attempt is None:
+            connection.attempt = _Attempt()
             if self.is_closed:
-                link.attempt.settle(_closed())
+                connection.attempt.complete(_closed())
             else:
-                self._nursery.start_soon(self._serve, link, link.attempt)
-        return link.attempt
+                self._nursery.start_soon(self._serve, connection, connection.attempt)
+        return connection.attempt
 
-    async def _serve(self, link: Link, attempt: _Attempt) -> None:
-        await trio.sleep_until(link.retry_at)
-        options = self._join_options if link.lane == JOINS else self._channel_options
+    async def _serve(self, connection: Connection, attempt: _Attempt) -> None:
+        await trio.sleep_until(connection.retry_at)
+        options = self._join_options if connection.purpose == JOINS else self._channel_options
         try:
-            channel = await connect_channel(self._seams.network, link.endpoint, options)
+            channel = await connect_channel(self._seams.network, connection.endpoint, options)
         except OSError as error:
-            self._note_failure(link, error)
-            link.attempt = None
-            attempt.settle(error)
+            self._record_failure(connection, error)
+            connection.attempt = None
+            attempt.complete(error)
             self._changed.unpark_all()
             return
-        if link.failures:
-            log.info("connected to %s after %d failures", link.endpoint, link.failures)
-        link.failures = 0
-        link.error = None
-        link.channel = channel
-        link.retry_at = trio.current_time() + self._backoff_s(1)
-        link.attempt = None
-        attempt.settle(channel)
+        if connection.failures:
+            log.info("connected to %s after %d failures", connection.endpoint, connection.failures)
+        connection.failures = 0
+        connection.error = None
+        connection.channel = channel
+        connection.retry_at = trio.current_time() + self._backoff_s(1)
+        connection.attempt = None
+        attempt.complete(channel)
         self._changed.unpark_all()
         async with trio.open_nursery() as nursery:
-            if link.lane != JOINS:
+            if connection.purpose != JOINS:
                 nursery.start_soon(self._watch, channel)
             await channel.run()
             nursery.cancel_scope.cancel()
@@ -228,12 +233,12 @@ class Links:
             else:
                 await trio.sleep_until(min(now, channel.waiting_since) + self._silent_after_s)
 
-    def _note_failure(self, link: Link, error: OSError) -> None:
-        link.failures += 1
-        if link.failures == WORTH_A_WARNING:
+    def _record_failure(self, connection: Connection, error: OSError) -> None:
+        connection.failures += 1
+        if connection.failures == WORTH_A_WARNING:
             log.warning("%s; trying again", error)
-        link.error = error
-        link.retry_at = trio.current_time() + self._backoff_s(link.failures)
+        connection.error = error
+        connection.retry_at = trio.current_time() + self._backoff_s(connection.failures)
 
     def _backoff_s(self, failures: int) -> float:
         longest = self._options.reconnect_backoff_max_ms

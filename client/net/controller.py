@@ -54,7 +54,7 @@ async def ask_controller(
     outcomes: dict[int, Outcome] = {}
     lost: frozenset[int] = frozenset()  # what was sent, and has no answer
     last: Exception | None = None
-    with trio.move_on_after(cluster.options.patience_ms / 1000):
+    with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while len(outcomes) < len(topics):
             if cluster.controller_id == NO_NODE:
                 await cluster.refreshed()
@@ -91,7 +91,7 @@ async def ask_controller_once(cluster: Cluster, api_key: ApiKey, request: object
     """Ask for one thing, whose answer has an `error` of its own. Raises as `ask_controller`."""
     is_lost = False
     last: Exception | None = None
-    with trio.move_on_after(cluster.options.patience_ms / 1000):
+    with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while True:
             if cluster.controller_id == NO_NODE:
                 await cluster.refreshed()

@@ -35,7 +35,7 @@ async def ask_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, 
     by_node: dict[int, list[PartitionListOffsets]] = defaultdict(list)
     for name, timestamp in wanted.items():
         if (leader := cluster.leader_of(name)) is None:
-            cluster.want(name.topic)
+            cluster.request_topic(name.topic)
         else:
             topic_id = cluster.topic_id(name.topic) or b""
             asked = PartitionListOffsets(*name, timestamp, leader.leader_epoch, topic_id)
@@ -80,7 +80,7 @@ async def _ask_node(
 async def list_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, PartitionOffset]:
     """The same, until all have answered. Raises `BrokerError` and `ClientTimeout`."""
     found: dict[TopicPartition, PartitionOffset] = {}
-    with trio.move_on_after(cluster.options.patience_ms / 1000):
+    with trio.move_on_after(cluster.options.call_timeout_ms / 1000):
         while len(found) < len(wanted):
             missing = {name: wanted[name] for name in wanted if name not in found}
             answered = await ask_offsets(cluster, missing)

@@ -42,7 +42,7 @@ class Metadata:
         leader = self._leaders.get(topic_partition)
         return None if leader is None or leader.node_id == NO_NODE else leader
 
-    def take_hint(
+    def update_leader(
         self, topic_partition: TopicPartition, leader: Leader, topic_id: bytes = b""
     ) -> bool:
         """Who leads, by the answer to a request that named this topic (empty: not checked).
@@ -59,7 +59,7 @@ class Metadata:
         self._leaders[topic_partition] = leader
         return True
 
-    def take_over(self, answer: MetadataResponse) -> bool:
+    def update(self, answer: MetadataResponse) -> bool:
         """What a broker told. False if that is nothing new."""
         before = (self.endpoints, self.controller_id, self._ids(), dict(self._leaders))
         if answer.brokers:
@@ -71,7 +71,7 @@ class Metadata:
         for topic in answer.topics:
             error = self.errors[topic.name]
             if error == ErrorCode.NONE and topic.partitions:
-                self._take_topic(topic)
+                self._update_topic(topic)
             elif error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._drop_leaders(topic.name)
                 self.topics.pop(topic.name, None)
@@ -84,7 +84,7 @@ class Metadata:
         self._creations.pop(topic, None)
         return self.errors.pop(topic, ErrorCode.NONE) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def _take_topic(self, topic: TopicMetadata) -> None:
+    def _update_topic(self, topic: TopicMetadata) -> None:
         newest = self._creations.get(topic.name, 0)
         if 0 < topic.creation < newest:
             return  # who tells it has not heard of the newest one

@@ -6,12 +6,12 @@ value, is only its value there: a tuple would cost as much again, and make work 
 collector. Its time is that of the batch. Sealing turns the list into the bytes of a record batch:
 a `Batch`, which is what is sent, sent again, split and settled.
 
-A `Lane` is one partition's queue. Three numbers keep its order:
+A `PartitionQueue` is one partition's queue. Three numbers keep its order:
 
-* `position`: how many records the lane took before this batch. It never changes and never wraps;
+* `position`: how many records the queue took before this batch. It never changes and never wraps;
   the parts of a split batch have it too. The queue and the batches in flight are sorted by it.
 * `sequence`: the producer sequence on the wire, given when a batch is first drained. It changes
-  only when the lane is renumbered (sequence_numbers.py), which happens with nothing in flight.
+  only when the queue is renumbered (sequence_numbers.py), which happens with nothing in flight.
 * `acked_position`: the end of the last acknowledged batch in the order of positions.
 
 `root` ties the parts of a split batch together: whoever waits for the batch waits for all parts.
@@ -35,7 +35,7 @@ from minibroker.protocol.types import TopicPartition
 log = logging.getLogger("minibroker.client")
 
 
-class Identity(NamedTuple):
+class ProducerIdAndEpoch(NamedTuple):
     """Under which a producer numbers its batches."""
 
     producer_id: int
@@ -45,7 +45,7 @@ class Identity(NamedTuple):
 class Watcher(Protocol):
     """Somebody who asked what became of one record; the producer calls it, not this module."""
 
-    def settle(self, delivery: Any, index: int, /) -> None:
+    def complete(self, delivery: Any, index: int, /) -> None:
         """`delivery` is the batch's, `index` the record's place in it."""
 
 
@@ -117,38 +117,40 @@ class Batch:
         "data",
         "deadline",
         "identity",
-        "is_settled",
-        "lane",
+        "incomplete_parts",
+        "is_completed",
         "leader_epoch",
         "named",
         "position",
+        "queue",
         "record_count",
         "reserved",
         "retry_at",
         "sequence",
         "topic_id",
-        "unsettled_parts",
         "watchers",
     )
 
-    def __init__(self, lane: "Lane", data: bytearray, count: int, deadline: float) -> None:
-        self.lane = lane
+    def __init__(
+        self, queue: "PartitionQueue", data: bytearray, count: int, deadline: float
+    ) -> None:
+        self.queue = queue
         self.data = data
         self.record_count = count
         self.deadline = deadline  # monotonic seconds: then delivery.timeout.ms is over
         self.position = 0
-        self.identity: Identity | None = None  # None: not numbered yet
+        self.identity: ProducerIdAndEpoch | None = None  # None: not numbered yet
         self.sequence = NO_SEQUENCE
         self.attempts = 0  # times sent
         self.retry_at = 0.0  # monotonic seconds: not sent before
         self.leader_epoch = NO_EPOCH  # of the leader it was last sent to
         self.topic_id = b""  # of the topic it was last sent for; empty: not known
         self.reserved = len(data)
-        self.is_settled = False
+        self.is_completed = False
         self.watchers: list[tuple[int, Watcher]] | None = None
         self.named: dict[int, int] | None = None
         self._root: Batch | None = None  # not itself: a cycle would keep `data` for the collector
-        self.unsettled_parts = 1  # counts in a root only
+        self.incomplete_parts = 1  # counts in a root only
 
     @property
     def root(self) -> "Batch":
@@ -167,7 +169,7 @@ class Batch:
         parts = []
         for start, end in ((0, middle), (middle, self.record_count)):
             data = encode_batch(records[start:end], compression=compression)
-            part = Batch(self.lane, data, end - start, self.deadline)
+            part = Batch(self.queue, data, end - start, self.deadline)
             part.position = self.position + start
             part.attempts = self.attempts - 1  # the try that showed the size costs nothing
             part._root = self.root
@@ -177,12 +179,12 @@ class Batch:
                 if start <= index < end
             ]
             parts.append(part)
-        self.root.unsettled_parts += 1
+        self.root.incomplete_parts += 1
         return parts
 
 
-class Lane:
-    """One partition's queue. Written only by the accumulator and its numbering."""
+class PartitionQueue:
+    """One partition's queue. Written only by the accumulator and its sequence numbers."""
 
     __slots__ = (
         "acked_position",
@@ -190,48 +192,48 @@ class Lane:
         "identity",
         "in_flight",
         "is_unresolved",
+        "last_error",
         "must_renumber",
         "next_position",
         "next_sequence",
         "node_id",
         "open",
-        "queue",
+        "sealed",
         "topic_partition",
-        "trouble",
     )
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
         self.open = NO_BATCH
-        self.queue: deque[Batch] = deque()  # sealed, not in flight; by position
+        self.sealed: deque[Batch] = deque()  # sealed, not in flight; by position
         self.in_flight: list[Batch] = []  # by position, all on the connection to `node_id`
         self.node_id = NO_NODE
         self.next_position = 0
         self.acked_position = 0
-        # The numbering (sequence_numbers.py).
-        self.identity: Identity | None = None
+        # Idempotence (sequence_numbers.py).
+        self.identity: ProducerIdAndEpoch | None = None
         self.next_sequence = 0  # of the next batch that is drained for the first time
         self.expected_sequence = 0  # the one after the last acknowledged
         self.is_unresolved = False  # a batch that was sent failed, and may have been written
         self.must_renumber = False  # as soon as nothing is in flight
-        self.trouble = ""  # why its batches do not get through; "" while they do
+        self.last_error = ""  # why its batches do not get through; "" while they do
 
-    def note_trouble(self, trouble: str) -> None:
-        """Remember why a batch must be sent again, and say it in the log, but once."""
-        if trouble != self.trouble:
-            log.warning("%s: %s; trying again", self.topic_partition, trouble)
-            self.trouble = trouble
+    def record_error(self, error: str) -> None:
+        """Keep why a batch must be sent again; log it when it changes."""
+        if error != self.last_error:
+            log.warning("%s: %s; trying again", self.topic_partition, error)
+            self.last_error = error
 
     def requeue(self, batch: Batch) -> None:
         """Put a batch that must be sent (again) where its position wants it."""
-        queue = self.queue
+        queue = self.sealed
         index = 0
         while index < len(queue) and queue[index].position < batch.position:
             index += 1
         queue.insert(index, batch)
 
 
-class Settled(NamedTuple):
+class CompletedBatch(NamedTuple):
     """What became of a batch: `error` None means that the broker has it, at `base_offset`.
 
     The offset is -1 where the broker did not say (acks=0, or an answer that was a duplicate).

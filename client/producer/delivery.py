@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from minibroker.client.producer.batches import Batch, Settled
+from minibroker.client.producer.batches import Batch, CompletedBatch
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.records.record import Record, decode_records
@@ -87,7 +87,7 @@ class Failures:
         else:
             self._more += delivery.record_count
 
-    def seen(self, delivery: Delivery) -> None:
+    def mark_seen(self, delivery: Delivery) -> None:
         """Somebody was told about one record of it."""
         unseen = self._unseen.get(delivery)
         if unseen == 1:
@@ -95,7 +95,7 @@ class Failures:
         elif unseen is not None:
             self._unseen[delivery] = unseen - 1
 
-    def take(self) -> tuple[list[Delivery], int]:
+    def take_unseen(self) -> tuple[list[Delivery], int]:
         """What was not seen, which counts as seen now: the deliveries kept, and all records."""
         deliveries, records = list(self._unseen), sum(self._unseen.values()) + self._more
         self._unseen.clear()
@@ -114,7 +114,7 @@ class PendingDelivery:
         self._index = 0
         self.delivery: Delivery | None = None  # the batch's, once it is settled
 
-    def settle(self, delivery: Delivery, index: int) -> None:
+    def complete(self, delivery: Delivery, index: int) -> None:
         """Called by the producer: the record is number `index` in the delivery's batch."""
         self.delivery = delivery
         self._index = index
@@ -129,13 +129,13 @@ class PendingDelivery:
             await self._arrived.wait()
         delivery = self.delivery
         if delivery.error is not None:
-            self._failures.seen(delivery)
+            self._failures.mark_seen(delivery)
             raise delivery.error
         offset = delivery.offset_of(self._index)
         return RecordDelivered(delivery.topic, delivery.partition, offset)
 
 
-class Outcomes:
+class DeliveryReporter:
     """All that became of a producer's records, and who is to be told.
 
     `progress` is where everybody waits who waits for something to be settled.
@@ -149,22 +149,22 @@ class Outcomes:
         self.delivered = 0  # records
         self.failed = 0
 
-    def note(self, settled: list[Settled]) -> None:
+    def report(self, completed: list[CompletedBatch]) -> None:
         """Count batches and tell of them."""
         is_listening = self._on_delivery is not None or self.record is not None
         try:
-            for batch, base_offset, error in settled:
+            for batch, base_offset, error in completed:
                 if error is None:
                     self.delivered += batch.record_count
                 else:
                     self.failed += batch.record_count
                 if is_listening or error is not None or batch.watchers:
-                    self._tell(batch, base_offset, error)
+                    self._report(batch, base_offset, error)
         finally:  # also where a listener raises: who waits must not wait for ever
             self.progress.unpark_all()
 
-    def _tell(self, batch: Batch, base_offset: int, error: Exception | None) -> None:
-        topic, partition = batch.lane.topic_partition
+    def _report(self, batch: Batch, base_offset: int, error: Exception | None) -> None:
+        topic, partition = batch.queue.topic_partition
         count = batch.record_count
         delivery = Delivery(topic, partition, base_offset, count, error, batch.data, batch.topic_id)
         if self.record is not None:
@@ -174,4 +174,4 @@ class Outcomes:
         elif error is not None:
             self.failures.add(delivery)
         for index, watcher in batch.watchers or ():
-            watcher.settle(delivery, index)
+            watcher.complete(delivery, index)

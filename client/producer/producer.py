@@ -48,12 +48,12 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
-from minibroker.client.producer.accumulator import Accumulator, Limits
+from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
 from minibroker.client.producer.batches import OpenBatch, Watcher
 from minibroker.client.producer.delivery import (
     CloseReport,
     Delivery,
-    Outcomes,
+    DeliveryReporter,
     PendingDelivery,
     RecordDelivered,
 )
@@ -105,9 +105,9 @@ class Producer:
     ) -> None:
         self.options = read_options(ProducerOptions, bootstrap_servers, options)
         self._seams = seams or default_seams()
-        self._accumulator = Accumulator(_limits_of(self.options))
+        self._accumulator = Accumulator(_accumulator_options_of(self.options))
         self._routes = Routes(self._accumulator, self._has_leader)
-        self._outcomes = Outcomes(on_delivery)
+        self._reporter = DeliveryReporter(on_delivery)
         # What `send_nowait` looks at; empty while nothing may be taken.
         self._by_topic: dict[str, Route] = {}
         self._is_open = False
@@ -115,7 +115,7 @@ class Producer:
         self.enforces_buffer_memory = True
         self._has_news = False  # a batch was opened, and the last one sealed, since `send` looked
         # By the last record that found no room; a record mostly opens a batch of full size.
-        self._bytes_wanted = self._accumulator.limits.batch_bytes
+        self._bytes_wanted = self._accumulator.options.batch_bytes
         largest = min(self.options.max_request_size, self.options.buffer_memory)
         self._record_bytes_max = largest - BATCH_OVERHEAD_BYTES_MAX
         self._ledger = ledger
@@ -262,7 +262,7 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> PendingDelivery:
         """As `send_nowait`, for who wants to know of this one record; costs several times more."""
-        pending = PendingDelivery(self._outcomes.failures)
+        pending = PendingDelivery(self._reporter.failures)
         record = check_record(topic, (timestamp_ms, key, value, headers))
         self._append(topic, partition, record, pending)
         return pending
@@ -287,7 +287,7 @@ class Producer:
             self._accumulator.seal_all()  # they are the only memory that no answer gives back
             self._sender.wake()
             if self._accumulator.free_bytes < size:
-                await self._outcomes.progress.park()
+                await self._reporter.progress.park()
 
     @contextmanager
     def within_max_block(self) -> Iterator[None]:
@@ -311,20 +311,20 @@ class Producer:
             raise ClientClosed(
                 f"the producer was closed, and {self._report.undelivered} records given up"
             )
-        deliveries, records = self._outcomes.failures.take()
+        deliveries, records = self._reporter.failures.take_unseen()
         if records:
             raise _failed(deliveries, records)
 
     async def _wait_for_all(self) -> None:
         await trio.lowlevel.checkpoint()
-        orphans = set(self._routes.orphans)
-        while any(map(self._routes.holds_back, orphans)):
-            await self._outcomes.progress.park()
+        unassigned = set(self._routes.unassigned)
+        while any(map(self._routes.holds_records_of, unassigned)):
+            await self._reporter.progress.park()
         self._accumulator.seal_all()
         self._sender.wake()
-        for batch in self._accumulator.unsettled():
-            while batch.unsettled_parts:
-                await self._outcomes.progress.park()
+        for batch in self._accumulator.incomplete():
+            while batch.incomplete_parts:
+                await self._reporter.progress.park()
 
     async def close(self, timeout_s: float | None = None) -> CloseReport:
         """Take no more records, wait for those taken, and say what became of all.
@@ -333,7 +333,7 @@ class Producer:
         up and counted as undelivered. Raises `DeliveryFailed` for failures that nobody has seen.
         """
         self._stop_taking()
-        self._outcomes.progress.unpark_all()
+        self._reporter.progress.unpark_all()
         failures: tuple[list[Delivery], int] = ([], 0)
         if self._report is None:
             is_interrupted = True
@@ -342,7 +342,7 @@ class Producer:
                     await self._wait_for_all()
                 is_interrupted = False
             finally:
-                failures = self._outcomes.failures.take()
+                failures = self._reporter.failures.take_unseen()
                 self._give_up(is_reported=not is_interrupted)
         assert self._report is not None, "_give_up makes it"
         if failures[1]:
@@ -353,24 +353,24 @@ class Producer:
         """What is not settled now never will be; with `is_reported` the caller gets the report."""
         if self._report is not None:
             return
-        outcomes = self._outcomes
-        failed = outcomes.failed
+        reporter = self._reporter
+        failed = reporter.failed
         self._accumulator.fail_all(
             lambda batch: ClientClosed(
                 f"the producer was closed before {batch.record_count} records for "
-                f"{batch.lane.topic_partition} were acknowledged"
+                f"{batch.queue.topic_partition} were acknowledged"
             )
         )
-        outcomes.note(self._accumulator.take_settled())
-        outcomes.failures.take()  # the report tells of them
-        self._report = CloseReport(outcomes.delivered, failed, outcomes.failed - failed)
+        reporter.report(self._accumulator.take_completed())
+        reporter.failures.take_unseen()  # the report tells of them
+        self._report = CloseReport(reporter.delivered, failed, reporter.failed - failed)
         if self._report.undelivered and not is_reported:
             _say_dropped(self._report.undelivered)
 
     def statistics(self) -> ProducerStatistics:
         """Counts of this moment."""
         held = self.options.buffer_memory - self._accumulator.free_bytes
-        return ProducerStatistics(self._outcomes.delivered, self._outcomes.failed, held)
+        return ProducerStatistics(self._reporter.delivered, self._reporter.failed, held)
 
     # Opening and closing
 
@@ -379,12 +379,12 @@ class Producer:
         async with AsyncExitStack() as stack:
             if self._ledger is not None:
                 ledger = Ledger(self._ledger, self.options, self._seams.wall_ms)
-                self._outcomes.record = stack.enter_context(ledger).record
+                self._reporter.record = stack.enter_context(ledger).record
             cluster = await stack.enter_async_context(open_cluster(self.options, self._seams))
             self._cluster = cluster
             options = _sender_options_of(self.options)
             rng = self._seams.rng
-            self._sender = Sender(options, self._routes, cluster, rng, self._outcomes.note)
+            self._sender = Sender(options, self._routes, cluster, rng, self._reporter.report)
             async with in_background(self._sender.run):
                 self._start_taking()
                 try:
@@ -436,11 +436,11 @@ class Producer:
         if partition is not None and type(partition) is not int:
             raise TypeError(f"a partition is an int, not {type(partition).__name__}")
         size = self.check_size(topic, record)
-        lane = self._routes.lane_for(topic, partition, record)
-        open_before = lane.open
+        queue = self._routes.queue_for(topic, partition, record)
+        open_before = queue.open
         try:
             self._routes.append(
-                lane,
+                queue,
                 record,
                 trio.current_time(),
                 now_ms=self._seams.wall_ms(),
@@ -448,16 +448,16 @@ class Producer:
                 may_overdraw=not self.enforces_buffer_memory,
             )
         except BufferFull:
-            limits = self._accumulator.limits
-            self._bytes_wanted = max(size + BATCH_HEADER_BYTES, limits.batch_bytes)
+            options = self._accumulator.options
+            self._bytes_wanted = max(size + BATCH_HEADER_BYTES, options.batch_bytes)
             self._sender.wake()
             raise
-        if partition is not None and lane.topic_partition.partition != partition:
-            lane.open.name_last(partition)
-        if lane.open is not open_before:
+        if partition is not None and queue.topic_partition.partition != partition:
+            queue.open.name_last(partition)
+        if queue.open is not open_before:
             self._has_news = True
             self._sender.wake()
-        return lane.open
+        return queue.open
 
     def check_size(self, topic: str, record: RawRecord) -> int:
         """What the record takes in a batch. Raises `ValueError` if that can never be sent."""
@@ -520,8 +520,8 @@ def _sender_options_of(options: ProducerOptions) -> SenderOptions:
     )
 
 
-def _limits_of(options: ProducerOptions) -> Limits:
-    return Limits(
+def _accumulator_options_of(options: ProducerOptions) -> AccumulatorOptions:
+    return AccumulatorOptions(
         batch_bytes=min(options.batch_size, options.max_request_size, options.buffer_memory),
         linger_s=options.linger_ms / 1000,
         memory_bytes=options.buffer_memory,

@@ -8,16 +8,16 @@
 
 Only this module changes the accumulator beside appending, and all its tasks are one in the sense
 that matters: they run in one loop and touch the accumulator only between two awaits. Requests are
-started from whoever has news (`_pump` is synchronous): new batches in `run`, free places in flight
-in `_settle_answers`, which the reader of the connection calls after it has settled every answer
+started where the news arrives (`_send_to` is synchronous): new batches in `run`, free places in
+flight in `_handle_answers`, which the connection's reader calls after it has completed every answer
 that has arrived. So one wake-up, of the reader, takes many batches from their answers to the next
 requests on the wire.
 
 A node whose connection breaks fails all its requests in flight at once and in order (NET-06), then
-connects again; the cluster knows the back-off. A node that is down holds up only its own lanes
+connects again; the cluster knows the back-off. A node that is down holds up only its own queues
 (NET-07). While one waits for a leader, or for one that is down, the metadata are asked for after
-every answer again (`_pump_all`); the cluster paces that. So what was lost with a leader is sent to
-the next one as soon as any broker knows of it.
+every answer again (`_send_to_all`); the cluster paces that. So what was lost with a leader is sent
+to the next one as soon as any broker knows of it.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ from minibroker.client.errors import ClientError, ClientTimeout, error_code
 from minibroker.client.net.channel import PendingReply, RequestTimedOut, RpcChannel
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.metadata import Leader
-from minibroker.client.producer.batches import Batch, Identity, Settled
+from minibroker.client.producer.batches import Batch, CompletedBatch, ProducerIdAndEpoch
 from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import ACKS_NONE, ApiKey, ErrorCode
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
@@ -80,7 +80,7 @@ class Sender:
         routes: Routes,
         cluster: Cluster,
         rng: Random,
-        on_progress: Callable[[list[Settled]], None],
+        on_progress: Callable[[list[CompletedBatch]], None],
     ) -> None:
         self._options = options
         self._routes = routes
@@ -88,10 +88,10 @@ class Sender:
         self._cluster = cluster
         self._rng = rng
         self._on_progress = on_progress
-        cluster.on_gone = routes.forget
+        cluster.on_topic_deleted = routes.forget
         self._nodes: dict[int, _Node] = {}
         self._woken = trio.Event()
-        self._is_identifying = False
+        self._is_obtaining_id = False
 
     def wake(self) -> None:
         """There is something new in the accumulator, or its next deadline has changed."""
@@ -100,15 +100,15 @@ class Sender:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow)
+            nursery.start_soon(self._watch_cluster)
             task_status.started()
             while True:
                 now = trio.current_time()
                 self._accumulator.seal_due(now)
                 self._accumulator.expire(now)
                 self._ask_for_what_is_missing(nursery)
-                self._pump_all(nursery)
-                self._tell()
+                self._send_to_all(nursery)
+                self._report()
                 with trio.move_on_at(self._accumulator.next_due(now)):
                     await self._woken.wait()
                 self._woken = trio.Event()
@@ -116,40 +116,42 @@ class Sender:
     # What is missing
 
     def _ask_for_what_is_missing(self, nursery: trio.Nursery) -> None:
-        unasked = self._routes.unasked
-        while unasked:
-            nursery.start_soon(self._learn, unasked.pop())
-        if self._accumulator.needs_identity and not self._is_identifying:
-            self._is_identifying = True
-            nursery.start_soon(self._identify)
+        topics_to_ask = self._routes.topics_to_ask
+        while topics_to_ask:
+            nursery.start_soon(self._ask_for_partitions, topics_to_ask.pop())
+        if self._accumulator.needs_identity and not self._is_obtaining_id:
+            self._is_obtaining_id = True
+            nursery.start_soon(self._obtain_producer_id)
 
-    async def _learn(self, topic: str) -> None:
+    async def _ask_for_partitions(self, topic: str) -> None:
         try:
             metadata = await self._cluster.topic(topic)
         except BrokerError as error:
-            self._routes.unknown(topic, error)
+            self._routes.on_unknown_topic(topic, error)
         except ClientError as error:
             text = f"nothing was learnt of topic {topic!r} within max.block.ms; it may not exist"
-            self._routes.unknown(topic, ClientTimeout(f"{text}: {error}"))
+            self._routes.on_unknown_topic(topic, ClientTimeout(f"{text}: {error}"))
         else:
             count = len(metadata.partitions)
-            self._routes.learnt(topic, count, self._rng.randrange(count), trio.current_time())
-        # Also if nothing was left to settle: flush waits for orphans to be placed or given up.
-        self._on_progress(self._accumulator.take_settled())
+            self._routes.on_partitions_known(
+                topic, count, self._rng.randrange(count), trio.current_time()
+            )
+        # Even if no batch was left to complete: flush waits until no record is unassigned.
+        self._on_progress(self._accumulator.take_completed())
         self.wake()
 
-    async def _identify(self) -> None:
+    async def _obtain_producer_id(self) -> None:
         while True:
             answer = await self._init_producer_id()
             if answer.error == ErrorCode.NONE:
-                identity = Identity(answer.producer_id, answer.producer_epoch)
-                self._accumulator.numbering.identity = identity
+                identity = ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
+                self._accumulator.sequences.identity = identity
                 break
             if answer.error not in RETRIABLE:
                 self._fail_without_identity(error_code(answer.error))
                 break
             await trio.sleep(self._options.retry_backoff_s)
-        self._is_identifying = False
+        self._is_obtaining_id = False
         self.wake()
 
     def _fail_without_identity(self, code: ErrorCode) -> None:
@@ -164,14 +166,14 @@ class Sender:
         assert isinstance(answer, InitProducerIdResponse), "the channel decodes what was asked for"
         return answer
 
-    async def _follow(self) -> None:
+    async def _watch_cluster(self) -> None:
         while True:
             await self._cluster.wait_changed()
             self.wake()
 
     # Sending
 
-    def _pump_all(self, nursery: trio.Nursery) -> None:
+    def _send_to_all(self, nursery: trio.Nursery) -> None:
         nodes, must_refresh = self._accumulator.nodes_wanted(self._cluster.leader_of)
         for node_id in nodes:
             node = self._nodes.get(node_id)
@@ -182,11 +184,11 @@ class Sender:
                 node.has_work.set()
                 must_refresh = must_refresh or node.is_down
             else:
-                self._pump(node)
+                self._send_to(node)
         if must_refresh:
             self._cluster.request_refresh()
 
-    def _pump(self, node: _Node) -> None:
+    def _send_to(self, node: _Node) -> None:
         """Start requests to a node while there are batches for it and places in flight."""
         if node.channel is None:
             return
@@ -204,14 +206,14 @@ class Sender:
             replies = node.channel.start_all(ApiKey.PRODUCE, requests)
         except (OSError, BrokerError) as error:
             for batches in drained:
-                self._lose(batches, error)
+                self._fail_batches(batches, error)
         else:
             node.requests += zip(drained, requests, replies, strict=True)
 
     def _request(self, batches: list[Batch]) -> ProduceRequest:
         partitions = []
         for batch in batches:
-            topic, partition = batch.lane.topic_partition
+            topic, partition = batch.queue.topic_partition
             batch.topic_id = self._cluster.topic_id(topic) or b""
             partitions.append(PartitionProduce(topic, partition, batch.data, batch.topic_id))
         options = self._options
@@ -232,69 +234,73 @@ class Sender:
                 continue
             node.is_down = False
             node.channel = channel
-            channel.on_answers = partial(self._settle_answers, node)
-            self._pump(node)
+            channel.on_answers = partial(self._handle_answers, node)
+            self._send_to(node)
             await channel.closed.wait()
             node.channel = None
             node.is_down = True
             for batches, request, reply in node.requests:
                 try:
-                    self._settle(batches, request, reply.message())
+                    self._handle_response(batches, request, reply.message())
                 except OSError as error:
-                    self._lose(batches, error)
+                    self._fail_batches(batches, error)
             node.requests.clear()
-            self._tell()
+            self._report()
             self.wake()
 
-    def _settle_answers(self, node: _Node) -> None:
+    def _handle_answers(self, node: _Node) -> None:
         """Settle what was answered, and start new requests for it."""
         requests = node.requests
-        while requests and requests[0][2].is_settled:
+        while requests and requests[0][2].is_completed:
             batches, request, reply = requests.popleft()
-            self._settle(batches, request, reply.message())
-        self._tell()
-        self._pump(node)
+            self._handle_response(batches, request, reply.message())
+        self._report()
+        self._send_to(node)
 
-    def _settle(self, batches: list[Batch], request: ProduceRequest, response: object) -> None:
+    def _handle_response(
+        self, batches: list[Batch], request: ProduceRequest, response: object
+    ) -> None:
         now = trio.current_time()
         if self._options.acks == ACKS_NONE:  # nobody answers: it is on its way
             for batch in batches:
-                self._accumulator.answer(batch, PartitionProduced(*batch.lane.topic_partition), now)
+                self._accumulator.handle_answer(
+                    batch, PartitionProduced(*batch.queue.topic_partition), now
+                )
             return
         assert isinstance(response, ProduceResponse), "the channel decodes what was asked for"
         answers = response.partitions
         for index, batch in enumerate(batches):
             answer = answers[index] if index < len(answers) else None
-            if answer is None or (answer.topic, answer.partition) != batch.lane.topic_partition:
+            if answer is None or (answer.topic, answer.partition) != batch.queue.topic_partition:
                 answer = PartitionProduced(
-                    *batch.lane.topic_partition,
+                    *batch.queue.topic_partition,
                     error=ErrorCode.UNKNOWN_SERVER_ERROR,
                     error_message="the broker's answer says nothing about them",
                 )
             if answer.error:
-                self._note_leader(batch, answer, request.partitions[index].topic_id)
-            self._accumulator.answer(batch, answer, now)
+                self._update_leader(batch, answer, request.partitions[index].topic_id)
+            self._accumulator.handle_answer(batch, answer, now)
 
-    def _note_leader(self, batch: Batch, answer: PartitionProduced, topic_id: bytes) -> None:
+    def _update_leader(self, batch: Batch, answer: PartitionProduced, topic_id: bytes) -> None:
         """An error may say who leads now; if that is nothing new, ask."""
         hint = Leader(answer.leader_id, answer.leader_epoch)
-        is_told = self._cluster.update_leader(batch.lane.topic_partition, hint, topic_id)
+        is_told = self._cluster.update_leader(batch.queue.topic_partition, hint, topic_id)
         if answer.error in REFRESH_METADATA and not is_told:
             self._cluster.request_refresh()
         self.wake()  # there is a retry to wait for
 
-    def _lose(self, batches: list[Batch], error: Exception) -> None:
+    def _fail_batches(self, batches: list[Batch], error: Exception) -> None:
         """No answer will come for these."""
         is_late = isinstance(error, RequestTimedOut)
         code = ErrorCode.REQUEST_TIMED_OUT if is_late else ErrorCode.NETWORK_EXCEPTION
         now = trio.current_time()
         for batch in batches:
             lost = PartitionProduced(
-                *batch.lane.topic_partition, error=code, error_message=str(error)
+                *batch.queue.topic_partition, error=code, error_message=str(error)
             )
-            self._accumulator.answer(batch, lost, now)
+            self._accumulator.handle_answer(batch, lost, now)
 
-    def _tell(self) -> None:
-        settled = self._accumulator.take_settled()
-        if settled:
-            self._on_progress(settled)
+    def _report(self) -> None:
+        completed = self._accumulator.take_completed()
+        if completed:
+            self._on_progress(completed)

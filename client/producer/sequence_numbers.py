@@ -8,22 +8,22 @@ must be the same: same id, epoch, sequence. All rules here serve that:
   first; a new batch does not start while one with an older identity is under way.
 * If a broker cannot connect the lowest batch under way to what it has (it lost state, or a batch
   before it failed for good), the numbers are of no more use: the epoch is raised, locally, and
-  *this* lane starts again from 0. The others keep their numbers until all they have sent is
+  *this* queue starts again from 0. The others keep their numbers until all they have sent is
   answered; only then do they go on in the new epoch. Renumbering what may have been written
   doubles records, which is also why the same refusal of a batch that is not the lowest one under
   way says nothing: those before it may still be accepted.
-* A lane is renumbered only when nothing of it is in flight, so no answer to old numbers can be
+* A queue is renumbered only when nothing of it is in flight, so no answer to old numbers can be
   taken for one to new numbers. Until then it sends nothing.
 * A batch that was sent and then given up leaves a hole, or was written by a try whose answer was
-  lost: the lane is *unresolved* and takes no new batch until what is under way is settled. If then
+  lost: the queue is *unresolved* and takes no new batch until what is under way is settled. If then
   the last acknowledged sequence is the last given, all is well; else it is renumbered.
 
-Each rule costs a lane one pause of a round trip, and only after an error.
+Each rule costs a queue one pause of a round trip, and only after an error.
 """
 
 from itertools import islice
 
-from minibroker.client.producer.batches import Batch, Identity, Lane
+from minibroker.client.producer.batches import Batch, PartitionQueue, ProducerIdAndEpoch
 from minibroker.protocol.constants import (
     NO_OFFSET,
     NO_SEQUENCE,
@@ -38,36 +38,36 @@ from minibroker.protocol.records.batch import (
 )
 
 
-class Numbering:
-    """The producer's identity, and the rules above for every lane."""
+class SequenceNumbers:
+    """The producer's identity, and the rules above for every queue."""
 
     def __init__(self) -> None:
-        self.identity: Identity | None = None  # None: a new producer id is needed
+        self.identity: ProducerIdAndEpoch | None = None  # None: a new producer id is needed
 
-    def may_send(self, lane: Lane, batch: Batch) -> bool:
-        """Whether the head of the lane's queue may go out now."""
-        if lane.must_renumber:
+    def may_send(self, queue: PartitionQueue, batch: Batch) -> bool:
+        """Whether the head of the queue's queue may go out now."""
+        if queue.must_renumber:
             return False
         if batch.identity is not None:
-            return not lane.in_flight or batch.position < lane.in_flight[0].position
-        if self.identity is None or lane.is_unresolved:
+            return not queue.in_flight or batch.position < queue.in_flight[0].position
+        if self.identity is None or queue.is_unresolved:
             return False
-        if lane.identity != self.identity:
-            return not lane.in_flight
+        if queue.identity != self.identity:
+            return not queue.in_flight
         return True
 
-    def number(self, lane: Lane, batch: Batch) -> None:
+    def assign(self, queue: PartitionQueue, batch: Batch) -> None:
         """Give a batch that is drained for the first time its number."""
         assert batch.identity is None, "a batch that was numbered keeps its number"
         assert self.identity is not None, "may_send was asked"
-        if lane.identity != self.identity:
-            assert not lane.in_flight, "a lane changes its identity with nothing in flight"
-            lane.identity = self.identity
-            lane.next_sequence = lane.expected_sequence = 0
-        self._write(batch, self.identity, lane.next_sequence)
-        lane.next_sequence = increment_sequence(lane.next_sequence, batch.record_count)
+        if queue.identity != self.identity:
+            assert not queue.in_flight, "a queue changes its identity with nothing in flight"
+            queue.identity = self.identity
+            queue.next_sequence = queue.expected_sequence = 0
+        self._write(batch, self.identity, queue.next_sequence)
+        queue.next_sequence = increment_sequence(queue.next_sequence, batch.record_count)
 
-    def number_parts(self, whole: Batch, parts: list[Batch]) -> None:
+    def assign_parts(self, whole: Batch, parts: list[Batch]) -> None:
         """The parts of a split batch share its numbers, so that those behind it keep theirs."""
         if whole.identity is None:
             return
@@ -76,14 +76,14 @@ class Numbering:
             self._write(part, whole.identity, sequence)
             sequence = increment_sequence(sequence, part.record_count)
 
-    def acknowledged(self, lane: Lane, batch: Batch) -> None:
+    def on_acknowledged(self, queue: PartitionQueue, batch: Batch) -> None:
         """The broker has this batch; what is known as acknowledged never goes back."""
-        if batch.identity is not None and batch.position >= lane.acked_position:
-            assert batch.identity == lane.identity, "a lane changes with nothing in flight"
-            lane.acked_position = batch.position + batch.record_count
-            lane.expected_sequence = increment_sequence(batch.sequence, batch.record_count)
+        if batch.identity is not None and batch.position >= queue.acked_position:
+            assert batch.identity == queue.identity, "a queue changes with nothing in flight"
+            queue.acked_position = batch.position + batch.record_count
+            queue.expected_sequence = increment_sequence(batch.sequence, batch.record_count)
 
-    def is_known_to_be_written(self, lane: Lane, batch: Batch, code: int) -> bool:
+    def is_known_to_be_written(self, queue: PartitionQueue, batch: Batch, code: int) -> bool:
         """Whether a refusal only means that the broker had the batch all along.
 
         One after it was acknowledged under the same numbers, so it was written before that one;
@@ -91,11 +91,13 @@ class Numbering:
         """
         return code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER or (
             code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            and batch.identity == lane.identity
-            and batch.position < lane.acked_position
+            and batch.identity == queue.identity
+            and batch.position < queue.acked_position
         )
 
-    def is_about_numbers(self, lane: Lane, batch: Batch, answer: PartitionProduced) -> bool:
+    def is_about_numbers(
+        self, queue: PartitionQueue, batch: Batch, answer: PartitionProduced
+    ) -> bool:
         """Whether the broker refused the batch for its numbers: then it is to be sent again.
 
         With the same numbers, if one before it is still under way: that one is sent first and
@@ -112,39 +114,38 @@ class Numbering:
             return False
         if is_final and not any(
             other.identity is not None and other.position < batch.position
-            for other in (*lane.in_flight[:1], *islice(lane.queue, 1))
+            for other in (*queue.in_flight[:1], *islice(queue.sealed, 1))
         ):
-            lane.must_renumber = True
+            queue.must_renumber = True
         return True
 
-    def gave_up(self, lane: Lane, batch: Batch) -> None:
+    def on_given_up(self, queue: PartitionQueue, batch: Batch) -> None:
         """A batch failed for good: its numbers are a hole, unless an earlier try was written."""
         if batch.identity is not None:
-            lane.is_unresolved = True
+            queue.is_unresolved = True
 
-    def resolve(self, lane: Lane) -> None:
-        """To be called when nothing of the lane is in flight: do what had to wait for that."""
-        assert not lane.in_flight
-        if lane.must_renumber:
-            self._renumber(lane)
-        elif lane.is_unresolved and not (lane.queue and lane.queue[0].identity is not None):
-            if lane.expected_sequence == lane.next_sequence:
-                lane.is_unresolved = False
+    def resolve(self, queue: PartitionQueue) -> None:
+        """To be called when nothing of the queue is in flight: do what had to wait for that."""
+        assert not queue.in_flight
+        if queue.must_renumber:
+            self._renumber(queue)
+        elif queue.is_unresolved and not (queue.sealed and queue.sealed[0].identity is not None):
+            if queue.expected_sequence == queue.next_sequence:
+                queue.is_unresolved = False
             else:
-                self._renumber(lane)
+                self._renumber(queue)
 
-    def forget(self, lanes: list[Lane]) -> None:
-        """Nobody will remember the sequences of these lanes: whoever begins anew does so in another
-        epoch."""
-        if any(lane.identity == self.identity for lane in lanes):
+    def forget(self, queues: list[PartitionQueue]) -> None:
+        """Drop these queues' sequences: new queues for their partitions begin in another epoch."""
+        if any(queue.identity == self.identity for queue in queues):
             self._bump_epoch()
 
-    def _renumber(self, lane: Lane) -> None:
-        lane.must_renumber = lane.is_unresolved = False
-        # A lane that is behind an earlier bump has its new epoch already.
-        if lane.identity == self.identity:
+    def _renumber(self, queue: PartitionQueue) -> None:
+        queue.must_renumber = queue.is_unresolved = False
+        # A queue that is behind an earlier bump has its new epoch already.
+        if queue.identity == self.identity:
             self._bump_epoch()
-        for batch in lane.queue:
+        for batch in queue.sealed:
             if batch.identity is None:
                 break
             batch.identity = None
@@ -154,10 +155,10 @@ class Numbering:
         if self.identity is None or self.identity.epoch == PRODUCER_EPOCH_MAX:
             self.identity = None
         else:
-            self.identity = Identity(self.identity.producer_id, self.identity.epoch + 1)
+            self.identity = ProducerIdAndEpoch(self.identity.producer_id, self.identity.epoch + 1)
 
     @staticmethod
-    def _write(batch: Batch, identity: Identity, sequence: int) -> None:
+    def _write(batch: Batch, identity: ProducerIdAndEpoch, sequence: int) -> None:
         batch.identity = identity
         batch.sequence = sequence
         stamp_producer(batch.data, ProducerStamp(identity.producer_id, identity.epoch, sequence))

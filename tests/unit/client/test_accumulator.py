@@ -5,8 +5,8 @@ import gc
 import pytest
 
 from minibroker.client.errors import BufferFull, ClientTimeout
-from minibroker.client.producer.accumulator import Accumulator, Limits
-from minibroker.client.producer.batches import Batch, Identity, OpenBatch
+from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
+from minibroker.client.producer.batches import Batch, OpenBatch, ProducerIdAndEpoch
 from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import PRODUCER_EPOCH_MAX, ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -35,27 +35,27 @@ class Machine:
             "compression": 0,
             "is_idempotent": True,
         }
-        self.accumulator = Accumulator(Limits(**(values | changes)))
-        self.accumulator.numbering.identity = Identity(7, 0)
+        self.accumulator = Accumulator(AccumulatorOptions(**(values | changes)))
+        self.accumulator.sequences.identity = ProducerIdAndEpoch(7, 0)
         self.routes = Routes(self.accumulator, lambda _: True)
         self.leader = (0, 1)
 
     def send(self, where: TopicPartition = P0, *, count: int = 1, now: float = 0.0) -> None:
         """A batch of `count` records, sealed."""
-        lane = self.accumulator.lane(where)
+        queue = self.accumulator.queue(where)
         for _ in range(count):
-            self.routes.append(lane, (0, None, b"value", ()), now)
-        self.accumulator.seal(lane)
+            self.routes.append(queue, (0, None, b"value", ()), now)
+        self.accumulator.seal(queue)
 
     def drain(self, now: float = 0.0) -> list[Batch]:
         return self.accumulator.drain(0, lambda _: self.leader, now)
 
-    def answer(self, batch: Batch, error: int = 0, *, now: float = 0.0, **more) -> None:
-        answer = PartitionProduced(*batch.lane.topic_partition, error=error, **more)
-        self.accumulator.answer(batch, answer, now)
+    def handle_answer(self, batch: Batch, error: int = 0, *, now: float = 0.0, **more) -> None:
+        answer = PartitionProduced(*batch.queue.topic_partition, error=error, **more)
+        self.accumulator.handle_answer(batch, answer, now)
 
     def errors(self) -> list[Exception | None]:
-        return [settled.error for settled in self.accumulator.take_settled()]
+        return [completed.error for completed in self.accumulator.take_completed()]
 
 
 def numbers(batches: list[Batch]) -> list[tuple[int, int]]:
@@ -69,15 +69,15 @@ def test_a_request_has_at_most_one_batch_of_each_partition() -> None:
     for _ in range(2):
         machine.send(P0)
         machine.send(P1)
-    assert [batch.lane.topic_partition for batch in machine.drain()] == [P0, P1]
-    assert [batch.lane.topic_partition for batch in machine.drain()] == [P0, P1]
+    assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
+    assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
     assert not machine.drain()
 
 
 def test_a_lingering_batch_is_sealed_when_it_is_due() -> None:
     """CPR-01: not before linger.ms, and then at once."""
     machine = Machine()
-    machine.routes.append(machine.accumulator.lane(P0), (0, None, b"x", ()), 1.0)
+    machine.routes.append(machine.accumulator.queue(P0), (0, None, b"x", ()), 1.0)
     assert machine.accumulator.next_due(1.0) == pytest.approx(1.005)
     machine.accumulator.seal_due(1.004)
     assert not machine.drain()
@@ -89,15 +89,15 @@ def test_full_memory_seals_what_is_open_and_takes_nothing() -> None:
     """CPR-01, CPR-14: memory exhausted makes batches ready; settling them gives it back."""
     machine = Machine(memory_bytes=2500)
     for partition in range(2):
-        lane = machine.accumulator.lane(TopicPartition("t", partition))
-        machine.routes.append(lane, (0, None, bytes(800), ()), 0.0)
-    lane = machine.accumulator.lane(TopicPartition("t", 2))
+        queue = machine.accumulator.queue(TopicPartition("t", partition))
+        machine.routes.append(queue, (0, None, bytes(800), ()), 0.0)
+    queue = machine.accumulator.queue(TopicPartition("t", 2))
     with pytest.raises(BufferFull):
-        machine.routes.append(lane, (0, None, bytes(800), ()), 0.0)
+        machine.routes.append(queue, (0, None, bytes(800), ()), 0.0)
     batches = machine.drain()
     assert len(batches) == 2
     for batch in batches:
-        machine.answer(batch)
+        machine.handle_answer(batch)
     assert machine.accumulator.free_bytes == 2500
 
 
@@ -108,7 +108,7 @@ def test_one_in_flight_mutes_the_partition() -> None:
     machine.send()
     (first,) = machine.drain()
     assert not machine.drain()
-    machine.answer(first, ErrorCode.NETWORK_EXCEPTION)
+    machine.handle_answer(first, ErrorCode.NETWORK_EXCEPTION)
     assert not machine.drain(now=0.01), "it waits for its back-off, and so does the other"
     assert machine.drain(now=1.0) == [first]
 
@@ -118,7 +118,7 @@ def test_a_new_leader_skips_the_back_off() -> None:
     machine = Machine()
     machine.send()
     (batch,) = machine.drain()
-    machine.answer(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    machine.handle_answer(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert not machine.drain()
     machine.leader = (0, 2)
     assert machine.drain() == [batch]
@@ -133,7 +133,7 @@ def test_a_partition_goes_to_its_next_leader_once_the_last_has_answered() -> Non
     machine.leader = (1, 2)
     drained = [machine.accumulator.drain(node, lambda _: machine.leader, 0.0) for node in (0, 1)]
     assert drained == [[], []]
-    machine.answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    machine.handle_answer(first, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert machine.accumulator.drain(1, lambda _: machine.leader, 0.0) == [first]
 
 
@@ -145,10 +145,10 @@ def test_a_retry_keeps_its_numbers_and_goes_alone() -> None:
     batches = [machine.drain()[0] for _ in range(3)]
     assert numbers(batches) == [(0, 0), (0, 2), (0, 4)]
     for batch in batches:
-        machine.answer(batch, ErrorCode.NETWORK_EXCEPTION)
+        machine.handle_answer(batch, ErrorCode.NETWORK_EXCEPTION)
     assert machine.drain(now=1.0) == batches[:1]
     assert not machine.drain(now=1.0)
-    machine.answer(batches[0])
+    machine.handle_answer(batches[0])
     assert numbers(machine.drain(now=1.0)) == [(0, 2)]
 
 
@@ -156,24 +156,24 @@ def test_a_duplicate_counts_as_delivered() -> None:
     """CPR-06: without an offset."""
     machine = Machine()
     machine.send()
-    machine.answer(machine.drain()[0], ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-    (settled,) = machine.accumulator.take_settled()
-    assert (settled.base_offset, settled.error) == (-1, None)
+    machine.handle_answer(machine.drain()[0], ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    (completed,) = machine.accumulator.take_completed()
+    assert (completed.base_offset, completed.error) == (-1, None)
 
 
 def test_out_of_order_of_the_next_batch_raises_the_epoch() -> None:
-    """CPR-07, L1: only the lane that got the error starts again; another ends its numbers first."""
+    """CPR-07, L1: only the queue that got the error starts again; others end their numbers."""
     machine = Machine()
     machine.send(P0)
     machine.send(P1)
     batches = machine.drain()
     machine.send(P1)
-    machine.answer(batches[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    machine.handle_answer(batches[0], ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     (again,) = machine.drain()
     assert again is batches[0]
     assert numbers([again]) == [(1, 0)]
     assert numbers(batches[1:]) == [(0, 0)], "what may have been written keeps its numbers"
-    machine.answer(batches[1])
+    machine.handle_answer(batches[1])
     assert numbers(machine.drain()) == [(1, 0)]
 
 
@@ -183,9 +183,9 @@ def test_out_of_order_of_a_later_batch_is_tried_again() -> None:
     machine.send()
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
-    machine.answer(first, ErrorCode.NOT_ENOUGH_REPLICAS)
-    machine.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    machine.answer(machine.drain(now=1.0)[0])
+    machine.handle_answer(first, ErrorCode.NOT_ENOUGH_REPLICAS)
+    machine.handle_answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    machine.handle_answer(machine.drain(now=1.0)[0])
     assert numbers(machine.drain(now=1.0)) == [(0, 1)]
 
 
@@ -196,23 +196,23 @@ def test_an_unknown_producer_is_believed_if_the_log_start_is_known(
     """CPR-09: else the batch is tried again as it is."""
     machine = Machine()
     machine.send()
-    machine.answer(machine.drain()[0])
+    machine.handle_answer(machine.drain()[0])
     machine.send()
     (batch,) = machine.drain()
-    machine.answer(batch, ErrorCode.UNKNOWN_PRODUCER_ID, log_start=log_start)
+    machine.handle_answer(batch, ErrorCode.UNKNOWN_PRODUCER_ID, log_start=log_start)
     assert numbers(machine.drain(now=1.0)) == [expected]
 
 
 def test_after_the_last_epoch_a_new_id_is_needed() -> None:
     """A20: at 32767 the producer asks again instead of wrapping."""
     machine = Machine()
-    machine.accumulator.numbering.identity = Identity(7, PRODUCER_EPOCH_MAX)
+    machine.accumulator.sequences.identity = ProducerIdAndEpoch(7, PRODUCER_EPOCH_MAX)
     machine.send()
     (batch,) = machine.drain()
-    machine.answer(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    machine.handle_answer(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert not machine.drain(now=1.0)
     assert machine.accumulator.needs_identity
-    machine.accumulator.numbering.identity = Identity(8, 0)
+    machine.accumulator.sequences.identity = ProducerIdAndEpoch(8, 0)
     assert numbers(machine.drain(now=1.0)) == [(0, 0)]
 
 
@@ -222,8 +222,8 @@ def test_a_batch_that_failed_for_good_makes_those_behind_start_again() -> None:
     machine.send()
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
-    machine.answer(first, ErrorCode.INVALID_RECORD)
-    machine.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    machine.handle_answer(first, ErrorCode.INVALID_RECORD)
+    machine.handle_answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert numbers(machine.drain(now=1.0)) == [(1, 0)]
     (error,) = machine.errors()
     assert isinstance(error, BrokerError)
@@ -236,8 +236,8 @@ def test_used_up_retries_fail_without_renumbering_what_follows() -> None:
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
     for batch in (first, second):
-        machine.answer(batch, ErrorCode.NETWORK_EXCEPTION)
-    machine.answer(machine.drain(now=1.0)[0], ErrorCode.NETWORK_EXCEPTION, now=1.0)
+        machine.handle_answer(batch, ErrorCode.NETWORK_EXCEPTION)
+    machine.handle_answer(machine.drain(now=1.0)[0], ErrorCode.NETWORK_EXCEPTION, now=1.0)
     assert len(machine.errors()) == 1
     assert numbers(machine.drain(now=2.0)) == [(0, 1)]
 
@@ -252,7 +252,7 @@ def test_the_delivery_time_out_holds_new_batches_until_it_is_known() -> None:
     assert isinstance(error, ClientTimeout)
     machine.send(now=1.0)
     assert not machine.drain(now=1.0)
-    machine.answer(batch)
+    machine.handle_answer(batch)
     assert not machine.errors(), "it is settled once"
     assert numbers(machine.drain(now=1.0)) == [(0, 1)]
 
@@ -264,7 +264,7 @@ def test_why_batches_do_not_get_through_is_said_once(caplog) -> None:
     for now in (0.0, 0.3, 0.6):
         (batch,) = machine.drain(now)
         error = ErrorCode.KAFKA_STORAGE_ERROR
-        machine.answer(batch, error, now=now, error_message="the disk is full")
+        machine.handle_answer(batch, error, now=now, error_message="the disk is full")
     assert [record.getMessage() for record in caplog.records] == [
         "t-0: KAFKA_STORAGE_ERROR: the disk is full; trying again"
     ]
@@ -278,8 +278,8 @@ def test_what_follows_from_a_refusal_is_not_said(caplog) -> None:
     machine.send()
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
-    machine.answer(first, ErrorCode.KAFKA_STORAGE_ERROR)
-    machine.answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    machine.handle_answer(first, ErrorCode.KAFKA_STORAGE_ERROR)
+    machine.handle_answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert [record.getMessage() for record in caplog.records] == [
         "t-0: KAFKA_STORAGE_ERROR; trying again"
     ]
@@ -290,8 +290,8 @@ def test_trouble_that_came_back_is_said_again(caplog) -> None:
     machine = Machine()
     for now in (0.0, 10.0):
         machine.send(now=now)
-        machine.answer(machine.drain(now)[0], ErrorCode.NOT_ENOUGH_REPLICAS, now=now)
-        machine.answer(machine.drain(now + 5)[0], now=now + 5)
+        machine.handle_answer(machine.drain(now)[0], ErrorCode.NOT_ENOUGH_REPLICAS, now=now)
+        machine.handle_answer(machine.drain(now + 5)[0], now=now + 5)
     assert len(caplog.records) == 2
 
 
@@ -301,7 +301,7 @@ def test_after_a_time_out_without_answer_the_epoch_is_raised() -> None:
     machine.send()
     (batch,) = machine.drain()
     machine.accumulator.expire(1.0)
-    machine.answer(batch, ErrorCode.NETWORK_EXCEPTION, now=1.0)
+    machine.handle_answer(batch, ErrorCode.NETWORK_EXCEPTION, now=1.0)
     machine.send(now=1.0)
     assert numbers(machine.drain(now=1.0)) == [(1, 0)]
     assert machine.accumulator.free_bytes > 99_000
@@ -313,14 +313,14 @@ def test_a_split_shares_the_numbers_of_the_whole() -> None:
     machine.send(count=5)
     machine.send()
     whole, behind = machine.drain()[0], machine.drain()[0]
-    machine.answer(whole, ErrorCode.MESSAGE_TOO_LARGE)
-    machine.answer(behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    machine.handle_answer(whole, ErrorCode.MESSAGE_TOO_LARGE)
+    machine.handle_answer(behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     for expected in ((0, 0), (0, 2), (0, 5)):
-        assert whole.unsettled_parts or expected == (0, 5)
+        assert whole.incomplete_parts or expected == (0, 5)
         (part,) = machine.drain(now=1.0)
         assert numbers([part]) == [expected]
-        machine.answer(part)
-    assert not whole.unsettled_parts
+        machine.handle_answer(part)
+    assert not whole.incomplete_parts
     assert machine.accumulator.is_idle
 
 
@@ -353,37 +353,37 @@ def test_a_settled_batch_goes_without_the_collector():
     machine = Machine()
     machine.send()
     (batch,) = machine.drain()
-    machine.answer(batch)
-    machine.accumulator.take_settled()
-    lane = batch.lane
+    machine.handle_answer(batch)
+    machine.accumulator.take_completed()
+    queue = batch.queue
     del batch
-    left = [each for each in gc.get_objects() if isinstance(each, Batch) and each.lane is lane]
+    left = [each for each in gc.get_objects() if isinstance(each, Batch) and each.queue is queue]
     assert not left
 
 
 def test_lanes_of_a_deleted_topic_are_forgotten() -> None:
     """CPR-03: not while they are in use. A broker that has the topic after all knows sequence 0 of
-    this epoch already, so a lane that is made again begins in the next one."""
+    this epoch already, so a queue that is made again begins in the next one."""
     machine = Machine()
     machine.send(P0)
     machine.send(TopicPartition("other", 0))
-    assert not machine.accumulator.drop_lanes("t")
+    assert not machine.accumulator.drop_queues("t")
     first, other = machine.drain()
-    assert not machine.accumulator.drop_lanes("t")
-    machine.answer(first)
-    assert machine.accumulator.drop_lanes("t")
-    assert machine.accumulator.lanes_of("t") == []
+    assert not machine.accumulator.drop_queues("t")
+    machine.handle_answer(first)
+    assert machine.accumulator.drop_queues("t")
+    assert machine.accumulator.queues_of("t") == []
     machine.send(P0)
     machine.send(TopicPartition("other", 0))
-    assert numbers(machine.drain()) == [(1, 0)]  # the other lane waits for its answer
-    machine.answer(other)
+    assert numbers(machine.drain()) == [(1, 0)]  # the other queue waits for its answer
+    machine.handle_answer(other)
     assert numbers([first, other, *machine.drain()]) == [(0, 0), (0, 0), (1, 0)]
 
 
 def test_forgetting_unused_lanes_costs_no_epoch() -> None:
     """Nothing was ever sent by them."""
     machine = Machine()
-    machine.accumulator.lane(P0)
-    assert machine.accumulator.drop_lanes("t")
+    machine.accumulator.queue(P0)
+    assert machine.accumulator.drop_queues("t")
     machine.send(P1)
     assert numbers(machine.drain()) == [(0, 0)]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from minibroker.client.errors import BufferFull
-from minibroker.client.producer.accumulator import Accumulator, Limits
-from minibroker.client.producer.batches import Batch, Identity
+from minibroker.client.producer.accumulator import Accumulator, AccumulatorOptions
+from minibroker.client.producer.batches import Batch, ProducerIdAndEpoch
 from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import NO_OFFSET, SEQUENCE_MAX, ErrorCode
 from minibroker.protocol.messages.produce import PartitionProduced
@@ -93,7 +93,7 @@ class Run:
     """One seeded run. `calm` makes every fault stop, so that all must be delivered."""
 
     rng: random.Random
-    limits: Limits
+    options: AccumulatorOptions
     partition_count: int = 3
     forgets: bool = False
     loses_tails: bool = False
@@ -101,8 +101,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.now = 0.0
-        self.accumulator = Accumulator(self.limits)
-        self.accumulator.numbering.identity = Identity(7, 0)
+        self.accumulator = Accumulator(self.options)
+        self.accumulator.sequences.identity = ProducerIdAndEpoch(7, 0)
         self.routes = Routes(self.accumulator, lambda _: True)
         self.models = [ModelPartition() for _ in range(self.partition_count)]
         self.leaders = [0] * self.partition_count
@@ -126,9 +126,9 @@ class Run:
         partition = self.rng.randrange(self.partition_count)
         for _ in range(self.rng.randrange(1, 6)):
             value = b"%d:%06d" % (partition, self.serial)
-            lane = self.accumulator.lane(TopicPartition(TOPIC, partition))
+            queue = self.accumulator.queue(TopicPartition(TOPIC, partition))
             try:
-                self.routes.append(lane, (1000, None, value, ()), self.now)
+                self.routes.append(queue, (1000, None, value, ()), self.now)
             except BufferFull:
                 return
             self.serial += 1
@@ -136,7 +136,7 @@ class Run:
 
     def drain(self, node: int) -> None:
         self.accumulator.seal_due(self.now)
-        if len(self.wire[node]) + len(self.unanswered[node]) >= self.limits.in_flight_max:
+        if len(self.wire[node]) + len(self.unanswered[node]) >= self.options.in_flight_max:
             return
         batches = self.accumulator.drain(node, self.leader_of, self.now)
         if batches:
@@ -148,7 +148,7 @@ class Run:
             return
         answers = []
         for batch in self.wire[node].popleft():
-            partition = batch.lane.topic_partition.partition
+            partition = batch.queue.topic_partition.partition
             answers.append((batch, self._answer(batch, partition, node)))
         self.unanswered[node].append(answers)
 
@@ -173,7 +173,7 @@ class Run:
                 if answer.error == ErrorCode.NONE:
                     end = answer.base_offset + batch.record_count
                     self.told[answer.partition] = max(self.told[answer.partition], end)
-                self.accumulator.answer(batch, answer, self.now)
+                self.accumulator.handle_answer(batch, answer, self.now)
             self._take_settled()
 
     def cut(self, node: int) -> None:
@@ -185,9 +185,9 @@ class Run:
         self.unanswered[node].clear()
         self.wire[node].clear()
         for batch in batches:
-            partition = batch.lane.topic_partition.partition
+            partition = batch.queue.topic_partition.partition
             lost = PartitionProduced(TOPIC, partition, ErrorCode.NETWORK_EXCEPTION)
-            self.accumulator.answer(batch, lost, self.now)
+            self.accumulator.handle_answer(batch, lost, self.now)
         self._take_settled()
 
     def move_leader(self) -> None:
@@ -211,12 +211,12 @@ class Run:
         self._take_settled()
 
     def _take_settled(self) -> None:
-        for settled in self.accumulator.take_settled():
-            batch = settled.batch
-            partition = batch.lane.topic_partition.partition
+        for completed in self.accumulator.take_completed():
+            batch = completed.batch
+            partition = batch.queue.topic_partition.partition
             values = [r.value for r in decode_records(batch.data, read_header(batch.data))]
-            if settled.error is None:
-                base = settled.base_offset
+            if completed.error is None:
+                base = completed.base_offset
                 offsets = [NO_OFFSET if base < 0 else base + n for n in range(len(values))]
                 self.acked[partition] += zip(offsets, values, strict=True)
             else:
@@ -257,10 +257,10 @@ class Run:
                 self.deliver(node)
             self.pass_time(0.01)
         assert self.accumulator.is_idle, "without faults everything settles"
-        assert self.accumulator.free_bytes == self.limits.memory_bytes, "all memory is back"
+        assert self.accumulator.free_bytes == self.options.memory_bytes, "all memory is back"
 
 
-def limits(**changes) -> Limits:
+def options(**changes) -> AccumulatorOptions:
     """Small batches and short times, so that every rule is met in a short run."""
     values = {
         "batch_bytes": 61 + 100,
@@ -275,7 +275,7 @@ def limits(**changes) -> Limits:
         "compression": 0,
         "is_idempotent": True,
     }
-    return Limits(**(values | changes))
+    return AccumulatorOptions(**(values | changes))
 
 
 def is_subsequence(few: list[bytes], many: list[bytes]) -> bool:
@@ -287,7 +287,7 @@ def is_subsequence(few: list[bytes], many: list[bytes]) -> bool:
 @pytest.mark.parametrize("seed", range(60))
 def test_every_record_is_stored_once_and_in_order(seed: int) -> None:
     """CPR-03: with a broker that keeps its state, what is acked lies there once, in send order."""
-    run = Run(random.Random(seed), limits())
+    run = Run(random.Random(seed), options())
     for _ in range(1500):
         run.step()
     run.finish()
@@ -303,7 +303,7 @@ def test_every_record_is_stored_once_and_in_order(seed: int) -> None:
 def test_every_record_survives_leaders_that_lack_the_last_batches(seed: int) -> None:
     """R1, R2, L1: of what was under way a new leader has any part; all of it is stored once and in
     order in the end, and no epoch is spent on it."""
-    run = Run(random.Random(seed), limits(), loses_tails=True)
+    run = Run(random.Random(seed), options(), loses_tails=True)
     for _ in range(1500):
         run.step()
     run.finish()
@@ -312,13 +312,13 @@ def test_every_record_survives_leaders_that_lack_the_last_batches(seed: int) -> 
         assert sorted(value for _, value in run.acked[partition]) == model.values
         for offset, value in run.acked[partition]:
             assert offset == NO_OFFSET or model.values[offset] == value
-    assert run.accumulator.numbering.identity == Identity(7, 0)
+    assert run.accumulator.sequences.identity == ProducerIdAndEpoch(7, 0)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_delivery_time_outs_lose_nothing_that_was_acked(seed: int) -> None:
     """A20: batches that time out may or may not be stored; all others are, once and in order."""
-    run = Run(random.Random(seed), limits(delivery_timeout_s=0.15))
+    run = Run(random.Random(seed), options(delivery_timeout_s=0.15))
     for _ in range(1500):
         run.step()
     run.finish()
@@ -333,7 +333,7 @@ def test_delivery_time_outs_lose_nothing_that_was_acked(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_a_broker_that_forgets_the_producer_gets_everything(seed: int) -> None:
     """R7: after UNKNOWN_PRODUCER_ID the client goes on in a new epoch and loses nothing."""
-    run = Run(random.Random(seed), limits(), forgets=True)
+    run = Run(random.Random(seed), options(), forgets=True)
     for _ in range(1500):
         run.step()
     run.finish()
@@ -347,7 +347,7 @@ def test_a_broker_that_forgets_the_producer_gets_everything(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_batches_too_large_for_the_broker_are_split_and_get_through(seed: int) -> None:
     """CPR-11: the parts of a split batch keep their place and their numbers."""
-    run = Run(random.Random(seed), limits(batch_bytes=1000))
+    run = Run(random.Random(seed), options(batch_bytes=1000))
     for model in run.models:
         model.size_max = 61 + 60
     for _ in range(1500):
@@ -361,7 +361,7 @@ def test_batches_too_large_for_the_broker_are_split_and_get_through(seed: int) -
 @pytest.mark.parametrize("seed", range(40))
 def test_one_in_flight_keeps_order_without_idempotence(seed: int) -> None:
     """CPR-12: with one request in flight a retry is never overtaken (it may be stored twice)."""
-    run = Run(random.Random(seed), limits(in_flight_max=1, is_idempotent=False))
+    run = Run(random.Random(seed), options(in_flight_max=1, is_idempotent=False))
     for _ in range(1500):
         run.step()
     run.finish()
@@ -372,16 +372,16 @@ def test_one_in_flight_keeps_order_without_idempotence(seed: int) -> None:
 
 def test_sequences_wrap_to_zero() -> None:
     """R8: the sequence after 2^31-1 is 0, and retries across the wrap are recognised."""
-    run = Run(random.Random(1), limits(), partition_count=1)
+    run = Run(random.Random(1), options(), partition_count=1)
     run.send()
     run.finish()
-    lane = run.accumulator.lane(TopicPartition(TOPIC, 0))
-    lane.next_sequence = lane.expected_sequence = SEQUENCE_MAX - 7
+    queue = run.accumulator.queue(TopicPartition(TOPIC, 0))
+    queue.next_sequence = queue.expected_sequence = SEQUENCE_MAX - 7
     run.models[0].expected = SEQUENCE_MAX - 7
     run.is_calm = False
     for _ in range(1500):
         run.step()
     run.finish()
     assert run.models[0].values == run.sent[0]
-    assert lane.expected_sequence < 10_000
-    assert lane.identity == Identity(7, 0), "no epoch was spent on it"
+    assert queue.expected_sequence < 10_000
+    assert queue.identity == ProducerIdAndEpoch(7, 0), "no epoch was spent on it"

@@ -158,14 +158,14 @@ def test_a_broker_that_has_not_heard_of_the_new_topic_is_not_believed() -> None:
         for topic_id, creation in ((b"o" * 16, 4), (b"n" * 16, 7), (b"u" * 16, 0))
     )
     known = Metadata()
-    assert known.take_over(old)
-    assert known.take_over(new)
-    assert not known.take_over(old)
+    assert known.update(old)
+    assert known.update(new)
+    assert not known.update(old)
     assert known.topics["t"].topic_id == b"n" * 16
-    known.take_over(metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    known.take_over(old)
+    known.update(metadata(error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    known.update(old)
     assert "t" not in known.topics
-    known.take_over(unnumbered)
+    known.update(unnumbered)
     assert known.topics["t"].topic_id == b"u" * 16
 
 
@@ -224,9 +224,9 @@ async def test_a_topic_that_nobody_uses_is_not_asked_for(
 
     broker.answers[ApiKey.METADATA] = answer
     async with open_cluster(options(metadata_max_age_ms=60_000), seams) as cluster:
-        cluster.on_gone = gone.append
+        cluster.on_topic_deleted = gone.append
         for name in ("idle", "used", "deleted"):
-            cluster.want(name)
+            cluster.request_topic(name)
         for _ in range(12):
             await trio.sleep(60)
             assert cluster.leader_of(TopicPartition("used", 0)) == Leader(1, 0)
@@ -242,7 +242,7 @@ async def test_brokers_that_moved_are_forgotten(
     start_broker: Any, seams: Any, autojump_clock: Any
 ) -> None:
     """A client of brokers that come back with other addresses keeps nothing of the old ones."""
-    kind = "minibroker.client.net.connection_pool.Link"
+    kind = "minibroker.client.net.connection_pool.Connection"
     broker = await start_broker("a")
     hosts = iter(range(100))
     broker.answers[ApiKey.METADATA] = lambda _: MetadataResponse(
@@ -390,7 +390,7 @@ async def test_back_off_between_tries_doubles_up_to_its_maximum(
 async def test_who_waits_for_one_broker_shares_the_try(
     start_broker: Any, seams: Any, autojump_clock: Any
 ) -> None:
-    """Many who want a broker get one connection; a lane of its own is another one."""
+    """Many who want a broker get one connection; another purpose has another one."""
     broker = await start_broker("a")
     broker.answers[ApiKey.METADATA] = script(metadata((1, 0), brokers="a"))
     async with open_cluster(options(), seams) as cluster:

@@ -26,7 +26,7 @@ def test_defaults_are_those_of_the_table() -> None:
     assert producer.max_in_flight_requests_per_connection == 5
     assert producer.retries == 2**31 - 1
     assert (producer.delivery_timeout_ms, producer.request_timeout_ms) == (120_000, 30_000)
-    assert producer.patience_ms == producer.max_block_ms == 60_000
+    assert producer.call_timeout_ms == producer.max_block_ms == 60_000
     consumer = read_options(ConsumerOptions, SERVERS, {})
     assert consumer.auto_offset_reset == "latest"
     assert (consumer.fetch_min_bytes, consumer.fetch_max_wait_ms) == (1, 500)

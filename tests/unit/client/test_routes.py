@@ -14,7 +14,7 @@ PARTITIONS = 3
 
 
 def send_one(producer: Producer, rng: random.Random, number: int) -> int:
-    """Send record `number` in one of the ways there are, or several; the next number."""
+    """Send record `assign` in one of the ways there are, or several; the next number."""
     value = b"%d" % number
     way = rng.randrange(8)
     if way < 3:
