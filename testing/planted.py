@@ -24,7 +24,7 @@ from minibroker.broker.groups.term import Term
 from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
-from minibroker.client.consumer.delivered_positions import Hand
+from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
@@ -201,7 +201,9 @@ PLANTED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "serve-below-epoch-start": Rule(Shard, "may_serve", property(_knows_its_high_watermark)),
         "accept-old-generations": Rule(Group, "check_commit", _whoever_commits),
         # What the application has in its hands (K6, CCO-06).
-        "commit-what-is-in-hand": Rule(Hand, "unsaved", Hand.standing),
+        "commit-what-is-in-hand": Rule(
+            DeliveredPositions, "uncommitted", DeliveredPositions.committable_offsets
+        ),
     }
 )
 

@@ -33,7 +33,7 @@ from minibroker.client.consumer.consumer import CLOSE_S, ConsumerStatistics
 from minibroker.client.consumer.consumer import Consumer as TrioConsumer
 from minibroker.client.consumer.health import ConsumerHealth
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.groups.consumer_group import INSIDE, Wanted
+from minibroker.client.groups.consumer_group import INSIDE, OffsetsToCommit
 from minibroker.client.groups.consumer_group import Callback as TrioCallback
 from minibroker.client.options import Seams, Servers
 from minibroker.protocol.types import TopicPartition
@@ -197,7 +197,7 @@ class Consumer:
         """How far each is behind its end; None while it has no position."""
         return self._portal.call(self._consumer.lag, *partitions)
 
-    def commit(self, offsets: Wanted | None = None) -> None:
+    def commit(self, offsets: OffsetsToCommit | None = None) -> None:
         """Commit these offsets, or else all positions, which are behind all that was handed out."""
         is_callback = self._callbacks.is_inside
         self._portal.call(partial(self._consumer.commit_from, offsets, is_callback=is_callback))
@@ -223,7 +223,7 @@ class Consumer:
         deadline = monotonic() + timeout_s
         while True:
             left_s = max(0.0, deadline - monotonic())
-            records = self._draw(left_s, as_one=True)
+            records = self._poll(left_s, as_one=True)
             if length_hint(records) or not left_s:  # a rebalance may have taken them back
                 # One line, and no call between taking the records and returning them: nothing in
                 # between can be interrupted.
@@ -232,15 +232,15 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         while True:
             self._callbacks.check_outside()
-            yield from self._draw(float("inf"), as_one=False)
+            yield from self._poll(float("inf"), as_one=False)
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""
         return self._ask(self._consumer.statistics)
 
-    def _draw(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord]:
+    def _poll(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord]:
         poll = _Poll(current_thread(), next(self._numbers), timeout_s, as_one)
-        return self._portal.call(self._reader.draw, poll)
+        return self._portal.call(self._reader.poll_iterator, poll)
 
     def _ask(self, function: Callable[[], T]) -> T:
         """Call a plain function in the loop."""
@@ -279,7 +279,7 @@ class _Reader:
         """Which thread polled last."""
         return None if self._last is None else self._last.thread
 
-    async def draw(self, poll: _Poll) -> Iterator[ConsumerRecord]:
+    async def poll_iterator(self, poll: _Poll) -> Iterator[ConsumerRecord]:
         """Poll, once what this thread polled for and was interrupted in has ended."""
         last = self._last
         if last is not None and last.thread is poll.thread:
@@ -296,7 +296,7 @@ class _Reader:
         self._ended = ended = trio.Event()
         try:
             with trio.CancelScope() as self._polling:
-                return await self._consumer.draw(poll.timeout_s, as_one=poll.as_one)
+                return await self._consumer.poll_iterator(poll.timeout_s, as_one=poll.as_one)
         finally:
             ended.set()
         raise ClientError(INTERRUPTED)

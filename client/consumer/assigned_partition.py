@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from minibroker.client.consumer.completed_fetch import Chunk
-from minibroker.client.consumer.epoch_history import Trail
+from minibroker.client.consumer.completed_fetch import CompletedFetch
+from minibroker.client.consumer.epoch_history import EpochHistory
 from minibroker.client.errors import PositionError
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
@@ -42,26 +42,29 @@ class Reset:
     timestamp: int
 
 
-class Position:
+class AssignedPartition:
     """One assigned partition.
 
     Either it has a position, or `reset` says what is to be asked for, or there is a failure, or
     else it waits for what its group has committed. `retry_at` is when to ask at the soonest, and
-    `trail` tells the leader epochs of what was fetched.
+    `epochs` tells the leader epochs of what was fetched.
 
-    `done` is up to where the application is done: what it was given behind that `is_in_hand`.
-    `saved` is what was committed last, as far as that is known here and counts: not after a seek.
+    `done` is the offset below which the application is done; what it was given from there on
+    `is_in_progress`.
+    `committed` is the last committed offset, as far as this client knows it; None after a seek.
     """
 
     __slots__ = (
-        "chunks",
+        "committed",
         "done",
+        "epochs",
         "failed_epoch",
         "failure",
         "failures",
         "fetch_offset",
+        "fetches",
         "high_watermark",
-        "is_in_hand",
+        "is_in_progress",
         "is_out_of_range",
         "is_paused",
         "moved_at",
@@ -69,8 +72,6 @@ class Position:
         "position",
         "reset",
         "retry_at",
-        "saved",
-        "trail",
     )
 
     def __init__(self, name: TopicPartition) -> None:
@@ -85,44 +86,44 @@ class Position:
         self.position = offset
         self.fetch_offset = offset
         self.done = offset
-        self.saved: int | None = None
-        self.is_in_hand = False
+        self.committed: int | None = None
+        self.is_in_progress = False
         self.reset = reset
-        self.chunks: deque[Chunk] = deque()
+        self.fetches: deque[CompletedFetch] = deque()
         self.failure: tuple[type[PositionError], str] | None = None
         self.is_out_of_range = False
         self.failures = 0
         self.failed_epoch = NO_EPOCH
         self.retry_at = float("-inf")
-        self.trail = Trail()
+        self.epochs = EpochHistory()
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Go on from `offset`, which is not ahead, and keep the trail of what lies before it."""
-        trail = self.trail
-        trail.cut(offset)
+        epochs = self.epochs
+        epochs.truncate(offset)
         self.seek(offset)
-        self.trail = trail
+        self.epochs = epochs
 
     @property
-    def is_unplaced(self) -> bool:
+    def awaits_committed(self) -> bool:
         """Whether it waits for what its group has committed."""
         return self.position is None and self.reset is None and self.failure is None
 
-    def place(self, committed: OffsetAndMetadata) -> None:
+    def start_at(self, committed: OffsetAndMetadata) -> None:
         """Go on from what was committed."""
         self.seek(committed.offset)
-        self.saved = committed.offset
+        self.committed = committed.offset
         if committed.offset:
-            self.trail.note(OffsetAndEpoch(committed.offset - 1, committed.leader_epoch))
+            self.epochs.record(OffsetAndEpoch(committed.offset - 1, committed.leader_epoch))
 
     def committable(self, offset: int) -> OffsetAndMetadata:
         """An offset with the epoch of the record before it, as it is committed."""
-        return OffsetAndMetadata(offset, leader_epoch=self.trail.epoch_before(offset))
+        return OffsetAndMetadata(offset, leader_epoch=self.epochs.epoch_before(offset))
 
     @property
-    def is_unsaved(self) -> bool:
+    def has_uncommitted(self) -> bool:
         """Whether the application is done with more than was committed."""
-        return self.done is not None and (self.saved is None or self.done > self.saved)
+        return self.done is not None and (self.committed is None or self.done > self.committed)
 
     def may_ask(self, leader_epoch: int, now: float) -> bool:
         """Whether nothing has failed lately. A new leader is a new try (CPR-13, for consumers)."""

@@ -33,7 +33,7 @@ class ConsumerRecord(NamedTuple):
     headers: Headers
 
 
-class Sound(NamedTuple):
+class ValidBatches(NamedTuple):
     """The first batches of an answer, up to one that cannot be what was stored; `size` is theirs in
     bytes, `flaw` what is wrong with the next one ("" if nothing is)."""
 
@@ -42,7 +42,7 @@ class Sound(NamedTuple):
     flaw: str
 
 
-def sound_batches(records: memoryview, offset: int, end: int) -> Sound:
+def valid_batches(records: memoryview, offset: int, end: int) -> ValidBatches:
     """The complete batches of an answer: from `offset` on, below `end` (-1: unknown), and in order.
 
     No checksum covers the offset of a batch. A gap may be right: records may have been compacted
@@ -68,10 +68,10 @@ def sound_batches(records: memoryview, offset: int, end: int) -> Sound:
             size, behind = position + header.size, header.next_offset
     except InvalidBatch:
         pass
-    return Sound(headers, size, flaw)
+    return ValidBatches(headers, size, flaw)
 
 
-class Chunk:
+class CompletedFetch:
     """Some batches of a partition, from offset `start` on; `next_offset` is behind what was taken.
 
     Once it has raised, it always does: nothing behind damaged bytes is returned.
@@ -94,7 +94,7 @@ class Chunk:
         """Bytes of memory that it holds until it is dropped."""
         return len(self._data)
 
-    def take(self, count: int) -> list[ConsumerRecord]:
+    def read(self, count: int) -> list[ConsumerRecord]:
         """Up to `count` records, all of one batch; none when there is nothing left.
 
         Raises InvalidBatch where the bytes are damaged.

@@ -39,13 +39,18 @@ import trio
 
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
-from minibroker.client.consumer.delivered_positions import Hand
-from minibroker.client.consumer.fetch_session import Limits
+from minibroker.client.consumer.delivered_positions import DeliveredPositions
+from minibroker.client.consumer.fetch_session import FetchOptions
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.consumer.health import ConsumerHealth, describe
 from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.groups.consumer_group import Callback, Callbacks, Group, Wanted
+from minibroker.client.groups.consumer_group import (
+    Callback,
+    ConsumerGroup,
+    OffsetsToCommit,
+    RebalanceCallbacks,
+)
 from minibroker.client.ledger import ConsumerLedger
 from minibroker.client.net.cluster import Cluster, in_background, open_cluster
 from minibroker.client.net.list_offsets import find_time, list_offsets
@@ -98,14 +103,14 @@ class Consumer:
         self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
-        self._hand = Hand(self._positions)
-        self._group: Group | None = None
+        self._delivered = DeliveredPositions(self._positions)
+        self._group: ConsumerGroup | None = None
         self._reader: trio.lowlevel.Task | None = None  # who polls
         self._is_closing = False
         self._closed = trio.Event()
 
     async def __aenter__(self) -> Self:
-        limits = Limits(self._options.fetch_max_wait_ms, self._options.fetch_min_bytes)
+        options = FetchOptions(self._options.fetch_max_wait_ms, self._options.fetch_min_bytes)
         async with AsyncExitStack() as stack:
             if self._ledger_path is not None:
                 ledger = ConsumerLedger(
@@ -113,12 +118,12 @@ class Consumer:
                 )
                 self._ledger = stack.enter_context(ledger)
             cluster = await stack.enter_async_context(open_cluster(self._options, self._seams))
-            fetcher = Fetcher(cluster, self._positions, limits)
+            fetcher = Fetcher(cluster, self._positions, options)
             await stack.enter_async_context(in_background(fetcher.run))
             self._cluster, self._fetcher = cluster, fetcher
             if self._options.group_id:
-                self._group = Group(
-                    cluster, fetcher, self._positions, self._hand, self._record_commit
+                self._group = ConsumerGroup(
+                    cluster, fetcher, self._positions, self._delivered, self._record_commit
                 )
                 await stack.enter_async_context(in_background(self._group.run))
             stack.push_async_exit(self._end)
@@ -156,9 +161,9 @@ class Consumer:
             self._is_closing = True
             try:
                 if is_reader:
-                    self._hand.come_back()
+                    self._delivered.mark_done()
                 else:
-                    self._hand.drop()
+                    self._delivered.abandon()
                 if self._fetcher is not None:
                     self._fetcher.arrived.unpark_all()
                 if self._group is not None:
@@ -216,38 +221,38 @@ class Consumer:
         Raises `ClientError` for who is subscribed.
         """
         fetcher = self._open_fetcher()
-        self._hand.return_undrawn()
+        self._delivered.return_buffered()
         if self._group is not None:
-            self._group.check_alone()
+            self._group.check_not_subscribed()
         self._positions.assign(TopicPartition(*name) for name in partitions)
-        fetcher.hurry()
+        fetcher.fetch_now()
         if self._group is not None:
-            self._group.note_assigned()
+            self._group.on_manual_assignment()
 
     def pause(self, *partitions: TopicPartition) -> None:
         """Return nothing of these until `resume`; they keep their positions."""
-        self._hand.return_undrawn()
+        self._delivered.return_buffered()
         for name in partitions or self.assignment:
             self._positions.pause(name)
-        self._open_fetcher().tell()
+        self._open_fetcher().wake()
 
     def resume(self, *partitions: TopicPartition) -> None:
         """End a pause."""
         for name in partitions or self.assignment:
             self._positions.resume(name)
-        self._open_fetcher().hurry()
+        self._open_fetcher().fetch_now()
 
     # -- where in them
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset of the next record; None while the broker was not asked where to begin."""
-        return self._hand.position(partition)
+        return self._delivered.position(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at this offset, or at the first record behind it."""
-        self._hand.return_undrawn()
+        self._delivered.return_buffered()
         self._positions.seek(partition, offset)
-        self._open_fetcher().hurry()
+        self._open_fetcher().fetch_now()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on at the earliest record there is."""
@@ -289,7 +294,7 @@ class Consumer:
     def health(self) -> ConsumerHealth:
         """Whether it is a member, and when each partition moved last."""
         member = None if self._group is None else self._group.membership
-        return describe(member, self._positions, self._hand, trio.current_time())
+        return describe(member, self._positions, self._delivered, trio.current_time())
 
     # -- its group; `ClientError` without group id
 
@@ -313,13 +318,13 @@ class Consumer:
         if bool(topics) == (pattern is not None):
             raise ValueError("subscribe to topics or to a pattern")
         await trio.lowlevel.checkpoint()
-        self._hand.return_undrawn()
-        group.subscribe(topics, pattern, Callbacks(on_assigned, on_revoked, on_lost))
+        self._delivered.return_buffered()
+        group.subscribe(topics, pattern, RebalanceCallbacks(on_assigned, on_revoked, on_lost))
 
     async def unsubscribe(self) -> None:
         """Let go of all partitions, and leave the group. Raises what `on_revoked` raises."""
         group = self._open_group()
-        self._hand.return_undrawn()
+        self._delivered.return_buffered()
         await group.unsubscribe()
 
     @property
@@ -327,7 +332,7 @@ class Consumer:
         """The topics that are subscribed to, by name; those of a pattern as of the last look."""
         return self._open_group().subscription
 
-    async def commit(self, offsets: Wanted | None = None) -> None:
+    async def commit(self, offsets: OffsetsToCommit | None = None) -> None:
         """Commit these offsets, those of the next records to read; else all positions, which are
         behind all records that were handed out, so call it when they are done with.
 
@@ -338,7 +343,7 @@ class Consumer:
         """
         await self.commit_from(offsets, is_callback=False)
 
-    async def commit_from(self, offsets: Wanted | None, *, is_callback: bool) -> None:
+    async def commit_from(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> None:
         """The same; `is_callback`: whether a rebalance callback is the caller."""
         await self._open_group().commit(offsets, is_callback=is_callback)
 
@@ -351,7 +356,7 @@ class Consumer:
         """
         group = self._open_group()
         return await group.committed(
-            [TopicPartition(*n) for n in partitions or self._hand.assignment]
+            [TopicPartition(*n) for n in partitions or self._delivered.assignment]
         )
 
     # -- what is in them
@@ -365,7 +370,7 @@ class Consumer:
         """
         fetcher = self._open_fetcher()
         fetcher.start()
-        self._hand.come_back()
+        self._delivered.mark_done()
         self._reader = trio.lowlevel.current_task()
         deadline = trio.current_time() + timeout_s
         if self._group is None:
@@ -394,11 +399,11 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        for record in self._hand.undrawn:
+        for record in self._delivered.buffered:
             return record
-        return next(await self.draw())
+        return next(await self.poll_iterator())
 
-    async def draw(
+    async def poll_iterator(
         self, timeout_s: float = float("inf"), *, as_one: bool = False
     ) -> Iterator[ConsumerRecord]:
         """As `poll`, but only what is taken from the iterator counts as returned.
@@ -406,7 +411,7 @@ class Consumer:
         What is left in it at the next call of anything goes back, and the iterator is empty then.
         `as_one`: it is taken from all at once, or not at all, and counts as one poll's return.
         """
-        return self._hand.draw(await self.poll(timeout_s), as_one=as_one)
+        return self._delivered.iterate(await self.poll(timeout_s), as_one=as_one)
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""
@@ -424,7 +429,7 @@ class Consumer:
             raise ClientClosed("this consumer is closed, or was not opened with `async with`")
         return self._cluster
 
-    def _open_group(self) -> Group:
+    def _open_group(self) -> ConsumerGroup:
         self._open_cluster()
         if self._group is None:
             raise ClientError("this consumer is in no group: give it a group_id")
@@ -432,14 +437,14 @@ class Consumer:
 
     def _take(self) -> list[ConsumerRecord]:
         fetcher = self._open_fetcher()
-        records = self._positions.take(self._options.max_poll_records, trio.current_time())
+        records = self._positions.take_records(self._options.max_poll_records, trio.current_time())
         if self._ledger is not None and records:
             try:
                 self._ledger.record(records)
             except OSError:
                 self._positions.give_back(records)
                 raise
-        fetcher.tell()
+        fetcher.wake()
         return records
 
     def _record_commit(self, group: str, offsets: Offsets) -> None:
@@ -447,10 +452,10 @@ class Consumer:
             self._ledger.record_commit(group, offsets)
 
     def _seek_to(self, partitions: tuple[TopicPartition, ...], sentinel: int) -> None:
-        self._hand.return_undrawn()
+        self._delivered.return_buffered()
         for name in partitions or self.assignment:
             self._positions.seek_to(name, sentinel)
-        self._open_fetcher().hurry()
+        self._open_fetcher().fetch_now()
 
     async def _offsets(
         self, partitions: tuple[TopicPartition, ...], sentinel: int

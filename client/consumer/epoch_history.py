@@ -20,7 +20,7 @@ from minibroker.protocol.types import OffsetAndEpoch
 EPOCHS_KEPT_MAX: Final = 100
 
 
-class Trail:
+class EpochHistory:
     """Epochs and their first offsets, both strictly increasing."""
 
     __slots__ = ("_starts",)
@@ -38,17 +38,17 @@ class Trail:
         before = (start.leader_epoch for start in self._starts if start.offset < offset)
         return max(before, default=NO_EPOCH)
 
-    def note(self, start: OffsetAndEpoch) -> None:
+    def record(self, start: OffsetAndEpoch) -> None:
         """A batch of this epoch was fetched, from this offset on."""
         if start.leader_epoch > self.last_epoch:
             self._starts.append(start)
             del self._starts[:-EPOCHS_KEPT_MAX]
 
-    def parting(self, epoch: int, end: int, fetch_offset: int) -> int:
+    def divergence(self, epoch: int, end: int, fetch_offset: int) -> int:
         """Up to where the logs are the same, if in the leader's `epoch` ended at `end`."""
         later = (start.offset for start in self._starts if start.leader_epoch > epoch)
         return max(0, min(end, next(later, fetch_offset)))
 
-    def cut(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Forget what was fetched from this offset on."""
         self._starts = [start for start in self._starts if start.offset < offset]

@@ -23,7 +23,7 @@ SESSION_EPOCH_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FetchOptions:
     """What is the same in every request of a consumer: times in ms, sizes in bytes."""
 
     wait_ms_max: int
@@ -33,8 +33,8 @@ class Limits:
 class FetchSession:
     """One session with one broker. One request is under way at a time."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, options: FetchOptions) -> None:
+        self._options = options
         self._session_id = SESSION_NONE
         self._next_epoch = SESSION_EPOCH_OPEN
         self._known: dict[TopicPartition, PartitionFetch] = {}
@@ -43,8 +43,8 @@ class FetchSession:
         """The request that makes the broker fetch exactly `wanted`."""
         now = {TopicPartition(each.topic, each.partition): each for each in wanted}
         request = FetchRequest(
-            wait_ms_max=self._limits.wait_ms_max,
-            bytes_min=self._limits.bytes_min,
+            wait_ms_max=self._options.wait_ms_max,
+            bytes_min=self._options.bytes_min,
             bytes_max=bytes_max,
             session_id=self._session_id,
             session_epoch=self._next_epoch,
@@ -62,7 +62,7 @@ class FetchSession:
         """What the request under way asks of a partition, said now or in an earlier one."""
         return self._known.get(name)
 
-    def note(self, response: FetchResponse) -> None:
+    def handle_response(self, response: FetchResponse) -> None:
         """The answer came. With an error in it nothing was fetched."""
         if response.error or response.session_id == SESSION_NONE:
             self.reset()

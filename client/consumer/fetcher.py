@@ -22,7 +22,7 @@ from typing import Final
 import trio
 
 from minibroker.client.consumer.assigned_partition import RETRY_S_MAX
-from minibroker.client.consumer.fetch_session import FetchSession, Limits
+from minibroker.client.consumer.fetch_session import FetchOptions, FetchSession
 from minibroker.client.consumer.positions import EpochOf, Positions
 from minibroker.client.errors import error_code
 from minibroker.client.net.channel import RpcChannel
@@ -43,13 +43,13 @@ SESSION_ERRORS: Final = (
 log = logging.getLogger("minibroker.client")
 
 
-class _Source:
+class _Broker:
     """A broker that is fetched from. `channel` is set while a FETCH is under way on it."""
 
-    def __init__(self, node_id: int, limits: Limits) -> None:
+    def __init__(self, node_id: int, options: FetchOptions) -> None:
         self.node_id = node_id
         self.is_down = False  # the connection was lost, or could not be made
-        self.session = FetchSession(limits)
+        self.session = FetchSession(options)
         self.channel: RpcChannel | None = None
         self.is_interrupted = False
 
@@ -57,15 +57,15 @@ class _Source:
 class Fetcher:
     """Moves what the brokers have into `positions`. `arrived` is unparked when something came."""
 
-    def __init__(self, cluster: Cluster, positions: Positions, limits: Limits) -> None:
+    def __init__(self, cluster: Cluster, positions: Positions, options: FetchOptions) -> None:
         self._cluster = cluster
         self._positions = positions
-        self._limits = limits
-        self._sources: dict[int, _Source] = {}
+        self._options = options
+        self._brokers: dict[int, _Broker] = {}
         self._warned: set[TopicPartition] = set()  # about these
         self._is_started = False
         self._changed = trio.lowlevel.ParkingLot()
-        self._hurried = trio.lowlevel.ParkingLot()
+        self._fetch_now_requested = trio.lowlevel.ParkingLot()
         self.arrived = trio.lowlevel.ParkingLot()
 
     def start(self) -> None:
@@ -74,50 +74,50 @@ class Fetcher:
             self._is_started = True
             self._changed.unpark_all()
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """Look anew at what to fetch, if the positions have changed."""
         if self._positions.is_changed:
             self._positions.is_changed = False
             self._changed.unpark_all()
 
-    def hurry(self) -> None:
+    def fetch_now(self) -> None:
         """The same, and do not let a long poll that is under way delay it."""
-        self.tell()
-        self._hurried.unpark_all()
+        self.wake()
+        self._fetch_now_requested.unpark_all()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Fetch until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._resolve)
-            nursery.start_soon(self._follow)
-            nursery.start_soon(self._hurry)
+            nursery.start_soon(self._resolve_offsets)
+            nursery.start_soon(self._watch_cluster)
+            nursery.start_soon(self._interrupt_outdated)
             task_status.started()
             while True:
-                self._note_topics()
-                self._start_sources(nursery)
+                self._update_topic_ids()
+                self._start_fetching(nursery)
                 await self._changed.park()
 
-    def _note_topics(self) -> None:
+    def _update_topic_ids(self) -> None:
         """Find those that are not the same any more."""
         assignment = self._positions.assignment
         self._warned &= set(assignment)
         for topic in {name.topic: None for name in assignment}:
             if topic_id := self._cluster.topic_id(topic):
-                self._positions.note_topic(topic, topic_id)
-        self.tell()
+                self._positions.update_topic_id(topic, topic_id)
+        self.wake()
 
-    def _start_sources(self, nursery: trio.Nursery) -> None:
+    def _start_fetching(self, nursery: trio.Nursery) -> None:
         """A task for each leader; where there is none, or it is down, have it asked for."""
         for name in self._positions.assignment:
             leader = self._cluster.leader_of(name)
             if leader is None:
                 self._cluster.request_topic(name.topic)
                 self._warn(name)
-            elif (source := self._sources.get(leader.node_id)) is None:
-                source = _Source(leader.node_id, self._limits)
-                self._sources[leader.node_id] = source
-                nursery.start_soon(self._fetch_from, source)
-            elif source.is_down:
+            elif (broker := self._brokers.get(leader.node_id)) is None:
+                broker = _Broker(leader.node_id, self._options)
+                self._brokers[leader.node_id] = broker
+                nursery.start_soon(self._fetch_from, broker)
+            elif broker.is_down:
                 self._cluster.request_refresh()
 
     def _warn(self, name: TopicPartition) -> None:
@@ -127,12 +127,12 @@ class Fetcher:
             self._warned.add(name)
             log.warning("%s is assigned, and waited for: %s", name, reason)
 
-    async def _follow(self) -> None:
+    async def _watch_cluster(self) -> None:
         while True:
             await self._cluster.wait_changed()
             self._changed.unpark_all()
 
-    async def _resolve(self) -> None:
+    async def _resolve_offsets(self) -> None:
         while True:
             now = trio.current_time()
             wanted = self._positions.unresolved(self._epoch_of, now)
@@ -154,48 +154,48 @@ class Fetcher:
             for name, epoch in epochs.items():
                 if name not in found:
                     self._positions.defer(name, epoch, trio.current_time())
-            self.tell()
+            self.wake()
 
     async def _wait(self, now: float) -> None:
         """Until something changed, or a retry is due."""
         with trio.move_on_at(self._positions.next_retry(now)):
             await self._changed.park()
 
-    async def _fetch_from(self, source: _Source) -> None:
+    async def _fetch_from(self, broker: _Broker) -> None:
         while True:
-            wanted, _ = self._plan(source)
+            wanted, _ = self._plan(broker)
             if not (wanted and self._is_started):
                 await self._wait(trio.current_time())
                 continue
             try:
-                channel = await self._cluster.channel(source.node_id, FETCHES)
-                source.is_down = False
-                await self._fetch(source, channel)
+                channel = await self._cluster.channel(broker.node_id, FETCHES)
+                broker.is_down = False
+                await self._fetch(broker, channel)
             except OSError:
-                source.session.reset()
-                source.is_down = not source.is_interrupted
-                source.is_interrupted = False
+                broker.session.reset()
+                broker.is_down = not broker.is_interrupted
+                broker.is_interrupted = False
                 self._changed.unpark_all()
 
-    async def _fetch(self, source: _Source, channel: RpcChannel) -> None:
-        wanted, bytes_max = self._plan(source)
+    async def _fetch(self, broker: _Broker, channel: RpcChannel) -> None:
+        wanted, bytes_max = self._plan(broker)
         if not wanted:
             return
-        reply = channel.start(ApiKey.FETCH, source.session.build(wanted, bytes_max))
-        source.channel = channel
+        reply = channel.start(ApiKey.FETCH, broker.session.build(wanted, bytes_max))
+        broker.channel = channel
         try:
             response = await reply.wait()
         finally:
-            source.channel = None
+            broker.channel = None
         assert isinstance(response, FetchResponse)
         error = error_code(response.error)
         if error == ErrorCode.NONE:
-            self._note(source.session, response)
-        source.session.note(response)
+            self._handle_response(broker.session, response)
+        broker.session.handle_response(response)
         if error not in (ErrorCode.NONE, *SESSION_ERRORS):
             await trio.sleep(RETRY_S_MAX)
 
-    def _note(self, session: FetchSession, response: FetchResponse) -> None:
+    def _handle_response(self, session: FetchSession, response: FetchResponse) -> None:
         now = trio.current_time()
         for answer in response.partitions:
             name = TopicPartition(answer.topic, answer.partition)
@@ -204,22 +204,22 @@ class Fetcher:
                 continue
             hint = Leader(answer.leader_id, answer.leader_epoch)
             is_told = self._cluster.update_leader(name, hint, asked.topic_id)
-            if self._positions.note(asked, answer, now) and not is_told:
+            if self._positions.handle_answer(asked, answer, now) and not is_told:
                 self._cluster.request_refresh()
-        self.tell()
+        self.wake()
         self.arrived.unpark_all()
 
     def _epoch_of(self, name: TopicPartition) -> int:
         leader = self._cluster.leader_of(name)
         return leader.leader_epoch if leader else NO_EPOCH
 
-    def _plan(self, source: _Source) -> tuple[list[PartitionFetch], int]:
+    def _plan(self, broker: _Broker) -> tuple[list[PartitionFetch], int]:
         """What to ask a broker for now, and the most bytes to take.
 
         With the id of the topic in which the positions are: one that was made anew may have
         records at these offsets, of the same epochs.
         """
-        epoch_at = self._epoch_at(source.node_id)
+        epoch_at = self._epoch_at(broker.node_id)
         wanted, bytes_max = self._positions.plan(epoch_at, trio.current_time())
         id_of = self._cluster.topic_id  # of topics whose ids the positions are about to be told
         return [
@@ -234,17 +234,17 @@ class Fetcher:
 
         return epoch_at
 
-    async def _hurry(self) -> None:
+    async def _interrupt_outdated(self) -> None:
         while True:
-            await self._hurried.park()
+            await self._fetch_now_requested.park()
             await trio.sleep(INTERRUPT_AFTER_S)
-            for source in self._sources.values():
-                if source.channel is not None and self._is_outdated(source):
-                    source.is_interrupted = True
-                    source.channel.close()
+            for broker in self._brokers.values():
+                if broker.channel is not None and self._is_outdated(broker):
+                    broker.is_interrupted = True
+                    broker.channel.close()
 
-    def _is_outdated(self, source: _Source) -> bool:
+    def _is_outdated(self, broker: _Broker) -> bool:
         """Whether the FETCH under way does not ask for something that is wanted."""
-        wanted, _ = self._plan(source)
-        asked = source.session.asked
+        wanted, _ = self._plan(broker)
+        asked = broker.session.asked
         return any(asked(TopicPartition(each.topic, each.partition)) != each for each in wanted)

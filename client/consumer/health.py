@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from minibroker.client.consumer.delivered_positions import Hand
+from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.positions import Positions
 from minibroker.client.groups.membership import Membership
 from minibroker.protocol.messages.groups import NO_GENERATION
@@ -36,14 +36,14 @@ class ConsumerHealth(NamedTuple):
 
 
 def describe(
-    member: Membership | None, positions: Positions, hand: Hand, now: float
+    member: Membership | None, positions: Positions, delivered: DeliveredPositions, now: float
 ) -> ConsumerHealth:
     """As of `now`. A consumer without a group has no `member`."""
     partitions = {}
     for name in positions.assignment:
         moved_at = positions.of(name).moved_at
         idle_s = None if moved_at is None else now - moved_at
-        partitions[name] = PartitionHealth(hand.position(name), idle_s)
+        partitions[name] = PartitionHealth(delivered.position(name), idle_s)
     if member is None or not member.is_subscribed:
         return ConsumerHealth("alone", "", NO_GENERATION, None, partitions)
     state = member.state.name.lower()

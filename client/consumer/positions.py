@@ -28,8 +28,12 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final, TypeAlias
 
-from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Position, Reset
-from minibroker.client.consumer.completed_fetch import Chunk, ConsumerRecord, sound_batches
+from minibroker.client.consumer.assigned_partition import (
+    AssignedPartition,
+    OffsetAndMetadata,
+    Reset,
+)
+from minibroker.client.consumer.completed_fetch import CompletedFetch, ConsumerRecord, valid_batches
 from minibroker.client.errors import (
     ClientError,
     CorruptRecords,
@@ -52,7 +56,7 @@ from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 
-CHUNKS_MAX: Final = 2
+FETCHES_MAX: Final = 2
 # After so many failures in a row the leader is asked for anew, whatever they say.
 STUBBORN_FAILURES: Final = 5
 NOTHING: Final = memoryview(b"")
@@ -74,14 +78,14 @@ class Positions:
     def __init__(self, options: ConsumerOptions) -> None:
         self._options = options
         # In the order in which they are asked for: who got data goes last (FET-11).
-        self._positions: dict[TopicPartition, Position] = {}
+        self._positions: dict[TopicPartition, AssignedPartition] = {}
         # Which topic of each name the positions are in. Another one of that name may have records
         # at the same offsets, of the same epochs.
         self._topic_ids: dict[str, bytes] = {}
         # Whose turn it is to return records: an entry for each chunk, and perhaps some too many.
-        self._turns: deque[Position] = deque()
+        self._turns: deque[AssignedPartition] = deque()
         # Of which records were taken since this was emptied (delivered_positions.py).
-        self.taken_from: list[Position] = []
+        self.recently_delivered: list[AssignedPartition] = []
         self.is_changed = False
 
     # -- the application's side
@@ -94,16 +98,18 @@ class Positions:
     @property
     def queued_bytes(self) -> int:
         """Memory of what was fetched and not yet returned."""
-        return sum(chunk.size for position in self._positions.values() for chunk in position.chunks)
+        return sum(
+            fetch.size for assigned in self._positions.values() for fetch in assigned.fetches
+        )
 
     def assign(self, names: Iterable[TopicPartition]) -> None:
         """Read these partitions from now on; one that was assigned before goes on.
 
-        In a group a new one waits for what was committed (`unplaced`).
+        In a group a new one waits for what was committed (`awaiting_committed`).
         """
         before, self._positions = self._positions, {}
         for name in names:
-            self._positions[name] = before.get(name) or Position(name)
+            self._positions[name] = before.get(name) or AssignedPartition(name)
             if name not in before and not self._options.group_id:
                 self._reset(self._positions[name], "it has no position yet")
         self._turns = deque(turn for turn in self._turns if turn.name in self._positions)
@@ -138,25 +144,25 @@ class Positions:
 
     def resume(self, name: TopicPartition) -> None:
         """End a pause."""
-        position = self.of(name)
-        if position.is_paused:
-            position.is_paused = False
-            self._turns.extend([position] * len(position.chunks))
+        assigned = self.of(name)
+        if assigned.is_paused:
+            assigned.is_paused = False
+            self._turns.extend([assigned] * len(assigned.fetches))
             self.is_changed = True
 
-    def take(self, count: int, now: float = 0.0) -> list[ConsumerRecord]:
+    def take_records(self, count: int, now: float = 0.0) -> list[ConsumerRecord]:
         """Up to `count` records, in order within each partition. Raises `PositionError`."""
         self._raise_failure()
         taken: list[ConsumerRecord] = []
         while self._turns and len(taken) < count:
-            position = self._turns[0]
-            is_ready = position.chunks and not position.is_paused
-            if is_ready and (records := self._take_from(position, count - len(taken))):
+            assigned = self._turns[0]
+            is_ready = assigned.fetches and not assigned.is_paused
+            if is_ready and (records := self._take_from(assigned, count - len(taken))):
                 taken += records
-                position.moved_at = now
-                if not position.is_in_hand:
-                    position.is_in_hand = True
-                    self.taken_from.append(position)
+                assigned.moved_at = now
+                if not assigned.is_in_progress:
+                    assigned.is_in_progress = True
+                    self.recently_delivered.append(assigned)
             else:
                 self._turns.popleft()
         if not taken:
@@ -167,16 +173,18 @@ class Positions:
         """What was taken last and not used; it is taken again first."""
         groups = [list(group) for _, group in groupby(records, key=lambda record: record[:2])]
         for group in reversed(groups):
-            position = self._positions.get(TopicPartition(group[0].topic, group[0].partition))
-            if position is None or position.position is None:
+            assigned = self._positions.get(TopicPartition(group[0].topic, group[0].partition))
+            if assigned is None or assigned.position is None:
                 continue
-            if not position.chunks:
-                position.chunks.append(self._chunk(position.name, NOTHING, position.position))
-            position.chunks[0].give_back(group)
-            position.position = group[0].offset
-            self._turns.appendleft(position)
+            if not assigned.fetches:
+                assigned.fetches.append(
+                    self._completed_fetch(assigned.name, NOTHING, assigned.position)
+                )
+            assigned.fetches[0].give_back(group)
+            assigned.position = group[0].offset
+            self._turns.appendleft(assigned)
 
-    def of(self, name: TopicPartition) -> Position:
+    def of(self, name: TopicPartition) -> AssignedPartition:
         """An assigned partition, to look at. Raises `ClientError`."""
         if name not in self._positions:
             raise ClientError(f"{name} is not assigned")
@@ -184,19 +192,19 @@ class Positions:
 
     # -- the group's side
 
-    def unplaced(self) -> list[Position]:
+    def awaiting_committed(self) -> list[AssignedPartition]:
         """Which wait for what was committed."""
-        return [position for position in self._positions.values() if position.is_unplaced]
+        return [assigned for assigned in self._positions.values() if assigned.awaits_committed]
 
-    def place(self, position: Position, committed: OffsetAndMetadata | None) -> None:
+    def start_at(self, assigned: AssignedPartition, committed: OffsetAndMetadata | None) -> None:
         """What was committed; dropped if the application has sought elsewhere meanwhile, and if
         the partition was let go since it was asked: others may have committed more before it came
         back."""
-        if self._positions.get(position.name) is position and position.is_unplaced:
+        if self._positions.get(assigned.name) is assigned and assigned.awaits_committed:
             if committed is None:
-                self._reset(position, "nothing was committed")
+                self._reset(assigned, "nothing was committed")
             else:
-                position.place(committed)
+                assigned.start_at(committed)
             self.is_changed = True
 
     # -- the brokers' side
@@ -209,29 +217,29 @@ class Positions:
         `epoch_of` gives the leader epoch of any partition, -1 where nobody leads it.
         """
         return {
-            name: position.reset
-            for name, position in self._positions.items()
-            if position.reset is not None and position.may_ask(epoch_of(name), now)
+            name: assigned.reset
+            for name, assigned in self._positions.items()
+            if assigned.reset is not None and assigned.may_ask(epoch_of(name), now)
         }
 
     def resolve(self, name: TopicPartition, reset: Reset, offset: int) -> None:
         """The answer to it; dropped if the application has sought since."""
-        position = self._positions.get(name)
-        if position is not None and position.reset is reset:
-            position.seek(offset)
+        assigned = self._positions.get(name)
+        if assigned is not None and assigned.reset is reset:
+            assigned.seek(offset)
             self.is_changed = True
 
     def fail(self, name: TopicPartition, reset: Reset, code: ErrorCode) -> None:
         """The broker will not tell it; dropped if the application has sought since."""
-        position = self._positions.get(name)
-        if position is not None and position.reset is reset:
-            position.reset = None
-            position.failure = (PositionError, f"the broker answers {code.name}")
+        assigned = self._positions.get(name)
+        if assigned is not None and assigned.reset is reset:
+            assigned.reset = None
+            assigned.failure = (PositionError, f"the broker answers {code.name}")
 
     def defer(self, name: TopicPartition, leader_epoch: int, now: float) -> None:
         """No answer to it yet, from the leader of this epoch."""
-        if (position := self._positions.get(name)) is not None:
-            position.defer(now, leader_epoch)
+        if (assigned := self._positions.get(name)) is not None:
+            assigned.defer(now, leader_epoch)
 
     def plan(self, epoch_at: EpochOf, now: float) -> tuple[list[PartitionFetch], int]:
         """What to ask one broker for now, and the most bytes to take; nothing to ask: wait.
@@ -245,13 +253,13 @@ class Positions:
         wanted: list[PartitionFetch] = []
         if bytes_max <= 0:
             return wanted, 0
-        for name, position in self._positions.items():
-            if not position.is_fetchable or (epoch := epoch_at(name)) is None:
+        for name, assigned in self._positions.items():
+            if not assigned.is_fetchable or (epoch := epoch_at(name)) is None:
                 continue
-            if len(position.chunks) >= CHUNKS_MAX:
+            if len(assigned.fetches) >= FETCHES_MAX:
                 return [], 0
-            if position.may_ask(epoch, now):
-                offset, last_epoch = position.fetch_offset, position.trail.last_epoch
+            if assigned.may_ask(epoch, now):
+                offset, last_epoch = assigned.fetch_offset, assigned.epochs.last_epoch
                 assert offset is not None
                 topic_id = self.topic_id(name.topic)
                 wanted.append(
@@ -263,25 +271,25 @@ class Positions:
         """The id of the topic that the positions are in; empty while it is not known."""
         return self._topic_ids.get(topic, b"")
 
-    def note_topic(self, topic: str, topic_id: bytes) -> None:
+    def update_topic_id(self, topic: str, topic_id: bytes) -> None:
         """A topic that is read has this id. If it had another one before, it was deleted and
         created again: go on with its first record."""
         before = self.topic_id(topic)
         self._topic_ids[topic] = topic_id
         if before not in (b"", topic_id):
-            self._restart(topic)
+            self._restart_topic(topic)
 
-    def _restart(self, topic: str) -> None:
-        for name, position in self._positions.items():
+    def _restart_topic(self, topic: str) -> None:
+        for name, assigned in self._positions.items():
             if name.topic != topic:
                 continue
-            if position.position is not None:
-                self._cut_back(position, 0, "the topic was deleted and created again")
-            elif position.is_unplaced:
+            if assigned.position is not None:
+                self._truncate(assigned, 0, "the topic was deleted and created again")
+            elif assigned.awaits_committed:
                 # Another object: what was committed of the deleted topic is not for this one.
-                self._positions[name] = Position(name)
-                self._positions[name].is_paused = position.is_paused
-            position.high_watermark = NO_OFFSET
+                self._positions[name] = AssignedPartition(name)
+                self._positions[name].is_paused = assigned.is_paused
+            assigned.high_watermark = NO_OFFSET
         self.is_changed = True
 
     def next_retry(self, now: float) -> float:
@@ -289,37 +297,37 @@ class Positions:
         times = [each.retry_at for each in self._positions.values() if each.retry_at > now]
         return min(times, default=float("inf"))
 
-    def note(self, asked: PartitionFetch, answer: PartitionFetched, now: float) -> bool:
+    def handle_answer(self, asked: PartitionFetch, answer: PartitionFetched, now: float) -> bool:
         """Take an answer over. True if the leader should be asked for anew (CCO-04)."""
-        position = self._positions.get(TopicPartition(asked.topic, asked.partition))
-        if position is None or position.fetch_offset != asked.fetch_offset:
+        assigned = self._positions.get(TopicPartition(asked.topic, asked.partition))
+        if assigned is None or assigned.fetch_offset != asked.fetch_offset:
             return False
-        if position.trail.last_epoch != asked.last_fetched_epoch:
+        if assigned.epochs.last_epoch != asked.last_fetched_epoch:
             return False  # the application has sought this offset meanwhile
         if asked.topic_id not in (b"", self.topic_id(asked.topic)):
             return False  # a deleted topic of this name
         error = error_code(answer.error)
         if error == ErrorCode.NONE:
-            position.failures = 0
-            position.high_watermark = answer.high_watermark
+            assigned.failures = 0
+            assigned.high_watermark = answer.high_watermark
             if answer.diverging_epoch != NO_EPOCH:
-                self._note_parting(position, answer)
+                self._handle_divergence(assigned, answer)
             elif len(answer.records):
                 assert isinstance(answer.records, bytes | bytearray | memoryview)
-                self._note_records(position, memoryview(answer.records), asked.leader_epoch)
+                self._add_records(assigned, memoryview(answer.records), asked.leader_epoch)
             return False
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            position.is_out_of_range = True
-            if not position.chunks:
-                self._leave_range(position)
+            assigned.is_out_of_range = True
+            if not assigned.fetches:
+                self._reset_out_of_range(assigned)
             return False
         if error in RETRIABLE and error != ErrorCode.CORRUPT_MESSAGE:
-            position.defer(now, asked.leader_epoch)
-            return error in REFRESH_METADATA or position.failures > STUBBORN_FAILURES
+            assigned.defer(now, asked.leader_epoch)
+            return error in REFRESH_METADATA or assigned.failures > STUBBORN_FAILURES
         if error == ErrorCode.CORRUPT_MESSAGE:
-            position.failure = (CorruptRecords, f"the broker answers {error.name}: {DAMAGED}")
+            assigned.failure = (CorruptRecords, f"the broker answers {error.name}: {DAMAGED}")
         else:
-            position.failure = (PositionError, f"the broker answers {error.name}")
+            assigned.failure = (PositionError, f"the broker answers {error.name}")
         return False
 
     # -- inside
@@ -328,98 +336,102 @@ class Positions:
     def _waiting_bytes(self) -> int:
         """What a poll would return in time. What is paused may stay, and must not stop the rest."""
         moving = (each for each in self._positions.values() if not each.is_paused)
-        return sum(chunk.size for position in moving for chunk in position.chunks)
+        return sum(fetch.size for assigned in moving for fetch in assigned.fetches)
 
-    def _chunk(self, name: TopicPartition, data: memoryview, start: int) -> Chunk:
-        return Chunk(name, data, start, check_crcs=self._options.check_crcs)
+    def _completed_fetch(
+        self, name: TopicPartition, data: memoryview, start: int
+    ) -> CompletedFetch:
+        return CompletedFetch(name, data, start, check_crcs=self._options.check_crcs)
 
-    def _note_records(self, position: Position, data: memoryview, leader_epoch: int) -> None:
-        assert position.fetch_offset is not None
-        behind, last_epoch = position.fetch_offset, position.trail.last_epoch
-        sound = sound_batches(data, behind, position.high_watermark)
-        if sound.flaw:
-            if not sound.headers:
-                position.failure = (CorruptRecords, f"{sound.flaw}: {DAMAGED}")
+    def _add_records(
+        self, assigned: AssignedPartition, data: memoryview, leader_epoch: int
+    ) -> None:
+        assert assigned.fetch_offset is not None
+        behind, last_epoch = assigned.fetch_offset, assigned.epochs.last_epoch
+        valid = valid_batches(data, behind, assigned.high_watermark)
+        if valid.flaw:
+            if not valid.headers:
+                assigned.failure = (CorruptRecords, f"{valid.flaw}: {DAMAGED}")
                 return
-            data = data[: sound.size]  # the rest is asked for again: the leader may find it, too
-        for header in sound.headers:
+            data = data[: valid.size]  # the rest is asked for again: the leader may find it, too
+        for header in valid.headers:
             # No log has an epoch above its leader's: such a one is damage, and not believed.
             if last_epoch < header.leader_epoch <= leader_epoch:
                 last_epoch = header.leader_epoch
-                position.trail.note(OffsetAndEpoch(behind, last_epoch))
+                assigned.epochs.record(OffsetAndEpoch(behind, last_epoch))
             behind = header.next_offset
         if 2 * len(data) < len(memoryview(data.obj)):
             data = memoryview(bytes(data))  # rather than keep all of the answer it came in
-        position.chunks.append(self._chunk(position.name, data, position.fetch_offset))
-        position.fetch_offset = behind
-        self._turns.append(position)
-        self._positions[position.name] = self._positions.pop(position.name)
+        assigned.fetches.append(self._completed_fetch(assigned.name, data, assigned.fetch_offset))
+        assigned.fetch_offset = behind
+        self._turns.append(assigned)
+        self._positions[assigned.name] = self._positions.pop(assigned.name)
 
-    def _note_parting(self, position: Position, answer: PartitionFetched) -> None:
-        assert position.fetch_offset is not None
+    def _handle_divergence(self, assigned: AssignedPartition, answer: PartitionFetched) -> None:
+        assert assigned.fetch_offset is not None
         epoch, end = answer.diverging_epoch, answer.diverging_end
-        offset = position.trail.parting(epoch, end, position.fetch_offset)
-        self._cut_back(position, offset, "its leader has lost what was read there")
+        offset = assigned.epochs.divergence(epoch, end, assigned.fetch_offset)
+        self._truncate(assigned, offset, "its leader has lost what was read there")
 
-    def _cut_back(self, position: Position, offset: int, reason: str) -> None:
+    def _truncate(self, assigned: AssignedPartition, offset: int, reason: str) -> None:
         """The log has other records, or none, from this offset on."""
-        stood = position.position
+        stood = assigned.position
         assert stood is not None
-        position.cut(min(offset, stood))
+        assigned.truncate(min(offset, stood))
         self.is_changed = True
         if offset >= stood:  # nobody has seen any of it
             return
         text = f"the log was cut to offset {offset}: {reason}"
         if self._options.auto_offset_reset == "none":
-            position.position = stood
-            position.failure = (LogTruncated, f"{text}; auto.offset.reset is none: seek")
+            assigned.position = stood
+            assigned.failure = (LogTruncated, f"{text}; auto.offset.reset is none: seek")
         else:
-            log.warning("%s at offset %d: %s; going on there", position.name, stood, text)
+            log.warning("%s at offset %d: %s; going on there", assigned.name, stood, text)
 
-    def _take_from(self, position: Position, count: int) -> list[ConsumerRecord]:
+    def _take_from(self, assigned: AssignedPartition, count: int) -> list[ConsumerRecord]:
         """Records of the oldest chunk; none if there were no more in it, and it is dropped."""
-        chunk = position.chunks[0]
+        fetch = assigned.fetches[0]
         try:
-            records = chunk.take(count)
+            records = fetch.read(count)
         except InvalidBatch as error:
             # The fetch offset, too: an answer that is under way is for what lies behind.
-            position.position = position.fetch_offset = chunk.next_offset
-            position.chunks.clear()
-            position.failure = (CorruptRecords, f"{error.message}: {DAMAGED}")
+            assigned.position = assigned.fetch_offset = fetch.next_offset
+            assigned.fetches.clear()
+            assigned.failure = (CorruptRecords, f"{error.message}: {DAMAGED}")
             return []
-        position.position = chunk.next_offset
+        assigned.position = fetch.next_offset
         if not records:
-            position.chunks.popleft()
+            assigned.fetches.popleft()
             self.is_changed = True
-            if position.is_out_of_range and not position.chunks:
-                self._leave_range(position)
+            if assigned.is_out_of_range and not assigned.fetches:
+                self._reset_out_of_range(assigned)
         return records
 
-    def _leave_range(self, position: Position) -> None:
+    def _reset_out_of_range(self, assigned: AssignedPartition) -> None:
         """All that was fetched is returned, and the log has nothing at the next offset."""
         if self._options.auto_offset_reset != "none":
             log.warning(
                 "%s has no offset %d (any more); going on at the %s",
-                position.name,
-                position.position,
+                assigned.name,
+                assigned.position,
                 self._options.auto_offset_reset,
             )
-        self._reset(position, "the log has no such offset (any more)")
+        self._reset(assigned, "the log has no such offset (any more)")
 
-    def _reset(self, position: Position, reason: str) -> None:
+    def _reset(self, assigned: AssignedPartition, reason: str) -> None:
         """No position: where to go on is the policy's choice."""
         policy = self._options.auto_offset_reset
         if policy == "none":
             text = f"{reason}, and auto.offset.reset is none: seek"
-            position.failure = (OffsetOutOfRange, text)
+            assigned.failure = (OffsetOutOfRange, text)
         else:
-            position.seek(None, Reset(RESET_TO[policy]))
+            assigned.seek(None, Reset(RESET_TO[policy]))
             self.is_changed = True
 
     def _raise_failure(self) -> None:
         """Raise for a partition that stands still, once what lay before is returned (CCO-07)."""
-        for position in self._positions.values():
-            if position.failure is not None and not position.chunks:
-                kind, text = position.failure
-                offset = NO_OFFSET if position.position is None else position.position
-                raise kind(position.name, offset, text)
+        for assigned in self._positions.values():
+            if assigned.failure is not None and not assigned.fetches:
+                kind, text = assigned.failure
+                offset = NO_OFFSET if assigned.position is None else assigned.position
+                raise kind(assigned.name, offset, text)

@@ -25,14 +25,14 @@ from typing import Final, NamedTuple, TypeAlias
 import trio
 
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
-from minibroker.client.consumer.delivered_positions import Hand
+from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.groups.coordinator_client import CoordinatorRoute
+from minibroker.client.groups.coordinator_client import CoordinatorClient
 from minibroker.client.groups.membership import Membership, State
-from minibroker.client.groups.membership_tasks import Attendance
-from minibroker.client.groups.offset_commits import Commits
+from minibroker.client.groups.membership_tasks import MembershipTasks
+from minibroker.client.groups.offset_commits import OffsetCommits
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import INT64_MAX
@@ -42,14 +42,14 @@ from minibroker.protocol.types import TopicPartition
 
 Callback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[object]]
 # What is committed: an offset, or one with a text beside it.
-Wanted: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+OffsetsToCommit: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 INSIDE: Final = "a callback cannot leave the group: raise an error, or do it later"
 
 log = logging.getLogger("minibroker.client")
 
 
-class Callbacks(NamedTuple):
+class RebalanceCallbacks(NamedTuple):
     """What the application wants to be told. Without `lost`, `revoked` is called in its place."""
 
     assigned: Callback | None = None
@@ -57,7 +57,7 @@ class Callbacks(NamedTuple):
     lost: Callback | None = None
 
 
-class Group:
+class ConsumerGroup:
     """The part of one consumer in its group."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Group:
         cluster: Cluster,
         fetcher: Fetcher,
         positions: Positions,
-        hand: Hand,
+        delivered: DeliveredPositions,
         on_commit: Callable[[str, Offsets], None],
     ) -> None:
         options = cluster.options
@@ -73,28 +73,28 @@ class Group:
         self._options = options
         self._fetcher = fetcher
         self._positions = positions
-        self._hand = hand
+        self._delivered = delivered
         self._on_commit = on_commit  # told of the group and what was acknowledged
-        self._callbacks = Callbacks()
+        self._callbacks = RebalanceCallbacks()
         self._turn = trio.StrictFIFOLock()  # of who changes what is assigned
         self._advancing = trio.CancelScope()
         self._is_polled = False
         self._unannounced: set[TopicPartition] = set()  # assigned, and `on_assigned` not done
         self._is_closing = False
         self._is_gone = False  # close has released all partitions
-        self._unplaced = trio.lowlevel.ParkingLot()
+        self._new_partitions = trio.lowlevel.ParkingLot()
         self.membership = Membership(options)
-        coordinator = CoordinatorRoute(cluster, options.group_id)
-        self._attendance = Attendance(cluster, coordinator, self.membership, hand, self._wake)
-        self._commits = Commits(coordinator, self.membership)
+        coordinator = CoordinatorClient(cluster, options.group_id)
+        self._tasks = MembershipTasks(cluster, coordinator, self.membership, delivered, self._wake)
+        self._commits = OffsetCommits(coordinator, self.membership)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Do what needs no application, until cancelled."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._attendance.run)
-            nursery.start_soon(self._place)
+            await nursery.start(self._tasks.run)
+            nursery.start_soon(self._start_new_partitions)
             if self._options.enable_auto_commit:
-                nursery.start_soon(self._commit_now_and_then)
+                nursery.start_soon(self._auto_commit)
             task_status.started()
 
     # -- which topics
@@ -102,10 +102,10 @@ class Group:
     @property
     def subscription(self) -> list[str]:
         """The topics that it reads as a member; a pattern's only once they were looked for."""
-        return list(self._attendance.interest.topics)
+        return list(self._tasks.subscription.topics)
 
     def subscribe(
-        self, topics: Iterable[str], pattern: re.Pattern[str] | None, callbacks: Callbacks
+        self, topics: Iterable[str], pattern: re.Pattern[str] | None, callbacks: RebalanceCallbacks
     ) -> None:
         """From the next poll on, with the group; in place of what it was before.
 
@@ -114,21 +114,21 @@ class Group:
         if not self.membership.is_subscribed and self._positions.assignment:
             raise ClientError("partitions are assigned by hand: `unsubscribe` first")
         self._callbacks = callbacks
-        self._attendance.interest.choose(topics, pattern)
-        self.membership.want()
+        self._tasks.subscription.set_topics(topics, pattern)
+        self.membership.request_join()
         if not self._is_polled:
             self.membership.end_poll(trio.current_time())
-        self._attendance.tell()
+        self._tasks.wake()
 
     async def unsubscribe(self) -> None:
         """Let go of everything and leave."""
         self.check_outside()
         async with self._turn:
-            failure = await self._part()
+            failure = await self._leave()
         if failure is not None:
             raise failure
 
-    def check_alone(self) -> None:
+    def check_not_subscribed(self) -> None:
         """Raise `ClientError` for who wants to assign by hand, and is a member."""
         if self.membership.is_subscribed:
             raise ClientError("this consumer is subscribed: `unsubscribe` before you assign")
@@ -138,9 +138,9 @@ class Group:
         if self._turn.statistics().owner is trio.lowlevel.current_task():
             raise ClientError(INSIDE)
 
-    def note_assigned(self) -> None:
+    def on_manual_assignment(self) -> None:
         """The application has assigned by hand."""
-        self._unplaced.unpark_all()
+        self._new_partitions.unpark_all()
 
     # -- polling
 
@@ -168,33 +168,33 @@ class Group:
             if self._advancing.cancelled_caught:
                 raise ClientClosed("this consumer was closed")
         is_in_doubt = self.membership.is_in_doubt(trio.current_time())
-        self._attendance.is_withholding = is_in_doubt
+        self._tasks.is_withholding = is_in_doubt
         return not is_in_doubt
 
     @property
     def _needs_application(self) -> bool:
-        return self._attendance.needs_application or bool(self._unannounced)
+        return self._tasks.needs_application or bool(self._unannounced)
 
     async def _advance(self) -> None:
         member = self.membership
         while self._needs_application:
             failure: Exception | None = None
             if member.is_lost:
-                failure = await self._lose()
+                failure = await self._drop_lost()
             elif member.failure is not None:
-                failure = member.take_failure()
-                self._unplaced.unpark_all()
+                failure = member.pop_failure()
+                self._new_partitions.unpark_all()
             elif member.state is State.ASSIGNED:
-                failure = await self._take_over()
-            elif released := self._attendance.to_release():
-                failure = await self._let_go(released)
+                failure = await self._complete_rebalance()
+            elif released := self._tasks.to_release():
+                failure = await self._revoke(released)
             else:
-                failure = await self._announce()
-            self._attendance.tell()
+                failure = await self._call_on_assigned()
+            self._tasks.wake()
             if failure is not None:
                 raise failure
 
-    async def _lose(self) -> Exception | None:
+    async def _drop_lost(self) -> Exception | None:
         failure: Exception | None = None
         if lost := self._positions.assignment:
             failure = await self._call(self._callbacks.lost or self._callbacks.revoked, lost)
@@ -202,33 +202,33 @@ class Group:
         self.membership.accept_loss()
         return failure
 
-    async def _let_go(self, revoked: list[TopicPartition]) -> Exception | None:
+    async def _revoke(self, revoked: list[TopicPartition]) -> Exception | None:
         failure = await self._call(self._callbacks.revoked, revoked)
         if not self.membership.is_lost:
-            await self._commit_quietly()
+            await self._commit_without_raising()
             # A commit of another task that came again behind one of the next owner would undo that.
             await self._commits.finish()
-        elif self._options.enable_auto_commit and self._hand.unsaved():
+        elif self._options.enable_auto_commit and self._delivered.uncommitted():
             text = "group %s: auto commit: this member was put out before; records are read again"
             log.warning(text, self.membership.group_id)
         self._assign(set(self._positions.assignment).difference(revoked))
         return failure
 
-    async def _take_over(self) -> Exception | None:
+    async def _complete_rebalance(self) -> Exception | None:
         generation, assigned = self.membership.generation, set(self.membership.assignment)
         held = set(self._positions.assignment)
         failure: Exception | None = None
         if revoked := sorted(held - assigned):
-            failure = await self._let_go(revoked)
+            failure = await self._revoke(revoked)
         if self.membership.is_lost or self.membership.generation != generation:
             return failure
         self._assign(assigned)
         self._unannounced = assigned - held
-        self.membership.take_over(must_join=bool(revoked))
-        self._attendance.tell()
-        return await self._announce() or failure
+        self.membership.complete_rebalance(must_join=bool(revoked))
+        self._tasks.wake()
+        return await self._call_on_assigned() or failure
 
-    async def _announce(self) -> Exception | None:
+    async def _call_on_assigned(self) -> Exception | None:
         failure = await self._call(self._callbacks.assigned, sorted(self._unannounced))
         self._unannounced = set()
         return failure
@@ -256,32 +256,32 @@ class Group:
         names = set(names)
         self._unannounced &= names
         self._positions.assign(sorted(names))
-        self._fetcher.hurry()
-        self._unplaced.unpark_all()
+        self._fetcher.fetch_now()
+        self._new_partitions.unpark_all()
 
     def _wake(self) -> None:
         """Whoever polls, or iterates, has to look at what is due."""
-        self._hand.return_undrawn()
+        self._delivered.return_buffered()
         self._fetcher.arrived.unpark_all()
 
     # -- commits
 
-    async def commit(self, offsets: Wanted | None, *, is_callback: bool) -> None:
+    async def commit(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> None:
         """See `Consumer.commit`. `is_callback`: whether a rebalance callback is the caller."""
         is_callback = is_callback or self._turn.statistics().owner is trio.lowlevel.current_task()
-        if offsets is None and self._hand.is_dropped and not is_callback:
+        if offsets is None and self._delivered.is_abandoned and not is_callback:
             raise ClientClosed(
                 "this consumer is closing: the records of its last poll are not done"
             )
-        chosen = self._hand.standing() if offsets is None else _read(offsets)
+        chosen = self._delivered.committable_offsets() if offsets is None else _read(offsets)
 
         def choose() -> Offsets:
             if self._is_gone:
                 raise ClientClosed("this consumer was closed before it could commit")
-            return self._hand.still_ahead(chosen) if offsets is None else chosen
+            return self._delivered.not_behind_committed(chosen) if offsets is None else chosen
 
         patience_s = self._options.default_api_timeout_ms / 1000
-        self._note_saved(await self._commits.commit(choose, patience_s))
+        self._record_committed(await self._commits.commit(choose, patience_s))
 
     async def committed(
         self, names: Iterable[TopicPartition]
@@ -293,47 +293,47 @@ class Group:
         """Commit up to where the application is done, as far as that is not committed."""
 
         def choose() -> Offsets:
-            self._hand.note_iteration()
-            return self._hand.unsaved()
+            self._delivered.record_iteration()
+            return self._delivered.uncommitted()
 
         if choose():
             patience_s = self._options.default_api_timeout_ms / 1000
-            self._note_saved(await self._commits.commit(choose, patience_s))
+            self._record_committed(await self._commits.commit(choose, patience_s))
 
-    def _note_saved(self, offsets: Offsets) -> None:
-        self._hand.note_saved(offsets)
+    def _record_committed(self, offsets: Offsets) -> None:
+        self._delivered.record_committed(offsets)
         if offsets:
             self._on_commit(self._options.group_id, offsets)
 
-    async def _commit_quietly(self) -> None:
+    async def _commit_without_raising(self) -> None:
         if self._options.enable_auto_commit:
             try:
                 await self._commit_done()
             except (ClientError, BrokerError) as error:
                 log.warning("group %s: auto commit: %s", self.membership.group_id, error)
 
-    async def _commit_now_and_then(self) -> None:
+    async def _auto_commit(self) -> None:
         while True:
             await trio.sleep(self._options.auto_commit_interval_ms / 1000)
             if not self.membership.is_lost:
-                await self._commit_quietly()
+                await self._commit_without_raising()
 
-    async def _place(self) -> None:
+    async def _start_new_partitions(self) -> None:
         """Have new partitions begin behind what was committed."""
         while True:
-            if not (waiting := {each.name: each for each in self._positions.unplaced()}):
-                await self._unplaced.park()
+            if not (waiting := {each.name: each for each in self._positions.awaiting_committed()}):
+                await self._new_partitions.park()
                 continue
             try:
                 found = await self._commits.fetch(waiting, float("inf"))
             except BrokerError as error:
                 self.membership.report(error)
                 self._wake()
-                await self._unplaced.park()
+                await self._new_partitions.park()
                 continue
             for name, committed in found.items():
-                self._positions.place(waiting[name], committed)
-            self._fetcher.hurry()
+                self._positions.start_at(waiting[name], committed)
+            self._fetcher.fetch_now()
 
     # -- the end
 
@@ -347,38 +347,38 @@ class Group:
         try:
             async with self._turn:
                 if not may_call:
-                    self._callbacks = Callbacks()
-                failure = await self._part()
+                    self._callbacks = RebalanceCallbacks()
+                failure = await self._leave()
         finally:
             self._go()
         if failure is not None:
             raise failure
 
-    async def _part(self) -> Exception | None:
+    async def _leave(self) -> Exception | None:
         failure: Exception | None = None
         if self.membership.is_lost:
-            failure = await self._lose()
+            failure = await self._drop_lost()
         elif self.membership.is_subscribed:
             if held := self._positions.assignment:
-                failure = await self._let_go(held)
+                failure = await self._revoke(held)
         else:
-            await self._commit_quietly()
+            await self._commit_without_raising()
         request = self._go()
         if request is not None:
-            await self._attendance.leave(request)
+            await self._tasks.leave(request)
         return failure
 
     def _go(self) -> LeaveGroupRequest | None:
         """Have nothing to do with the group any more; what to tell its coordinator."""
         self._is_gone = self._is_closing
         request = self.membership.leave()
-        self._attendance.interest.choose((), None)
-        self._attendance.abandon_join()
+        self._tasks.subscription.set_topics((), None)
+        self._tasks.abandon_join()
         self._assign(())
         return request
 
 
-def _read(wanted: Wanted) -> Offsets:
+def _read(wanted: OffsetsToCommit) -> Offsets:
     """Raises `ValueError` for what is no offset."""
     chosen = {}
     for name, offset in wanted.items():

@@ -19,7 +19,7 @@ from minibroker.protocol.errors import RETRIABLE, BrokerError
 from minibroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
 
-class CoordinatorRoute:
+class CoordinatorClient:
     """That of one group."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:

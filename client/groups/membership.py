@@ -5,7 +5,7 @@
      |             |____________|____________|____________| a rebalance: join again
      |_____________________________________________________| left, or lost
 
-Pure: who sends and waits is group.py. A request is made here from what is true at that
+Pure: membership_tasks.py sends and waits. A request is made here from what is true at that
 moment, and its answer is judged by what is true when it comes, so an answer to an older generation
 changes nothing.
 
@@ -57,7 +57,7 @@ NOT_THE_COORDINATOR: Final = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 # The coordinator does not know this member, or has gone on without it.
-PUT_OUT: Final = frozenset(
+NOT_A_MEMBER: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
 # What is wrong with a member that can never join.
@@ -82,13 +82,13 @@ class State(Enum):
     STABLE = auto()
 
 
-class Advice(Enum):
-    """What its driver does after an answer."""
+class NextStep(Enum):
+    """What its tasks do after an answer."""
 
-    GO_ON = auto()
-    AGAIN = auto()  # the same kind of request, at once
-    LATER = auto()  # the same, after a pause
-    FIND = auto()  # the same, after the coordinator was asked for
+    CONTINUE = auto()
+    RETRY = auto()  # the same kind of request, at once
+    RETRY_LATER = auto()  # the same, after a pause
+    FIND_COORDINATOR = auto()  # the same, after the coordinator was asked for
     STOP = auto()  # the application has to know first
 
 
@@ -127,7 +127,7 @@ class Membership:
 
     # -- what the application does
 
-    def want(self) -> None:
+    def request_join(self) -> None:
         """Join as soon as it may: for the first time, or with something new to tell."""
         self.is_subscribed = self.must_join = True
 
@@ -147,7 +147,7 @@ class Membership:
         """The application is to be told; meanwhile nobody joins."""
         self.failure = failure
 
-    def take_failure(self) -> Exception | None:
+    def pop_failure(self) -> Exception | None:
         """What the application is to be told: once, but for a fenced member."""
         failure = self.failure
         if not self.is_fenced:
@@ -204,8 +204,8 @@ class Membership:
             protocols=protocols,
         )
 
-    def note_join(self, answer: JoinGroupResponse, now: float) -> Advice:
-        """GO_ON: send `sync`; its `assignments` are the duty of the leader."""
+    def handle_join(self, answer: JoinGroupResponse, now: float) -> NextStep:
+        """CONTINUE: send `sync`; its `assignments` are the duty of the leader."""
         assert self.state is State.JOINING
         error = error_code(answer.error)
         if error == ErrorCode.NONE:
@@ -214,11 +214,11 @@ class Membership:
             self.generation, self.member_id = answer.generation, answer.member_id
             self.protocol, self.leader = answer.protocol, answer.leader
             self._move(State.SYNCING)
-            return Advice.GO_ON
+            return NextStep.CONTINUE
         if error == ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
-            return Advice.AGAIN
-        return self._note_refusal(error)
+            return NextStep.RETRY
+        return self._handle_refusal(error)
 
     def sync(self, assignments: tuple[MemberAssignment, ...] = ()) -> SyncGroupRequest:
         """Asks for this member's part; the leader tells everybody's."""
@@ -227,8 +227,8 @@ class Membership:
             self.group_id, self.generation, self.member_id, self._instance_id, assignments
         )
 
-    def note_sync(self, answer: SyncGroupResponse, sent_at: float) -> Advice:
-        """GO_ON: there is an assignment. AGAIN, LATER, FIND: join again."""
+    def handle_sync(self, answer: SyncGroupResponse, sent_at: float) -> NextStep:
+        """CONTINUE: there is an assignment. RETRY, RETRY_LATER, FIND_COORDINATOR: join again."""
         assert self.state is State.SYNCING
         error = error_code(answer.error)
         if error == ErrorCode.NONE:
@@ -236,21 +236,21 @@ class Membership:
                 self.assignment = decode_assignment(answer.assignment).partitions
             except ProtocolError as failure:
                 return self.fail(failure)
-            self._note_contact(sent_at)
+            self._record_contact(sent_at)
             self._synced_id = self.member_id
             self._move(State.ASSIGNED)
-            return Advice.GO_ON
-        advice = self._note_refusal(error)
-        if advice is not Advice.STOP:
+            return NextStep.CONTINUE
+        step = self._handle_refusal(error)
+        if step is not NextStep.STOP:
             self._move(State.JOINING)
-        return Advice.AGAIN if error == ErrorCode.REBALANCE_IN_PROGRESS else advice
+        return NextStep.RETRY if error == ErrorCode.REBALANCE_IN_PROGRESS else step
 
-    def note_disconnect(self) -> None:
+    def on_disconnect(self) -> None:
         """The answer to JOIN or SYNC is lost: join again, as the same member."""
         if self.state is State.SYNCING:
             self._move(State.JOINING)
 
-    def take_over(self, *, must_join: bool) -> None:
+    def complete_rebalance(self, *, must_join: bool) -> None:
         """The application has what was assigned, and gave up the rest.
 
         `must_join`: that has to be told, so that others can get it (cooperative).
@@ -259,12 +259,12 @@ class Membership:
         self.held_generation = self.generation
         self._move(State.STABLE)
 
-    def fail(self, failure: Exception) -> Advice:
+    def fail(self, failure: Exception) -> NextStep:
         """Out, with something to tell the application; its next poll after that tries again."""
         self.report(failure)
         self._go_out()
         self.is_lost = self.must_join = True
-        return Advice.STOP
+        return NextStep.STOP
 
     # -- being a member
 
@@ -272,27 +272,27 @@ class Membership:
         """To be sent in every state but OUT: while JOIN waits, it finds out whether at anybody."""
         return HeartbeatRequest(self.group_id, self.generation, self.member_id, self._instance_id)
 
-    def note_heartbeat(
+    def handle_heartbeat(
         self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float, *, is_loading: bool = False
-    ) -> Advice:
-        """FIND: the coordinator is another now. STOP: the partitions are lost.
+    ) -> NextStep:
+        """FIND_COORDINATOR: the coordinator is another now. STOP: the partitions are lost.
 
         A coordinator that `is_loading` puts no member out meanwhile, but it cannot know whether the
         one before it did: it ends no doubt.
         """
         if error in NOT_THE_COORDINATOR:
-            return Advice.FIND
+            return NextStep.FIND_COORDINATOR
         if not self._is_current(asked.generation, asked.member_id):
-            return Advice.GO_ON
+            return NextStep.CONTINUE
         if is_loading and self.is_in_doubt(sent_at):
-            return Advice.GO_ON
+            return NextStep.CONTINUE
         if error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self._note_contact(sent_at)
+            self._record_contact(sent_at)
             if error == ErrorCode.REBALANCE_IN_PROGRESS and self.state in _HOLDING:
                 self.must_join = True
-        elif error in PUT_OUT and self.state in _HOLDING:
-            return self._note_refusal(error)
-        return Advice.GO_ON
+        elif error in NOT_A_MEMBER and self.state in _HOLDING:
+            return self._handle_refusal(error)
+        return NextStep.CONTINUE
 
     def commit(self, partitions: tuple[PartitionCommit, ...]) -> OffsetCommitRequest:
         """To be made anew for each try. Raises `CommitFailed` for who is no member any more."""
@@ -315,7 +315,9 @@ class Membership:
             " or raise max.poll.interval.ms"
         )
 
-    def note_commit(self, asked: OffsetCommitRequest, error: ErrorCode, sent_at: float) -> Advice:
+    def handle_commit(
+        self, asked: OffsetCommitRequest, error: ErrorCode, sent_at: float
+    ) -> NextStep:
         """One partition's answer. STOP: it cannot be done any more.
 
         Who joins just now may have been told of a generation that it does not know yet; the answer
@@ -324,16 +326,16 @@ class Membership:
         is_current = self._is_current(asked.generation, asked.member_id)
         if error == ErrorCode.NONE:
             if is_current:
-                self._note_contact(sent_at)
-            return Advice.GO_ON
+                self._record_contact(sent_at)
+            return NextStep.CONTINUE
         if error in NOT_THE_COORDINATOR:
-            return Advice.FIND
-        if error not in PUT_OUT:
+            return NextStep.FIND_COORDINATOR
+        if error not in NOT_A_MEMBER:
             may_pass = error in RETRIABLE and error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return Advice.LATER if may_pass else Advice.STOP
+            return NextStep.RETRY_LATER if may_pass else NextStep.STOP
         if is_current and self.state in _HOLDING:
-            return self._note_refusal(error)
-        return Advice.STOP if self.generation == NO_GENERATION else Advice.LATER
+            return self._handle_refusal(error)
+        return NextStep.STOP if self.generation == NO_GENERATION else NextStep.RETRY_LATER
 
     # -- the end
 
@@ -374,22 +376,22 @@ class Membership:
         is_member = generation != NO_GENERATION
         return is_member and (generation, member_id) == (self.generation, self.member_id)
 
-    def _note_contact(self, sent_at: float) -> None:
+    def _record_contact(self, sent_at: float) -> None:
         self._contact_at = max(self._contact_at, sent_at)
 
-    def _note_refusal(self, error: ErrorCode) -> Advice:
+    def _handle_refusal(self, error: ErrorCode) -> NextStep:
         if error == ErrorCode.FENCED_INSTANCE_ID:
             text = f"another consumer runs with group.instance.id {self._instance_id!r}"
             return self.fail(BrokerError(error, text))
-        if error in PUT_OUT:
+        if error in NOT_A_MEMBER:
             if error == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.member_id = ""
             self._go_out()
             self.is_lost = self.must_join = True
-            return Advice.STOP
+            return NextStep.STOP
         if error in NOT_THE_COORDINATOR:
-            return Advice.FIND
+            return NextStep.FIND_COORDINATOR
         if error in RETRIABLE:
-            return Advice.LATER
+            return NextStep.RETRY_LATER
         why = WHAT_TO_CHANGE.get(error, "it did not take this consumer")
         return self.fail(BrokerError(error, f"{named(self.group_id)}: {why}"))

@@ -1,18 +1,18 @@
-"""What keeps a consumer a member of its group, beside the application.
+"""The tasks that keep a consumer a member of its group, beside the application.
 
-    run ---- _join           whenever it shall and may: find the coordinator, JOIN, assign, SYNC
-         |-- _beat           HEARTBEAT, on a connection that nothing else holds up
-         |-- _watch_poll     goes if the application does not come back for max.poll.interval.ms
-         |-- _look           what a pattern matches
-         `-- _follow_topics  whoever leads the group has it assign anew when partitions are added
+    run ---- _join             finds the coordinator, sends JOIN, assigns, sends SYNC
+         |-- _send_heartbeats  on a connection that no other request holds up
+         |-- _watch_poll       leaves if the application does not poll for max.poll.interval.ms
+         |-- _watch_pattern    finds the topics that a pattern matches
+         `-- _watch_topics     in the group's leader: assigns again when partitions are added
 
-The application is needed only where it has something to let go or to take over; then `on_news` is
-called, and the next poll does that (group.py). All else goes on between polls: a member of a
+The application is needed only to revoke partitions or to take them over; then `on_news` is called,
+and the next poll does that (consumer_group.py). All else goes on between polls: a member of a
 cooperative group joins the next generation while its application works on what it keeps.
 
-While a JOIN waits for others, heartbeats go on. Their answers mean nothing then but that there is a
-coordinator; a broker that is gone is found out by them, and the JOIN is sent again. So it is when
-they say that the group has gone on to another generation, and the answer to the JOIN does not come.
+While a JOIN waits for others, heartbeats go on. Their answers then show only that the coordinator
+is alive. If it is not, the JOIN is sent again. The JOIN is also sent again when a heartbeat reports
+a newer generation and the answer to the JOIN does not come.
 """
 
 import logging
@@ -23,18 +23,18 @@ from typing import Final
 
 import trio
 
-from minibroker.client.consumer.delivered_positions import Hand
+from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.errors import error_code
 from minibroker.client.groups.assignors import ASSIGNORS, GroupMember
-from minibroker.client.groups.coordinator_client import CoordinatorRoute
+from minibroker.client.groups.coordinator_client import CoordinatorClient
 from minibroker.client.groups.membership import (
+    NOT_A_MEMBER,
     NOT_THE_COORDINATOR,
-    PUT_OUT,
-    Advice,
     Membership,
+    NextStep,
     State,
 )
-from minibroker.client.groups.topic_subscription import Interest
+from minibroker.client.groups.topic_subscription import TopicSubscription
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.connection_pool import HEARTBEATS, JOINS
 from minibroker.client.options import ConsumerOptions
@@ -74,15 +74,15 @@ MISSING_TOPIC_S: Final = 1.0
 log = logging.getLogger("minibroker.client")
 
 
-class Attendance:
-    """Of one consumer, for its `membership`. `changed` is unparked when that may do something."""
+class MembershipTasks:
+    """The tasks of one consumer. `on_news` is called when the application has something to do."""
 
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: CoordinatorRoute,
+        coordinator: CoordinatorClient,
         membership: Membership,
-        hand: Hand,
+        delivered: DeliveredPositions,
         on_news: Callable[[], None],
     ) -> None:
         options = cluster.options
@@ -91,35 +91,36 @@ class Attendance:
         self._cluster = cluster
         self._coordinator = coordinator
         self._membership = membership
-        self._hand = hand
+        self._delivered = delivered
         self._on_news = on_news
         strategies = (ASSIGNORS[name] for name in options.partition_assignment_strategy)
         self._patience_s = PATIENCE_SHARE * options.session_timeout_ms / 1000
         self._is_eager = not all(strategy.is_cooperative for strategy in strategies)
         self._joining = trio.CancelScope()
-        self._asking = trio.CancelScope()  # around one JOIN and SYNC
-        self._asked_at = float("inf")
-        self._unheard_since = float("inf")  # when its answer was there, and did not come
-        self._led: dict[str, int] | None = None  # what was assigned, if this member leads
-        self._led_topics: tuple[str, ...] = ()
-        self._undrawn_seen = 0
+        self._join_attempt = trio.CancelScope()  # around one JOIN and SYNC
+        self._join_sent_at = float("inf")
+        self._answer_missing_since = float("inf")  # since a heartbeat showed that it was answered
+        # If this member leads the group: how many partitions of each topic it has assigned.
+        self._assigned_counts: dict[str, int] | None = None
+        self._assigned_topics: tuple[str, ...] = ()
+        self._buffered_seen = 0
         self._changed = trio.lowlevel.ParkingLot()
         self.is_withholding = False  # records, from the application, because it is in doubt
-        self.interest = Interest(cluster)
+        self.subscription = TopicSubscription(cluster)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be a member whenever it is wanted, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._join)
-            nursery.start_soon(self._beat)
+            nursery.start_soon(self._send_heartbeats)
             nursery.start_soon(self._watch_poll)
-            nursery.start_soon(self._look)
-            nursery.start_soon(self._follow_topics)
+            nursery.start_soon(self._watch_pattern)
+            nursery.start_soon(self._watch_topics)
             task_status.started()
 
     # -- with the application
 
-    def tell(self) -> None:
+    def wake(self) -> None:
         """The membership has changed: whoever can go on shall."""
         self._changed.unpark_all()
         if self.needs_application or self.is_withholding:
@@ -137,13 +138,13 @@ class Attendance:
         member = self._membership
         if not (member.must_join and member.state in (State.OUT, State.STABLE)):
             return []
-        held = self._hand.assignment
-        return [name for name in held if self._is_eager or name.topic not in self.interest.topics]
+        held, topics = self._delivered.assignment, self.subscription.topics
+        return [name for name in held if self._is_eager or name.topic not in topics]
 
     def abandon_join(self) -> None:
         """The member is out; nobody waits for an answer."""
         self._joining.cancel()
-        self.tell()
+        self.wake()
 
     async def leave(self, request: LeaveGroupRequest) -> None:
         """Tell the coordinator who goes; it finds out by itself if that does not succeed."""
@@ -165,13 +166,13 @@ class Attendance:
 
     async def _join(self) -> None:
         while True:
-            if self._membership.may_join and self.interest.is_known and not self.to_release():
+            if self._membership.may_join and self.subscription.is_known and not self.to_release():
                 self._membership.begin_join()
                 self._changed.unpark_all()
                 with trio.CancelScope() as self._joining:
                     await self._join_until_assigned()
                 self._compare_topics()
-                self.tell()
+                self.wake()
             else:
                 await self._changed.park()
 
@@ -179,49 +180,50 @@ class Attendance:
         member = self._membership
         failures = 0
         while member.state is State.JOINING:
-            advice = Advice.LATER
+            step = NextStep.RETRY_LATER
             try:
-                with trio.CancelScope() as self._asking:
-                    advice = await self._join_and_sync()
+                with trio.CancelScope() as self._join_attempt:
+                    step = await self._join_and_sync()
             except OSError as error:
                 log.debug("group %s: %s", member.group_id, error)
             except BrokerError as error:
                 member.fail(error)
                 return
-            if advice is Advice.LATER:
-                member.note_disconnect()
-            if advice is Advice.FIND:
+            if step is NextStep.RETRY_LATER:
+                member.on_disconnect()
+            if step is NextStep.FIND_COORDINATOR:
                 self._coordinator.forget()
-            if advice in (Advice.FIND, Advice.LATER):
+            if step in (NextStep.FIND_COORDINATOR, NextStep.RETRY_LATER):
                 await self._coordinator.pause(failures)
                 failures += 1
 
-    async def _join_and_sync(self) -> Advice:
+    async def _join_and_sync(self) -> NextStep:
         member = self._membership
-        self._asked_at, self._unheard_since = trio.current_time(), float("inf")
+        self._join_sent_at, self._answer_missing_since = trio.current_time(), float("inf")
         asked = member.join(self._protocols())
         joined = await self._coordinator.ask(ApiKey.JOIN_GROUP, asked, JOINS)
         assert isinstance(joined, JoinGroupResponse)
         if not member.is_in(State.JOINING):
-            return Advice.STOP  # it left meanwhile
-        advice = member.note_join(joined, trio.current_time())
-        if advice is not Advice.GO_ON:
-            return advice
+            return NextStep.STOP  # it left meanwhile
+        step = member.handle_join(joined, trio.current_time())
+        if step is not NextStep.CONTINUE:
+            return step
         assignments = await self._assign(joined)
         sent_at = trio.current_time()
         if not member.is_in(State.SYNCING):
-            return Advice.STOP
+            return NextStep.STOP
         synced = await self._coordinator.ask(ApiKey.SYNC_GROUP, member.sync(assignments), JOINS)
         assert isinstance(synced, SyncGroupResponse)
-        if self._led is not None and asked.instance_id is not None and not asked.member_id:
-            self._led = await self._assigned()
-        return member.note_sync(synced, sent_at) if member.is_in(State.SYNCING) else Advice.STOP
+        is_static_return = asked.instance_id is not None and not asked.member_id
+        if self._assigned_counts is not None and is_static_return:
+            self._assigned_counts = await self._assigned()
+        return member.handle_sync(synced, sent_at) if member.is_in(State.SYNCING) else NextStep.STOP
 
     def _protocols(self) -> tuple[GroupProtocol, ...]:
         """The ways to assign that this member can do, and what the leader has to know for them."""
-        owned = () if self._is_eager else tuple(self._hand.assignment)
+        owned = () if self._is_eager else tuple(self._delivered.assignment)
         generation = self._membership.held_generation if owned else NO_GENERATION
-        data = encode_subscription(Subscription(self.interest.topics, owned, generation))
+        data = encode_subscription(Subscription(self.subscription.topics, owned, generation))
         return tuple(GroupProtocol(n, data) for n in self._options.partition_assignment_strategy)
 
     async def _assign(self, joined: JoinGroupResponse) -> tuple[MemberAssignment, ...]:
@@ -230,7 +232,7 @@ class Attendance:
         Where a static member comes back as the leader, the coordinator stays with what it has.
         """
         if joined.leader != joined.member_id:
-            self._led = None
+            self._assigned_counts = None
             return ()
         members: dict[str, GroupMember] = {}
         for each in joined.members:
@@ -241,11 +243,11 @@ class Attendance:
                 subscription = Subscription(())
             members[each.member_id] = GroupMember(subscription, each.instance_id)
         topics = {topic for member in members.values() for topic in member.subscription.topics}
-        self._led_topics = tuple(sorted(topics or self.interest.topics))
-        self._led = await self.interest.learn(self._led_topics)
+        self._assigned_topics = tuple(sorted(topics or self.subscription.topics))
+        self._assigned_counts = await self.subscription.fetch_counts(self._assigned_topics)
         if not members:
             return ()
-        parts = ASSIGNORS[joined.protocol].assign(self._led, members)
+        parts = ASSIGNORS[joined.protocol].assign(self._assigned_counts, members)
         return tuple(
             MemberAssignment(member_id, encode_assignment(Assignment(tuple(names))))
             for member_id, names in parts.items()
@@ -265,7 +267,7 @@ class Attendance:
 
     # -- being a member
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         failures = 0
         while True:
             if self._membership.is_in(State.OUT):
@@ -275,17 +277,17 @@ class Attendance:
                 await self._coordinator.pause(failures - 1)
             else:
                 await trio.sleep(self._options.heartbeat_interval_ms / 1000)
-            self._note_progress()
+            self._record_progress()
             if not self._membership.is_in(State.OUT):
-                failures = 0 if await self._beat_once() else failures + 1
+                failures = 0 if await self._send_heartbeat() else failures + 1
             if failures:
-                self._asking.cancel()  # its connection may be as dead
+                self._join_attempt.cancel()  # its connection may be as dead
 
-    async def _beat_once(self) -> bool:
+    async def _send_heartbeat(self) -> bool:
         """Whether there was an answer from the coordinator."""
         member = self._membership
         asked, sent_at = member.heartbeat(), trio.current_time()
-        advice = Advice.FIND
+        step = NextStep.FIND_COORDINATOR
         with trio.move_on_after(self._patience_s):
             try:
                 answer = await self._coordinator.ask(ApiKey.HEARTBEAT, asked, HEARTBEATS)
@@ -294,28 +296,28 @@ class Attendance:
                 return False
             assert isinstance(answer, HeartbeatResponse)
             told = error_code(answer.error)
-            advice = member.note_heartbeat(asked, told, sent_at, is_loading=answer.is_loading)
-            self._note_gone_on(asked, told, sent_at)
-        if advice is Advice.FIND:
+            step = member.handle_heartbeat(asked, told, sent_at, is_loading=answer.is_loading)
+            self._find_lost_answer(asked, told, sent_at)
+        if step is NextStep.FIND_COORDINATOR:
             self._coordinator.forget()
-        self.tell()
-        return advice is not Advice.FIND
+        self.wake()
+        return step is not NextStep.FIND_COORDINATOR
 
-    def _note_gone_on(self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float) -> None:
-        """While a JOIN waits, the group is in the generation that its members know. If it is not,
-        the JOIN was answered, perhaps over a connection that somebody on the way has forgotten."""
-        is_waiting = self._membership.is_in(State.JOINING) and sent_at > self._asked_at
-        if is_waiting and error in PUT_OUT and asked.generation != NO_GENERATION:
-            self._unheard_since = min(self._unheard_since, sent_at)
-            if sent_at >= self._unheard_since + self._patience_s:
-                self._asking.cancel()
+    def _find_lost_answer(self, asked: HeartbeatRequest, error: ErrorCode, sent_at: float) -> None:
+        """Send the JOIN again if the group is in another generation: then it was answered, perhaps
+        over a connection that a machine on the way has dropped."""
+        is_waiting = self._membership.is_in(State.JOINING) and sent_at > self._join_sent_at
+        if is_waiting and error in NOT_A_MEMBER and asked.generation != NO_GENERATION:
+            self._answer_missing_since = min(self._answer_missing_since, sent_at)
+            if sent_at >= self._answer_missing_since + self._patience_s:
+                self._join_attempt.cancel()
 
-    def _note_progress(self) -> None:
+    def _record_progress(self) -> None:
         """Who iterates comes back with each record, and polls only once for many."""
-        count = self._hand.undrawn_count
-        if count != self._undrawn_seen and self._membership.poll_deadline < float("inf"):
+        count = self._delivered.buffered_count
+        if count != self._buffered_seen and self._membership.poll_deadline < float("inf"):
             self._membership.end_poll(trio.current_time())
-        self._undrawn_seen = count
+        self._buffered_seen = count
 
     async def _watch_poll(self) -> None:
         member = self._membership
@@ -325,7 +327,7 @@ class Attendance:
                 await self._changed.park()
                 continue
             await trio.sleep_until(min(member.poll_deadline, trio.current_time() + interval_s))
-            self._note_progress()
+            self._record_progress()
             if not member.is_in(State.OUT) and trio.current_time() >= member.poll_deadline:
                 text = "group %s: no poll for max.poll.interval.ms (%d): this consumer leaves"
                 log.warning(text, member.group_id, self._options.max_poll_interval_ms)
@@ -336,38 +338,38 @@ class Attendance:
 
     # -- topics
 
-    async def _look(self) -> None:
+    async def _watch_pattern(self) -> None:
         while True:
-            if self.interest.pattern is None:
+            if self.subscription.pattern is None:
                 await self._changed.park()
                 continue
-            if await self.interest.look():
-                self._membership.want()
-                self.tell()
+            if await self.subscription.match_pattern():
+                self._membership.request_join()
+                self.wake()
             with trio.move_on_after(self._options.metadata_max_age_ms / 1000):
-                while self.interest.is_known:
+                while self.subscription.is_known:
                     await self._changed.park()
 
-    async def _follow_topics(self) -> None:
+    async def _watch_topics(self) -> None:
         while True:
-            if self._led is None:
+            if self._assigned_counts is None:
                 await self._changed.park()
                 continue
-            is_missing = len(self._led) < len(self._led_topics)
+            is_missing = len(self._assigned_counts) < len(self._assigned_topics)
             with trio.move_on_after(MISSING_TOPIC_S if is_missing else float("inf")):
                 await self._cluster.wait_changed()
             if is_missing:
                 self._cluster.request_refresh()
             if self._compare_topics():
-                self.tell()
+                self.wake()
 
     def _compare_topics(self) -> bool:
         """Whether the group has to assign anew, for there are more partitions, or less."""
         member = self._membership
-        if self._led is None or member.state not in (State.ASSIGNED, State.STABLE):
+        if self._assigned_counts is None or member.state not in (State.ASSIGNED, State.STABLE):
             return False
-        is_changed = self.interest.counts(self._led_topics) != self._led
+        is_changed = self.subscription.counts(self._assigned_topics) != self._assigned_counts
         if is_changed and not member.must_join:
             log.info("group %s: its topics have changed", member.group_id)
-            member.want()
+            member.request_join()
         return is_changed

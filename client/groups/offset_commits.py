@@ -20,8 +20,13 @@ import trio
 
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
 from minibroker.client.errors import error_code
-from minibroker.client.groups.coordinator_client import CoordinatorRoute
-from minibroker.client.groups.membership import NOT_THE_COORDINATOR, PUT_OUT, Advice, Membership
+from minibroker.client.groups.coordinator_client import CoordinatorClient
+from minibroker.client.groups.membership import (
+    NOT_A_MEMBER,
+    NOT_THE_COORDINATOR,
+    Membership,
+    NextStep,
+)
 from minibroker.client.net.connection_pool import COMMITS
 from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
@@ -35,10 +40,10 @@ from minibroker.protocol.messages.group_offsets import (
 from minibroker.protocol.types import TopicPartition
 
 
-class Commits:
+class OffsetCommits:
     """Those of one consumer."""
 
-    def __init__(self, coordinator: CoordinatorRoute, membership: Membership) -> None:
+    def __init__(self, coordinator: CoordinatorClient, membership: Membership) -> None:
         self._coordinator = coordinator
         self._membership = membership
         self._turn = trio.StrictFIFOLock()
@@ -113,14 +118,14 @@ class Commits:
                 for told in answer.partitions:
                     name = TopicPartition(told.topic, told.partition)
                     error_told = error_code(told.error)
-                    advice = self._membership.note_commit(request, error_told, sent_at)
-                    if advice in (Advice.GO_ON, Advice.STOP):
+                    step = self._membership.handle_commit(request, error_told, sent_at)
+                    if step in (NextStep.CONTINUE, NextStep.STOP):
                         del left[name]
-                    if advice is not Advice.GO_ON:
+                    if step is not NextStep.CONTINUE:
                         last.append(self._refusal(name, error_told))
-                    if advice is Advice.STOP:
+                    if step is NextStep.STOP:
                         refusals.append(last[-1])
-                    if advice is Advice.FIND:
+                    if step is NextStep.FIND_COORDINATOR:
                         self._coordinator.forget()
             if left:
                 await self._coordinator.pause(failures)
@@ -129,7 +134,7 @@ class Commits:
             raise refusals[0]
 
     def _refusal(self, name: TopicPartition, error: ErrorCode) -> Exception:
-        if error not in PUT_OUT or error == ErrorCode.FENCED_INSTANCE_ID:
+        if error not in NOT_A_MEMBER or error == ErrorCode.FENCED_INSTANCE_ID:
             return BrokerError(error, f"the commit of {name}")
         return self._membership.commit_failed(error.name)
 

@@ -15,7 +15,7 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 
-class Interest:
+class TopicSubscription:
     """Of one consumer. `topics` are those that it reads now, in order."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -24,7 +24,7 @@ class Interest:
         self.pattern: re.Pattern[str] | None = None
         self.is_known = True  # a pattern's topics are not before they were looked for
 
-    def choose(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
+    def set_topics(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
         """Read these from now on, or what matches."""
         self.topics, self.pattern = tuple(sorted(set(topics))), pattern
         self.is_known = pattern is None
@@ -34,7 +34,7 @@ class Interest:
         for topic in self.topics:
             self._cluster.request_topic(topic)
 
-    async def look(self) -> bool:
+    async def match_pattern(self) -> bool:
         """Ask what the pattern matches now, however long it takes. True if that has changed."""
         pattern = self.pattern
         answer = await self._cluster.ask(ApiKey.METADATA, MetadataRequest(None, False))
@@ -54,7 +54,7 @@ class Interest:
         known = ((topic, self._cluster.partition_count(topic)) for topic in topics)
         return {topic: count for topic, count in known if count is not None}
 
-    async def learn(self, topics: Iterable[str]) -> dict[str, int]:
+    async def fetch_counts(self, topics: Iterable[str]) -> dict[str, int]:
         """The same, once a broker was asked for those of which nothing is known."""
         unknown = [topic for topic in topics if self._cluster.partition_count(topic) is None]
         for topic in unknown:

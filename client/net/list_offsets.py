@@ -24,10 +24,12 @@ CONNECT_PATIENCE_S: Final = 0.1
 PAUSE_S: Final = 0.05
 
 # What is wanted of each partition: a time in ms, or the sentinel for the earliest or latest offset.
-Wanted = Mapping[TopicPartition, int]
+Timestamps = Mapping[TopicPartition, int]
 
 
-async def ask_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, PartitionOffset]:
+async def ask_offsets(
+    cluster: Cluster, wanted: Timestamps
+) -> dict[TopicPartition, PartitionOffset]:
     """One try. What has no leader or no answer yet is missing, and metadata are asked for anew.
 
     An answer with an error in it is one that will not change by asking again.
@@ -77,7 +79,9 @@ async def _ask_node(
     answers += response.partitions
 
 
-async def list_offsets(cluster: Cluster, wanted: Wanted) -> dict[TopicPartition, PartitionOffset]:
+async def list_offsets(
+    cluster: Cluster, wanted: Timestamps
+) -> dict[TopicPartition, PartitionOffset]:
     """The same, until all have answered. Raises `BrokerError` and `ClientTimeout`."""
     found: dict[TopicPartition, PartitionOffset] = {}
     with trio.move_on_after(cluster.options.call_timeout_ms / 1000):

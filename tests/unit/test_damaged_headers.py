@@ -197,7 +197,9 @@ def consume(node: Node, offset: int = 0) -> Read:
     records: list[tuple[int, bytes]] = []
     for step in range(STEPS_MAX):
         try:
-            records += [(each.offset, bytes(each.value or b"")) for each in positions.take(10)]
+            records += [
+                (each.offset, bytes(each.value or b"")) for each in positions.take_records(10)
+            ]
         except PositionError as error:
             return Read(records, positions.position(T0) or 0, str(error))
         at = positions.position(T0)
@@ -209,7 +211,7 @@ def consume(node: Node, offset: int = 0) -> Read:
             outcome = ask(node, *wanted, bytes_max=bytes_max, now=float(step), wait_ms_max=0)
             assert isinstance(outcome, FetchResponse)
             (answer,) = outcome.partitions
-            positions.note(wanted[0], joined(answer), float(step))
+            positions.handle_answer(wanted[0], joined(answer), float(step))
     return Read(records, at, "" if not node.partition().is_leader else "HANGS")
 
 
@@ -373,10 +375,10 @@ CASES: Final = [
 def play(who: str, target: str, interval: int, chosen: Iterable[Fault]) -> None:
     """Have somebody meet these faults, each on a disk of its own."""
     written = log_with(interval)
-    sound = written.killed if "kill" in who else written.stopped
+    valid = written.killed if "kill" in who else written.stopped
     for fault in chosen:
         try:
-            end = MEETINGS[who](copy.deepcopy(sound), fault, target, written)
+            end = MEETINGS[who](copy.deepcopy(valid), fault, target, written)
         except (AssertionError, struct.error) as error:
             raise AssertionError(f"{fault.name} of the {target} batch, {who}: {error}") from error
         is_so = end == "named" or (who, target, fault.field) in HARMLESS

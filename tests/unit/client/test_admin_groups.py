@@ -138,7 +138,7 @@ async def test_a_group_is_described_by_its_coordinator(
     pair: Pair, seams: Any, autojump_clock: Any
 ) -> None:
     """With topics and partitions of its members; bytes that no consumer wrote are left alone."""
-    sound = MemberDescription(
+    valid = MemberDescription(
         "m-1",
         "static",
         "cli",
@@ -152,7 +152,7 @@ async def test_a_group_is_described_by_its_coordinator(
         lambda request, error: DescribeGroupsResponse(
             (
                 DescribedGroup(
-                    request.groups[0], error, "Stable", "consumer", "range", 3, (sound, broken)
+                    request.groups[0], error, "Stable", "consumer", "range", 3, (valid, broken)
                 ),
             )
         ),

@@ -8,7 +8,7 @@ import trio
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import CommitFailed
 from minibroker.client.groups.membership import Membership
-from minibroker.client.groups.offset_commits import Commits
+from minibroker.client.groups.offset_commits import OffsetCommits
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import OffsetCommitResponse, PartitionCommitted
@@ -36,7 +36,7 @@ class Rejoining:
         """Time for what happens meanwhile."""
         await trio.lowlevel.checkpoint()
         heartbeat = self.member.heartbeat()
-        self.member.note_heartbeat(heartbeat, ErrorCode.UNKNOWN_MEMBER_ID, trio.current_time())
+        self.member.handle_heartbeat(heartbeat, ErrorCode.UNKNOWN_MEMBER_ID, trio.current_time())
         self.member.accept_loss()
         join(self.member, 8, "m-2")
 
@@ -45,18 +45,18 @@ def join(member: Membership, generation: int, member_id: str) -> None:
     """Be a member of this generation."""
     member.begin_join()
     joined = JoinGroupResponse(0, generation, "range", member_id, member_id)
-    member.note_join(joined, trio.current_time())
-    member.note_sync(SyncGroupResponse(), trio.current_time())
-    member.take_over(must_join=False)
+    member.handle_join(joined, trio.current_time())
+    member.handle_sync(SyncGroupResponse(), trio.current_time())
+    member.complete_rebalance(must_join=False)
 
 
 async def test_a_commit_of_before_an_exit_is_not_sent_after_it() -> None:
     """Others may have read on and committed more: in the new generation it would set them back."""
     member = Membership(read_options(ConsumerOptions, "a:1", {"group_id": "g"}))
-    member.want()
+    member.request_join()
     join(member, 7, "m-1")
     coordinator = Rejoining(member)
-    commits = Commits(coordinator, member)  # type: ignore[arg-type]
+    commits = OffsetCommits(coordinator, member)  # type: ignore[arg-type]
     with pytest.raises(CommitFailed, match="put out meanwhile"):
         await commits.commit(lambda: {A: OffsetAndMetadata(54)}, patience_s=1)
     assert [request.generation for request in coordinator.asked] == [7]

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from minibroker.client.errors import CommitFailed
-from minibroker.client.groups.membership import Advice, Membership, State
+from minibroker.client.groups.membership import Membership, NextStep, State
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
@@ -30,19 +30,19 @@ def member_of(state: State, **options: object) -> Membership:
     """A member in generation 7, or on the way there; its session is 45 s, last heard of at 0."""
     given = {"group_id": "g", **options}
     member = Membership(read_options(ConsumerOptions, "a:1", given))
-    member.want()
+    member.request_join()
     if state is State.OUT:
         return member
     member.begin_join()
     if state is State.JOINING:
         return member
-    member.note_join(JoinGroupResponse(0, 7, "range", "m-1", "m-1"), now=0)
+    member.handle_join(JoinGroupResponse(0, 7, "range", "m-1", "m-1"), now=0)
     if state is State.SYNCING:
         return member
-    member.note_sync(ASSIGNED, sent_at=0)
+    member.handle_sync(ASSIGNED, sent_at=0)
     if state is State.ASSIGNED:
         return member
-    member.take_over(must_join=False)
+    member.complete_rebalance(must_join=False)
     return member
 
 
@@ -53,76 +53,76 @@ def test_a_member_joins_step_by_step() -> None:
     assert (first.group_id, first.member_id, first.instance_id) == ("g", "", None)
     assert (first.session_timeout_ms, first.rebalance_timeout_ms) == (6000, 9000)
     told = JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1")
-    assert member.note_join(told, 1) is Advice.AGAIN
+    assert member.handle_join(told, 1) is NextStep.RETRY
     assert member.join(PROTOCOLS).member_id == "m-1"
     joined = JoinGroupResponse(0, 7, "range", "m-0", "m-1")
-    assert member.note_join(joined, 2) is Advice.GO_ON
+    assert member.handle_join(joined, 2) is NextStep.CONTINUE
     assert (member.sync().generation, member.sync().member_id) == (7, "m-1")
-    assert member.note_sync(ASSIGNED, 3) is Advice.GO_ON
+    assert member.handle_sync(ASSIGNED, 3) is NextStep.CONTINUE
     assert (member.state, member.assignment) == (State.ASSIGNED, (A,))
-    member.take_over(must_join=False)
+    member.complete_rebalance(must_join=False)
     assert (member.state, member.held_generation, member.may_join) == (State.STABLE, 7, False)
 
 
 def test_a_static_member_insists_on_an_id_only_once_it_was_stored() -> None:
     """An id without an assignment dies with its coordinator, and the next one would fence it."""
     member = member_of(State.SYNCING, group_instance_id="i")
-    member.note_disconnect()
+    member.on_disconnect()
     assert (member.member_id, member.join(PROTOCOLS).member_id) == ("m-1", "")
     member = member_of(State.STABLE, group_instance_id="i")
-    member.want()
+    member.request_join()
     member.begin_join()
     assert member.join(PROTOCOLS).member_id == "m-1"
 
 
-# The error, the advice, the state after it, whether the member keeps its id, and its partitions.
+# The error, the next step, the state after it, whether the member keeps its id, and its partitions.
 JOIN_TABLE = [
-    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Advice.LATER, State.JOINING, True, True),
-    (ErrorCode.COORDINATOR_NOT_AVAILABLE, Advice.FIND, State.JOINING, True, True),
-    (ErrorCode.NOT_COORDINATOR, Advice.FIND, State.JOINING, True, True),
-    (ErrorCode.REBALANCE_IN_PROGRESS, Advice.LATER, State.JOINING, True, True),
-    (ErrorCode.UNKNOWN_MEMBER_ID, Advice.STOP, State.OUT, False, False),
-    (ErrorCode.ILLEGAL_GENERATION, Advice.STOP, State.OUT, True, False),
-    (ErrorCode.FENCED_INSTANCE_ID, Advice.STOP, State.OUT, True, False),
-    (ErrorCode.GROUP_MAX_SIZE_REACHED, Advice.STOP, State.OUT, True, False),
-    (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, Advice.STOP, State.OUT, True, False),
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NextStep.RETRY_LATER, State.JOINING, True, True),
+    (ErrorCode.COORDINATOR_NOT_AVAILABLE, NextStep.FIND_COORDINATOR, State.JOINING, True, True),
+    (ErrorCode.NOT_COORDINATOR, NextStep.FIND_COORDINATOR, State.JOINING, True, True),
+    (ErrorCode.REBALANCE_IN_PROGRESS, NextStep.RETRY_LATER, State.JOINING, True, True),
+    (ErrorCode.UNKNOWN_MEMBER_ID, NextStep.STOP, State.OUT, False, False),
+    (ErrorCode.ILLEGAL_GENERATION, NextStep.STOP, State.OUT, True, False),
+    (ErrorCode.FENCED_INSTANCE_ID, NextStep.STOP, State.OUT, True, False),
+    (ErrorCode.GROUP_MAX_SIZE_REACHED, NextStep.STOP, State.OUT, True, False),
+    (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NextStep.STOP, State.OUT, True, False),
 ]
 
 
-@pytest.mark.parametrize(("error", "advice", "state", "keeps_id", "keeps_partitions"), JOIN_TABLE)
+@pytest.mark.parametrize(("error", "step", "state", "keeps_id", "keeps_partitions"), JOIN_TABLE)
 def test_a_refused_join(
-    error: ErrorCode, advice: Advice, state: State, keeps_id: bool, keeps_partitions: bool
+    error: ErrorCode, step: NextStep, state: State, keeps_id: bool, keeps_partitions: bool
 ) -> None:
     """What passes is tried again as the same member; what does not, the application is told."""
     member = member_of(State.STABLE)
-    member.want()
+    member.request_join()
     member.begin_join()
-    assert member.note_join(JoinGroupResponse(error), 1) is advice
+    assert member.handle_join(JoinGroupResponse(error), 1) is step
     assert member.state is state
     assert (member.member_id == "m-1") is keeps_id
     assert member.is_lost is not keeps_partitions
-    failure = member.take_failure()
+    failure = member.pop_failure()
     is_told = error not in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
-    assert isinstance(failure, BrokerError) is (advice is Advice.STOP and is_told)
+    assert isinstance(failure, BrokerError) is (step is NextStep.STOP and is_told)
 
 
 SYNC_TABLE = [
-    (ErrorCode.REBALANCE_IN_PROGRESS, Advice.AGAIN, State.JOINING),
-    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Advice.LATER, State.JOINING),
-    (ErrorCode.REQUEST_TIMED_OUT, Advice.LATER, State.JOINING),
-    (ErrorCode.COORDINATOR_NOT_AVAILABLE, Advice.FIND, State.JOINING),
-    (ErrorCode.NOT_COORDINATOR, Advice.FIND, State.JOINING),
-    (ErrorCode.UNKNOWN_MEMBER_ID, Advice.STOP, State.OUT),
-    (ErrorCode.ILLEGAL_GENERATION, Advice.STOP, State.OUT),
-    (ErrorCode.FENCED_INSTANCE_ID, Advice.STOP, State.OUT),
+    (ErrorCode.REBALANCE_IN_PROGRESS, NextStep.RETRY, State.JOINING),
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NextStep.RETRY_LATER, State.JOINING),
+    (ErrorCode.REQUEST_TIMED_OUT, NextStep.RETRY_LATER, State.JOINING),
+    (ErrorCode.COORDINATOR_NOT_AVAILABLE, NextStep.FIND_COORDINATOR, State.JOINING),
+    (ErrorCode.NOT_COORDINATOR, NextStep.FIND_COORDINATOR, State.JOINING),
+    (ErrorCode.UNKNOWN_MEMBER_ID, NextStep.STOP, State.OUT),
+    (ErrorCode.ILLEGAL_GENERATION, NextStep.STOP, State.OUT),
+    (ErrorCode.FENCED_INSTANCE_ID, NextStep.STOP, State.OUT),
 ]
 
 
-@pytest.mark.parametrize(("error", "advice", "state"), SYNC_TABLE)
-def test_a_refused_sync(error: ErrorCode, advice: Advice, state: State) -> None:
+@pytest.mark.parametrize(("error", "step", "state"), SYNC_TABLE)
+def test_a_refused_sync(error: ErrorCode, step: NextStep, state: State) -> None:
     """Who gets no part because others joined, or the coordinator went, joins again."""
     member = member_of(State.SYNCING)
-    assert member.note_sync(SyncGroupResponse(error), 1) is advice
+    assert member.handle_sync(SyncGroupResponse(error), 1) is step
     assert member.state is state
     assert member.is_lost is (state is State.OUT)
 
@@ -130,7 +130,7 @@ def test_a_refused_sync(error: ErrorCode, advice: Advice, state: State) -> None:
 def test_a_lost_answer_leaves_the_member_who_it_is() -> None:
     """After a lost connection the same member id joins, so that no ghost of it is waited for."""
     member = member_of(State.SYNCING)
-    member.note_disconnect()
+    member.on_disconnect()
     assert member.state is State.JOINING
     assert member.join(PROTOCOLS).member_id == "m-1"
     assert not member.is_lost
@@ -139,8 +139,8 @@ def test_a_lost_answer_leaves_the_member_who_it_is() -> None:
 def test_an_assignment_that_nobody_can_read_is_told() -> None:
     """Bytes of a leader that are no assignment stop the member with an error, not with a crash."""
     member = member_of(State.SYNCING)
-    assert member.note_sync(SyncGroupResponse(assignment=b"\0\0\0"), 1) is Advice.STOP
-    assert isinstance(member.take_failure(), ProtocolError)
+    assert member.handle_sync(SyncGroupResponse(assignment=b"\0\0\0"), 1) is NextStep.STOP
+    assert isinstance(member.pop_failure(), ProtocolError)
     assert member.failure is None
     assert member.is_lost
 
@@ -161,7 +161,7 @@ def test_a_heartbeat_counts_for_who_has_a_part(error: ErrorCode, state: State) -
     """Who joins is told by the answer to that; nobody else believes an answer about the past."""
     member = member_of(state)
     member.must_join = False
-    member.note_heartbeat(member.heartbeat(), error, sent_at=9)
+    member.handle_heartbeat(member.heartbeat(), error, sent_at=9)
     if state not in (State.ASSIGNED, State.STABLE):
         assert (member.state, member.must_join, member.is_lost) == (state, False, False)
     else:
@@ -174,7 +174,7 @@ def test_a_heartbeat_counts_for_who_has_a_part(error: ErrorCode, state: State) -
 def test_a_heartbeat_finds_out_that_the_coordinator_moved(error: ErrorCode, state: State) -> None:
     """Whatever the state, another coordinator is looked for, and nothing is lost."""
     member = member_of(state)
-    assert member.note_heartbeat(member.heartbeat(), error, 9) is Advice.FIND
+    assert member.handle_heartbeat(member.heartbeat(), error, 9) is NextStep.FIND_COORDINATOR
     assert (member.state, member.is_lost) == (state, False)
 
 
@@ -182,11 +182,11 @@ def test_an_answer_to_an_older_generation_changes_nothing() -> None:
     """A heartbeat sent before a rebalance cannot put the member out after it."""
     member = member_of(State.STABLE)
     asked = member.heartbeat()
-    member.want()
+    member.request_join()
     member.begin_join()
-    member.note_join(JoinGroupResponse(0, 8, "range", "m-0", "m-1"), 1)
-    member.note_sync(ASSIGNED, 1)
-    assert member.note_heartbeat(asked, ErrorCode.ILLEGAL_GENERATION, 0) is Advice.GO_ON
+    member.handle_join(JoinGroupResponse(0, 8, "range", "m-0", "m-1"), 1)
+    member.handle_sync(ASSIGNED, 1)
+    assert member.handle_heartbeat(asked, ErrorCode.ILLEGAL_GENERATION, 0) is NextStep.CONTINUE
     assert not member.is_lost
 
 
@@ -194,11 +194,11 @@ def test_a_coordinator_that_loads_keeps_a_member_and_ends_no_doubt() -> None:
     """However long it loads, it puts nobody out; what the one before it did, it cannot know."""
     member = member_of(State.STABLE, session_timeout_ms=6000)
     for now in (5, 10, 15):
-        member.note_heartbeat(member.heartbeat(), ErrorCode.NONE, now, is_loading=True)
+        member.handle_heartbeat(member.heartbeat(), ErrorCode.NONE, now, is_loading=True)
     assert not member.is_in_doubt(21)
-    member.note_heartbeat(member.heartbeat(), ErrorCode.NONE, sent_at=21.1, is_loading=True)
+    member.handle_heartbeat(member.heartbeat(), ErrorCode.NONE, sent_at=21.1, is_loading=True)
     assert member.is_in_doubt(21.2)
-    member.note_heartbeat(member.heartbeat(), ErrorCode.NONE, sent_at=21.1)
+    member.handle_heartbeat(member.heartbeat(), ErrorCode.NONE, sent_at=21.1)
     assert not member.is_in_doubt(21.2)
 
 
@@ -207,42 +207,42 @@ def test_a_session_counts_from_when_the_request_was_sent() -> None:
     member = member_of(State.STABLE, session_timeout_ms=6000)
     assert not member.is_in_doubt(6)
     assert member.is_in_doubt(6.1)
-    member.note_heartbeat(member.heartbeat(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 6)
+    member.handle_heartbeat(member.heartbeat(), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 6)
     assert member.is_in_doubt(6.1)
-    member.note_heartbeat(member.heartbeat(), REBALANCE, sent_at=6)
+    member.handle_heartbeat(member.heartbeat(), REBALANCE, sent_at=6)
     assert not member.is_in_doubt(12)
     assert member.contact_age_s(8) == 2
     commit = member.commit((PartitionCommit("t", 0, 1),))
-    member.note_commit(commit, ErrorCode.NONE, sent_at=20)
+    member.handle_commit(commit, ErrorCode.NONE, sent_at=20)
     assert not member.is_in_doubt(26)
     assert not member_of(State.OUT).is_in_doubt(math.inf)
 
 
 COMMITS = [
-    (ErrorCode.NONE, State.STABLE, Advice.GO_ON, False),
-    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, State.STABLE, Advice.LATER, False),
-    (ErrorCode.REQUEST_TIMED_OUT, State.STABLE, Advice.LATER, False),
-    (ErrorCode.COORDINATOR_NOT_AVAILABLE, State.STABLE, Advice.FIND, False),
-    (ErrorCode.NOT_COORDINATOR, State.STABLE, Advice.FIND, False),
-    (ErrorCode.REBALANCE_IN_PROGRESS, State.SYNCING, Advice.LATER, False),
-    (ErrorCode.ILLEGAL_GENERATION, State.SYNCING, Advice.LATER, False),
-    (ErrorCode.UNKNOWN_MEMBER_ID, State.SYNCING, Advice.LATER, False),
-    (ErrorCode.ILLEGAL_GENERATION, State.STABLE, Advice.STOP, True),
-    (ErrorCode.UNKNOWN_MEMBER_ID, State.ASSIGNED, Advice.STOP, True),
-    (ErrorCode.FENCED_INSTANCE_ID, State.STABLE, Advice.STOP, True),
-    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, State.STABLE, Advice.STOP, False),
-    (ErrorCode.OFFSET_METADATA_TOO_LARGE, State.STABLE, Advice.STOP, False),
-    (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, State.STABLE, Advice.STOP, False),
+    (ErrorCode.NONE, State.STABLE, NextStep.CONTINUE, False),
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, State.STABLE, NextStep.RETRY_LATER, False),
+    (ErrorCode.REQUEST_TIMED_OUT, State.STABLE, NextStep.RETRY_LATER, False),
+    (ErrorCode.COORDINATOR_NOT_AVAILABLE, State.STABLE, NextStep.FIND_COORDINATOR, False),
+    (ErrorCode.NOT_COORDINATOR, State.STABLE, NextStep.FIND_COORDINATOR, False),
+    (ErrorCode.REBALANCE_IN_PROGRESS, State.SYNCING, NextStep.RETRY_LATER, False),
+    (ErrorCode.ILLEGAL_GENERATION, State.SYNCING, NextStep.RETRY_LATER, False),
+    (ErrorCode.UNKNOWN_MEMBER_ID, State.SYNCING, NextStep.RETRY_LATER, False),
+    (ErrorCode.ILLEGAL_GENERATION, State.STABLE, NextStep.STOP, True),
+    (ErrorCode.UNKNOWN_MEMBER_ID, State.ASSIGNED, NextStep.STOP, True),
+    (ErrorCode.FENCED_INSTANCE_ID, State.STABLE, NextStep.STOP, True),
+    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, State.STABLE, NextStep.STOP, False),
+    (ErrorCode.OFFSET_METADATA_TOO_LARGE, State.STABLE, NextStep.STOP, False),
+    (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, State.STABLE, NextStep.STOP, False),
 ]
 
 
-@pytest.mark.parametrize(("error", "state", "advice", "is_lost"), COMMITS)
-def test_a_refused_commit(error: ErrorCode, state: State, advice: Advice, is_lost: bool) -> None:
+@pytest.mark.parametrize(("error", "state", "step", "is_lost"), COMMITS)
+def test_a_refused_commit(error: ErrorCode, state: State, step: NextStep, is_lost: bool) -> None:
     """GRP-05: what a rebalance refuses may be accepted after it; who is put out has lost all."""
     member = member_of(state)
     asked = member.commit((PartitionCommit("t", 0, 1),))
     assert (asked.generation, asked.member_id) == (7, "m-1")
-    assert member.note_commit(asked, error, 1) is advice
+    assert member.handle_commit(asked, error, 1) is step
     assert member.is_lost is is_lost
 
 
@@ -250,21 +250,21 @@ def test_who_is_no_member_cannot_commit() -> None:
     """After a loss a commit fails at once, and the error says what to do; alone it has no id."""
     member = member_of(State.STABLE)
     asked = member.commit(())
-    member.note_heartbeat(member.heartbeat(), ErrorCode.UNKNOWN_MEMBER_ID, 1)
+    member.handle_heartbeat(member.heartbeat(), ErrorCode.UNKNOWN_MEMBER_ID, 1)
     with pytest.raises(CommitFailed, match=r"Poll, to join again.*max\.poll\.interval\.ms"):
         member.commit(())
-    assert member.note_commit(asked, ErrorCode.UNKNOWN_MEMBER_ID, 1) is Advice.STOP
+    assert member.handle_commit(asked, ErrorCode.UNKNOWN_MEMBER_ID, 1) is NextStep.STOP
     alone = Membership(read_options(ConsumerOptions, "a:1", {"group_id": "g"}))
     asked = alone.commit(())
     assert (asked.generation, asked.member_id) == (-1, "")
-    assert alone.note_commit(asked, ErrorCode.UNKNOWN_MEMBER_ID, 1) is Advice.STOP
+    assert alone.handle_commit(asked, ErrorCode.UNKNOWN_MEMBER_ID, 1) is NextStep.STOP
     assert "it has members" in str(alone.commit_failed("UNKNOWN_MEMBER_ID"))
 
 
 def test_after_a_loss_the_application_comes_first() -> None:
     """No JOIN before the application knows what it has lost."""
     member = member_of(State.STABLE)
-    member.note_heartbeat(member.heartbeat(), ErrorCode.ILLEGAL_GENERATION, 1)
+    member.handle_heartbeat(member.heartbeat(), ErrorCode.ILLEGAL_GENERATION, 1)
     assert not member.may_join
     member.accept_loss()
     assert member.may_join
@@ -275,16 +275,16 @@ def test_after_a_loss_the_application_comes_first() -> None:
 def test_an_error_is_told_once_but_for_a_fenced_member() -> None:
     """Who can try again does so after the error; who was replaced is told in every poll."""
     refused = member_of(State.JOINING)
-    refused.note_join(JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED), 1)
+    refused.handle_join(JoinGroupResponse(ErrorCode.GROUP_MAX_SIZE_REACHED), 1)
     refused.accept_loss()
     assert not refused.may_join
-    assert refused.take_failure() is not None
-    assert refused.take_failure() is None
+    assert refused.pop_failure() is not None
+    assert refused.pop_failure() is None
     assert refused.may_join
     fenced = member_of(State.STABLE, group_instance_id="i")
-    fenced.note_heartbeat(fenced.heartbeat(), ErrorCode.FENCED_INSTANCE_ID, 1)
+    fenced.handle_heartbeat(fenced.heartbeat(), ErrorCode.FENCED_INSTANCE_ID, 1)
     fenced.accept_loss()
-    assert str(fenced.take_failure()) == str(fenced.take_failure())
+    assert str(fenced.pop_failure()) == str(fenced.pop_failure())
     assert "group.instance.id 'i'" in str(fenced.failure)
     assert not fenced.may_join
 

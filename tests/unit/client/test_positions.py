@@ -50,12 +50,12 @@ def fetched(positions: Positions, name: TopicPartition, *batches: bytes, **more:
     """The answer to what would be asked now."""
     asked = plan(positions)[name]
     answer = PartitionFetched(*name, records=b"".join(batches), **more)
-    return positions.note(asked, answer, 0.0)
+    return positions.handle_answer(asked, answer, 0.0)
 
 
 def offsets(positions: Positions, count: int = 100) -> list[int]:
     """Take, and check that each record is the one of its offset."""
-    records = positions.take(count)
+    records = positions.take_records(count)
     assert [record.value for record in records] == [b"%d" % record.offset for record in records]
     return [record.offset for record in records]
 
@@ -68,7 +68,7 @@ def test_the_position_after_a_batch_is_its_last_offset_plus_one() -> None:
     fetched(positions, A, bytes(sparse), batch(10, 1, control=True))
     assert offsets(positions, 3) == [0, 1, 2]
     assert positions.position(A) == 10
-    assert positions.take(1) == []
+    assert positions.take_records(1) == []
     assert positions.position(A) == 11
     assert plan(positions)[A].fetch_offset == 11
 
@@ -84,10 +84,10 @@ def test_an_answer_that_was_under_way_does_not_hide_damage() -> None:
     assert asked.fetch_offset == 4
     assert offsets(positions, 3) == [0, 1, 2]
     with pytest.raises(CorruptRecords):
-        positions.take(1)
-    positions.note(asked, PartitionFetched(*A, records=batch(4, 3)), 0.0)
+        positions.take_records(1)
+    positions.handle_answer(asked, PartitionFetched(*A, records=batch(4, 3)), 0.0)
     with pytest.raises(CorruptRecords, match="t-0 at offset 3"):
-        positions.take(1)
+        positions.take_records(1)
     assert positions.position(A) == 3
 
 
@@ -96,7 +96,7 @@ def test_a_bit_that_passes_records_over_is_under_the_checksum() -> None:
     positions = make(A)
     fetched(positions, A, batch(0, 3, control=True))
     with pytest.raises(CorruptRecords, match="t-0 at offset 0: the checksum does not match"):
-        positions.take(1)
+        positions.take_records(1)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_offsets_that_cannot_be_end_an_answer(batches, end, shown) -> None:
     fetched(positions, A, *batches, high_watermark=end)
     if not shown:
         with pytest.raises(CorruptRecords, match="seek behind them"):
-            positions.take(1)
+            positions.take_records(1)
         return
     assert offsets(positions) == shown
-    assert positions.take(1) == []
+    assert positions.take_records(1) == []
     assert plan(positions)[A].fetch_offset == positions.position(A) == shown[-1] + 1
 
 
@@ -138,7 +138,7 @@ def test_an_incomplete_batch_at_the_end_is_fetched_again() -> None:
     fetched(positions, A, batch(0, 3), batch(3, 3)[:-1])
     assert plan(positions)[A].fetch_offset == 3
     assert offsets(positions) == [0, 1, 2]
-    assert positions.take(1) == []
+    assert positions.take_records(1) == []
 
 
 @given(
@@ -158,7 +158,7 @@ def test_every_record_comes_once_and_in_order(
             size = sizes[turn % len(sizes)]
             fetched(positions, A, batch(base, size))
             base += size
-        taken = positions.take(counts[turn % len(counts)])
+        taken = positions.take_records(counts[turn % len(counts)])
         kept = max(len(taken) - unused[turn % len(unused)], min(1, len(taken)))
         positions.give_back(taken[kept:])
         seen += [record.offset for record in taken[:kept]]
@@ -173,10 +173,10 @@ def test_a_seek_drops_what_was_fetched_and_what_is_under_way() -> None:
     asked = plan(positions)[A]
     fetched(positions, A, batch(0, 3))
     positions.seek(A, 50)
-    positions.note(asked, PartitionFetched(*A, records=batch(0, 3)), 0.0)
+    positions.handle_answer(asked, PartitionFetched(*A, records=batch(0, 3)), 0.0)
     gone = PartitionFetched(*A, error=ErrorCode.OFFSET_OUT_OF_RANGE)
-    positions.note(asked, gone, 0.0)
-    assert positions.take(10) == []
+    positions.handle_answer(asked, gone, 0.0)
+    assert positions.take_records(10) == []
     assert (positions.position(A), plan(positions)[A].fetch_offset) == (50, 50)
 
 
@@ -190,7 +190,7 @@ def test_out_of_range_resets_by_policy(policy: str, sentinel: int) -> None:
     fetched(positions, A, error=ErrorCode.OFFSET_OUT_OF_RANGE)
     assert positions.unresolved(lambda _: 0, 0.0) == {}
     assert offsets(positions) == [0, 1]
-    assert positions.take(1) == []
+    assert positions.take_records(1) == []
     [reset] = positions.unresolved(lambda _: 0, 0.0).values()
     assert reset.timestamp == sentinel
     positions.resolve(A, reset, 40)
@@ -205,16 +205,16 @@ def test_out_of_range_without_a_policy_is_raised_until_a_seek() -> None:
     assert offsets(positions) == [0, 1]
     for _ in range(2):
         with pytest.raises(OffsetOutOfRange, match="t-0 at offset 2"):
-            positions.take(1)
+            positions.take_records(1)
     positions.seek(A, 5)
-    assert positions.take(1) == []
+    assert positions.take_records(1) == []
 
 
 def test_without_a_policy_a_new_partition_needs_a_seek() -> None:
     """A consumer that may not choose where to begin says so, and is content with a seek."""
     positions = make(A, at=None, auto_offset_reset="none")
     with pytest.raises(OffsetOutOfRange, match="seek"):
-        positions.take(1)
+        positions.take_records(1)
     positions.seek(A, 3)
     assert plan(positions)[A].fetch_offset == 3
 
@@ -234,7 +234,7 @@ def test_leadership_errors_have_metadata_renewed_and_are_tried_again(code: Error
     """CCO-04: no error to the user, and no hot loop: a retry comes a little later."""
     positions = make(A)
     assert fetched(positions, A, error=code)
-    assert positions.take(1) == []
+    assert positions.take_records(1) == []
     assert plan(positions) == {}
     retry_at = positions.next_retry(0.0)
     assert 0 < retry_at < 0.1
@@ -258,7 +258,7 @@ def test_a_corrupt_batch_stops_the_partition_until_a_seek() -> None:
     fetched(positions, B, batch(0, 1))
     for _ in range(3):
         with pytest.raises(CorruptRecords, match="t-0 at offset 2") as raised:
-            positions.take(10)
+            positions.take_records(10)
         assert (raised.value.topic_partition, raised.value.offset) == (A, 2)
     assert A not in plan(positions)
     positions.seek(A, 4)
@@ -274,7 +274,7 @@ def test_bytes_that_are_no_batch_stop_the_partition() -> None:
         positions = make(A)
         fetched(positions, A, garbage)
         with pytest.raises(CorruptRecords):
-            positions.take(1)
+            positions.take_records(1)
 
 
 def test_given_back_records_come_before_the_error() -> None:
@@ -283,12 +283,12 @@ def test_given_back_records_come_before_the_error() -> None:
     damaged = bytearray(batch(3, 1))
     damaged[-2] ^= 1
     fetched(positions, A, batch(0, 3), bytes(damaged))
-    taken = positions.take(10)
+    taken = positions.take_records(10)
     positions.give_back(taken[1:])
     assert positions.position(A) == 1
     assert offsets(positions) == [1, 2]
     with pytest.raises(CorruptRecords, match="offset 3"):
-        positions.take(1)
+        positions.take_records(1)
 
 
 def test_a_refusal_that_will_not_pass_is_raised() -> None:
@@ -297,7 +297,7 @@ def test_a_refusal_that_will_not_pass_is_raised() -> None:
         positions = make(A)
         fetched(positions, A, error=code)
         with pytest.raises(PositionError, match="t-0 at offset 0"):
-            positions.take(1)
+            positions.take_records(1)
 
 
 def test_prefetch_is_bounded() -> None:
@@ -308,7 +308,7 @@ def test_prefetch_is_bounded() -> None:
     assert plan(positions) == {}
     positions.is_changed = False
     assert offsets(positions, 2) == [0, 1]
-    positions.take(1)
+    positions.take_records(1)
     assert positions.is_changed
     assert plan(positions)[A].fetch_offset == 4
     size = len(batch(0, 2))
@@ -332,7 +332,7 @@ def test_a_paused_partition_keeps_its_place() -> None:
     fetched(positions, A, batch(0, 2))
     fetched(positions, B, batch(0, 1))
     positions.pause(A)
-    assert [record.partition for record in positions.take(10)] == [1]
+    assert [record.partition for record in positions.take_records(10)] == [1]
     assert list(plan(positions)) == [B]
     positions.resume(A)
     assert offsets(positions) == [0, 1]
@@ -343,7 +343,7 @@ def test_assignment_keeps_the_position_of_what_stays() -> None:
     positions = make(A, B)
     fetched(positions, A, batch(0, 2))
     fetched(positions, B, batch(0, 2))
-    positions.take(1)
+    positions.take_records(1)
     positions.assign([A])
     assert offsets(positions) == [1]
     with pytest.raises(ClientError, match="t-1 is not assigned"):
@@ -356,9 +356,9 @@ def test_a_chunk_does_not_keep_a_large_answer_in_memory() -> None:
     frame = batch(0, 1) + bytes(1000)
     asked = plan(positions)[A]
     view = memoryview(frame)[: len(batch(0, 1))]
-    positions.note(asked, PartitionFetched(*A, records=view), 0.0)
-    (chunk,) = positions._positions[A].chunks
-    assert chunk._data.obj is not frame
+    positions.handle_answer(asked, PartitionFetched(*A, records=view), 0.0)
+    (fetch,) = positions._positions[A].fetches
+    assert fetch._data.obj is not frame
     assert offsets(positions) == [0]
 
 
@@ -366,14 +366,14 @@ def test_a_partition_begins_where_its_own_assignment_found_it() -> None:
     """The answer to a question of before it was let go, and given back, is of no use: another
     member may have read and committed more meanwhile."""
     positions = make(A, at=None, group_id="g")
-    [before] = positions.unplaced()
+    [before] = positions.awaiting_committed()
     positions.assign(())
     positions.assign((A,))
-    positions.place(before, OffsetAndMetadata(5))
+    positions.start_at(before, OffsetAndMetadata(5))
     assert positions.position(A) is None
-    [now] = positions.unplaced()
-    positions.place(now, OffsetAndMetadata(9))
-    assert (positions.position(A), positions.unplaced()) == (9, [])
+    [now] = positions.awaiting_committed()
+    positions.start_at(now, OffsetAndMetadata(9))
+    assert (positions.position(A), positions.awaiting_committed()) == (9, [])
 
 
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -384,59 +384,61 @@ def test_an_answer_about_a_deleted_topic_is_dropped(at: int) -> None:
     """RM-11: the topic was made anew meanwhile, and what is asked for next is at the same offset
     as before: records of the old topic are not taken for the new one's."""
     positions = make(A, at=at)
-    positions.note_topic("t", OLD)
+    positions.update_topic_id("t", OLD)
     asked = plan(positions)[A]
     assert asked.topic_id == OLD
-    positions.note_topic("t", NEW)
+    positions.update_topic_id("t", NEW)
     assert plan(positions)[A] == replace(asked, topic_id=NEW, fetch_offset=0)
-    positions.note(asked, PartitionFetched(*A, records=batch(at, 5), high_watermark=at + 5), 0.0)
-    assert (positions.take(10), positions.high_watermark(A)) == ([], -1)
+    positions.handle_answer(
+        asked, PartitionFetched(*A, records=batch(at, 5), high_watermark=at + 5), 0.0
+    )
+    assert (positions.take_records(10), positions.high_watermark(A)) == ([], -1)
     assert plan(positions)[A].fetch_offset == 0
 
 
 def test_records_of_a_deleted_topic_that_wait_are_dropped() -> None:
     """RM-11: fetched, and none returned yet: the next ones are the first of the new topic."""
     positions = make(A)
-    positions.note_topic("t", OLD)
+    positions.update_topic_id("t", OLD)
     fetched(positions, A, batch(0, 5))
-    positions.note_topic("t", NEW)
-    assert positions.take(10) == []
+    positions.update_topic_id("t", NEW)
+    assert positions.take_records(10) == []
     assert plan(positions)[A].fetch_offset == 0
 
 
 def test_an_error_of_a_deleted_topic_stops_nothing() -> None:
     """RM-11: neither one from before the topic was made anew, nor one that comes after."""
     positions = make(A)
-    positions.note_topic("t", OLD)
+    positions.update_topic_id("t", OLD)
     asked = plan(positions)[A]
     damaged = PartitionFetched(*A, error=ErrorCode.CORRUPT_MESSAGE)
-    positions.note(asked, damaged, 0.0)
-    positions.note_topic("t", NEW)
-    positions.note(asked, damaged, 0.0)
-    assert positions.take(1) == []
+    positions.handle_answer(asked, damaged, 0.0)
+    positions.update_topic_id("t", NEW)
+    positions.handle_answer(asked, damaged, 0.0)
+    assert positions.take_records(1) == []
     assert plan(positions)[A].fetch_offset == 0
 
 
 def test_what_was_committed_of_a_deleted_topic_is_not_gone_on_from() -> None:
     """RM-11: asked before the topic was made anew, answered after; it is asked again."""
     positions = make(A, at=None, group_id="g")
-    positions.note_topic("t", OLD)
-    [before] = positions.unplaced()
+    positions.update_topic_id("t", OLD)
+    [before] = positions.awaiting_committed()
     positions.pause(A)
-    positions.note_topic("t", NEW)
-    positions.place(before, OffsetAndMetadata(500))
-    [now] = positions.unplaced()
+    positions.update_topic_id("t", NEW)
+    positions.start_at(before, OffsetAndMetadata(500))
+    [now] = positions.awaiting_committed()
     assert (positions.position(A), now.is_paused) == (None, True)
 
 
 def test_a_topic_that_is_let_go_is_forgotten() -> None:
     """One that is read again begins where the application says, whichever it is by then."""
     positions = make(A)
-    positions.note_topic("t", OLD)
+    positions.update_topic_id("t", OLD)
     positions.assign([])
     positions.assign([A])
     positions.seek(A, 3)
-    positions.note_topic("t", NEW)
+    positions.update_topic_id("t", NEW)
     assert positions.position(A) == 3
 
 
@@ -471,7 +473,7 @@ def test_a_refusal_from_before_a_seek_stops_nothing() -> None:
     [before] = positions.unresolved(lambda _: 0, 0.0).values()
     positions.seek_to(A, LATEST_TIMESTAMP)
     positions.fail(A, before, ErrorCode.INVALID_REQUEST)
-    assert positions.take(1) == []
+    assert positions.take_records(1) == []
     assert A in positions.unresolved(lambda _: 0, 0.0)
 
 
@@ -485,5 +487,5 @@ def test_where_the_logs_part_counts_for_what_was_read_only() -> None:
     assert (asked.fetch_offset, asked.last_fetched_epoch) == (5, 0)
     positions.seek(A, 5)
     parted = PartitionFetched(*A, diverging_epoch=0, diverging_end=2)
-    positions.note(asked, parted, 0.0)
+    positions.handle_answer(asked, parted, 0.0)
     assert positions.position(A) == 5

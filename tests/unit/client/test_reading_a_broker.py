@@ -108,8 +108,8 @@ async def test_what_a_broker_has_lost_is_not_skipped(
 async def test_what_is_paused_does_not_stop_the_rest(autojump_clock: Any, reading: Reading) -> None:
     """Records that a paused partition keeps take no room of the others in fetch.max.bytes."""
     await reading.fill(30, size=300)
-    limits = {"fetch_max_bytes": 200, "max_partition_fetch_bytes": 200, "max_poll_records": 1}
-    async with reading.consumer(**limits) as consumer:
+    options = {"fetch_max_bytes": 200, "max_partition_fetch_bytes": 200, "max_poll_records": 1}
+    async with reading.consumer(**options) as consumer:
         await consumer.assign_topics("t")
         (first,) = await read(consumer, 1)
         consumer.pause(first)

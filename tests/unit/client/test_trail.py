@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.client.consumer.epoch_history import EPOCHS_KEPT_MAX, Trail
+from minibroker.client.consumer.epoch_history import EPOCHS_KEPT_MAX, EpochHistory
 from minibroker.client.consumer.positions import STUBBORN_FAILURES, Positions
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.protocol.constants import ErrorCode
@@ -14,18 +14,18 @@ from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
 A = TopicPartition("t", 0)
 
 
-def trail(*starts: tuple[int, int]) -> Trail:
+def epochs(*starts: tuple[int, int]) -> EpochHistory:
     """One that has read these (offset, epoch)."""
-    made = Trail()
+    made = EpochHistory()
     for start in starts:
-        made.note(OffsetAndEpoch(*start))
+        made.record(OffsetAndEpoch(*start))
     return made
 
 
 def test_the_last_epoch_is_that_of_the_last_record() -> None:
     """-1 before anything was read; an older epoch changes nothing."""
-    assert trail().last_epoch == -1
-    assert trail((5, 2), (9, 4), (12, 4)).last_epoch == 4
+    assert epochs().last_epoch == -1
+    assert epochs((5, 2), (9, 4), (12, 4)).last_epoch == 4
 
 
 @pytest.mark.parametrize(
@@ -43,24 +43,24 @@ def test_the_last_epoch_is_that_of_the_last_record() -> None:
 )
 def test_logs_part_where_the_first_of_both_ends(epoch: int, end: int, expected: int) -> None:
     """The smaller of where the leader's epoch ended, and where the reader's did."""
-    assert trail((5, 2), (9, 4)).parting(epoch, end, fetch_offset=20) == expected
+    assert epochs((5, 2), (9, 4)).divergence(epoch, end, fetch_offset=20) == expected
 
 
 def test_each_answer_brings_the_parting_further_back() -> None:
     """Asking again after a cut ends: the last epoch that was read is always one less."""
-    read = trail((5, 2), (9, 4), (15, 6))
-    read.cut(read.parting(5, 100, fetch_offset=20))
+    read = epochs((5, 2), (9, 4), (15, 6))
+    read.truncate(read.divergence(5, 100, fetch_offset=20))
     assert read.last_epoch == 4
-    read.cut(read.parting(3, 100, fetch_offset=15))
+    read.truncate(read.divergence(3, 100, fetch_offset=15))
     assert read.last_epoch == 2
-    read.cut(read.parting(0, 100, fetch_offset=9))
+    read.truncate(read.divergence(0, 100, fetch_offset=9))
     assert read.last_epoch == -1
 
 
 def test_a_long_trail_forgets_its_oldest_epochs() -> None:
     """What it keeps is bounded."""
-    read = trail(*((epoch, epoch) for epoch in range(EPOCHS_KEPT_MAX + 5)))
-    assert read.parting(0, 1000, fetch_offset=1000) == 5
+    read = epochs(*((epoch, epoch) for epoch in range(EPOCHS_KEPT_MAX + 5)))
+    assert read.divergence(0, 1000, fetch_offset=1000) == 5
 
 
 def batch(base: int, count: int, leader_epoch: int) -> bytes:
@@ -89,7 +89,7 @@ def test_a_fetch_names_the_epoch_of_the_last_record() -> None:
     positions = reader(2)
     assert asked(positions).last_fetched_epoch == -1
     records = batch(0, 5, 3) + batch(5, 1, 3) + batch(6, 2, 7)
-    positions.note(asked(positions), PartitionFetched(*A, records=records), 0.0)
+    positions.handle_answer(asked(positions), PartitionFetched(*A, records=records), 0.0)
     assert (asked(positions).fetch_offset, asked(positions).last_fetched_epoch) == (8, 7)
     positions.seek(A, 1)
     assert asked(positions).last_fetched_epoch == -1
@@ -99,11 +99,11 @@ def test_after_a_cut_the_epoch_is_that_of_what_is_left() -> None:
     """So the next fetch is checked too, and a second cut goes further back."""
     positions = reader(2)
     records = batch(0, 5, 3) + batch(5, 1, 4) + batch(6, 2, 7)
-    positions.note(asked(positions), PartitionFetched(*A, records=records), 0.0)
-    positions.take(100)
+    positions.handle_answer(asked(positions), PartitionFetched(*A, records=records), 0.0)
+    positions.take_records(100)
     for epoch, end, offset, left in ((6, 50, 6, 4), (3, 4, 4, 3), (1, 50, 2, -1)):
         parted = PartitionFetched(*A, diverging_epoch=epoch, diverging_end=end)
-        positions.note(asked(positions), parted, 0.0)
+        positions.handle_answer(asked(positions), parted, 0.0)
         assert positions.position(A) == offset
         assert (asked(positions).fetch_offset, asked(positions).last_fetched_epoch) == (
             offset,
@@ -115,7 +115,7 @@ def test_an_epoch_above_the_leader_s_is_not_believed() -> None:
     """N3: the checksum does not cover it, and no leader could say anything to it."""
     positions = reader(0)
     records = batch(0, 1, 9) + batch(1, 1, 1 << 30)
-    positions.note(asked(positions), PartitionFetched(*A, records=records), 0.0)
+    positions.handle_answer(asked(positions), PartitionFetched(*A, records=records), 0.0)
     assert asked(positions).last_fetched_epoch == 9
 
 
@@ -124,7 +124,7 @@ def test_an_epoch_that_no_leader_knows_for_long_has_the_leader_asked_for() -> No
     positions = reader(0)
     unknown = PartitionFetched(*A, ErrorCode.UNKNOWN_LEADER_EPOCH)
     answers = [
-        positions.note(asked(positions, now=now), unknown, float(now))
+        positions.handle_answer(asked(positions, now=now), unknown, float(now))
         for now in range(STUBBORN_FAILURES + 2)
     ]
     assert answers == [False] * STUBBORN_FAILURES + [True] * 2
@@ -133,7 +133,9 @@ def test_an_epoch_that_no_leader_knows_for_long_has_the_leader_asked_for() -> No
 def test_a_new_leader_is_a_new_try() -> None:
     """CPR-13: what was refused under an older epoch waits for no back-off."""
     positions = reader(0)
-    positions.note(asked(positions), PartitionFetched(*A, ErrorCode.NOT_LEADER_OR_FOLLOWER), 0.0)
+    positions.handle_answer(
+        asked(positions), PartitionFetched(*A, ErrorCode.NOT_LEADER_OR_FOLLOWER), 0.0
+    )
     assert positions.plan(lambda _: 9, 0.0)[0] == []
     assert asked(positions, leader_epoch=10).leader_epoch == 10
     assert asked(positions, now=0.03).leader_epoch == 9
