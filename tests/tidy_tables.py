@@ -16,6 +16,7 @@ MAY_IMPORT = {
     "broker": "",
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",
+    "broker.errors": "protocol",
     "broker.histogram": "",
     "broker.machine": "__version__",
     "broker.turns": "",
@@ -24,21 +25,21 @@ MAY_IMPORT = {
     "broker.config": "protocol broker.property broker.properties broker.config_sources broker.log",
     "broker.config_page": "broker.property broker.properties",
     "broker.config_sources": "broker.property",
-    "broker.log": "protocol broker.log broker.metadata.model broker.turns",
+    "broker.log": "protocol broker.errors broker.log broker.metadata.model broker.turns",
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
     "broker.metadata.sqlite_store": "protocol broker.metadata broker.disk",
     "broker.replication": "protocol client.net.network client.net.channel"
-    " client.net.blocking_channel broker.config broker.log broker.metadata.model"
+    " client.net.blocking_channel broker.config broker.errors broker.log broker.metadata.model"
     " broker.metadata.cache broker.metadata.orders"
     " broker.histogram broker.turns broker.replication",
-    "broker.controller": "protocol client.net.network client.net.channel broker.config broker.log"
+    "broker.controller": "protocol client.net.network client.net.channel broker.config broker.errors broker.log"
     " broker.metadata broker.turns broker.controller",
-    "broker.groups": "protocol broker.config broker.log broker.metadata.model broker.replication"
-    " broker.groups",
-    "broker.server": "protocol client.net.network broker.config broker.log broker.metadata.model"
-    " broker.replication broker.controller broker.groups broker.machine broker.observe.readiness"
-    " broker.histogram broker.turns broker.server",
+    "broker.groups": "protocol broker.config broker.errors broker.log broker.metadata.model"
+    " broker.replication broker.groups",
+    "broker.server": "protocol client.net.network broker.config broker.errors broker.log"
+    " broker.metadata.model broker.replication broker.controller broker.groups broker.machine"
+    " broker.observe.readiness broker.histogram broker.turns broker.server",
     "broker.observe": "protocol broker.config broker.metadata.model broker.observe",
     "broker.observe.sources": "protocol broker.replication broker.server",
     "broker.observe.loop_lag": "broker.histogram",
@@ -58,7 +59,8 @@ MAY_IMPORT = {
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE_FILES = """
     protocol/ broker/property.py broker/properties/ broker/config.py broker/config_page.py
-    broker/config_sources.py broker/histogram.py broker/log/ broker/server/request_times.py
+    broker/config_sources.py broker/errors.py broker/histogram.py broker/log/
+    broker/server/request_times.py
     broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
     broker/metadata/etcd_codec.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py

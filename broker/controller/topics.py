@@ -14,7 +14,7 @@ from minibroker.broker.controller import entries
 from minibroker.broker.controller.placement import place
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.broker.metadata.orders import is_topic_name
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import OFFSETS_TOPIC, TOPIC_NAME_CHARS_MAX, ErrorCode

@@ -23,12 +23,12 @@ from uuid import UUID
 import trio
 
 from minibroker.broker.config import Config
+from minibroker.broker.errors import Refused
 from minibroker.broker.groups.placement import partition_of
 from minibroker.broker.groups.records import Key, Value, is_storable
 from minibroker.broker.groups.roster import GroupLimits
 from minibroker.broker.groups.shard import Shard
 from minibroker.broker.groups.term import Term, World
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import ROLES, Replicas

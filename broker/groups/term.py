@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.member import Ticket
 from minibroker.broker.groups.offsets import OffsetTable
@@ -24,7 +25,6 @@ from minibroker.broker.groups.outbox import Write
 from minibroker.broker.groups.records import GroupKey, Key, Value
 from minibroker.broker.groups.roster import GroupLimits
 from minibroker.broker.groups.states import State
-from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import ListedGroup
 

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Self
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import CheckedBatches, Room, check_append, check_continuation
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.epochs import EpochCache
@@ -45,7 +46,6 @@ from minibroker.broker.log.retention import Extent, expired_count
 from minibroker.broker.log.rolling import must_roll
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.trash import Trash
-from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.types import Slice, TopicPartition

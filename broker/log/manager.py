@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -42,7 +43,6 @@ from minibroker.broker.log.partition_metadata import (
 from minibroker.broker.log.recovery import DAMAGED_SUFFIX
 from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.broker.log.trash import is_over
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition

@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 
 from crc32c import crc32c
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.protocol.constants import CACHED_BATCHES, NO_SEQUENCE, ErrorCode
 from minibroker.protocol.records.batch import BatchHeader, increment_sequence
 

@@ -21,10 +21,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from minibroker.broker.config import TopicConfig
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import CheckedBatches, UnexpectedOffset
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.scan import BadBytes
-from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.fetch import PartitionFetched

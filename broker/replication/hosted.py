@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from minibroker.broker.config import TopicConfig
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.scan import BadBytes
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.descriptions import (
     damage_text,
     describe_all,

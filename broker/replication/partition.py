@@ -17,9 +17,9 @@ Tests and the lab put other rules in by subclassing: `leader_type` and `follower
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from minibroker.broker.config import TopicConfig
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import Appended
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.roles import (
     Committed,

@@ -26,9 +26,9 @@ from typing import ClassVar, Final, NamedTuple
 import trio
 
 from minibroker.broker.config import NOTHING, Config, ConfigError, TopicConfig
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.scan import BadBytes
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.metadata.orders import are_sound

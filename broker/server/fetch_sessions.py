@@ -29,7 +29,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, cast
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Purgatory, Watch
 from minibroker.broker.replication.roles import LastFetch, Leader, Progress
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode

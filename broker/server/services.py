@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.node import ControllerNode
+from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Coordinator
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.observe.readiness import Readiness, Standing, readiness

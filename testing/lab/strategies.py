@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 
 from minibroker.broker.config import TopicConfig
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.producers import AppendedBatch, ProducerStates
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas

@@ -19,12 +19,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import Flush
-from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import (
     NO_PRODUCER,

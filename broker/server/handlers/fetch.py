@@ -29,8 +29,8 @@ however long it is, so that a reader always gets on; everything else obeys both 
 import math
 from collections.abc import Hashable, Sequence
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.scan import BadBytes
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import FollowerFetch

@@ -12,6 +12,7 @@ know, and a consumer that finds nothing there is told so by its first fetch.
 from collections.abc import Callable
 from typing import TypeVar
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Serving
 from minibroker.broker.groups.records import (
     INT32_MAX,
@@ -22,7 +23,6 @@ from minibroker.broker.groups.records import (
 )
 from minibroker.broker.groups.states import State
 from minibroker.broker.groups.term import append_error
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode

@@ -8,11 +8,11 @@ import logging
 import math
 from typing import TypeVar
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Serving, check_group_id
 from minibroker.broker.groups.member import Client, Ticket
 from minibroker.broker.groups.states import State
 from minibroker.broker.groups.term import append_error
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE, ROLES

@@ -7,8 +7,8 @@ goes back would make it read all again. It says OFFSET_NOT_AVAILABLE until it kn
 have been replaced, for all that it can know, sends consumers to look for the next, as in a fetch.
 """
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.scan import BadBytes
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import (

@@ -17,7 +17,7 @@ No failure on this path is UNKNOWN_SERVER_ERROR: clients have doubled records ov
 
 from typing import NamedTuple, cast
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import UnexpectedOffset
-from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import (
     InvalidBatch,

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.directory import DataDirectoryError, RunMarks
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.disk import SimulatedFiles

@@ -5,9 +5,9 @@ from pathlib import PurePath
 
 import pytest
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.validate import Refused
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import TopicPartition

@@ -6,8 +6,8 @@ import random
 import pytest
 from crc32c import crc32c
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.producers import AppendedBatch, ProducerStates, SnapshotError
-from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import SEQUENCE_MAX, ErrorCode
 from minibroker.protocol.records.batch import BatchHeader
 

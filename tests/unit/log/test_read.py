@@ -2,8 +2,8 @@
 
 import pytest
 
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.slices import FileSlice
-from minibroker.broker.log.validate import Refused
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import StaleSlice
 from tests.unit.log.workbench import NOW, Bench, encode

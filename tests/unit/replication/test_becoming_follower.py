@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.protocol.constants import ACKS_ALL, ACKS_LEADER, ACKS_NONE, ErrorCode
 from minibroker.protocol.messages.leaders import (
     HandOverRequest,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.partition import NO_CHANGE
 from minibroker.broker.replication.roles import Committed, IsrProposal
 from minibroker.broker.turns import without_pause

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode

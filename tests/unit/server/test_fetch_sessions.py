@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from minibroker.broker.log.validate import Refused
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.server.fetch_sessions import (
     IDLE_S_MAX,
