@@ -49,8 +49,7 @@ from minibroker.broker.disk import InWorker
 from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.housekeeping import Duty, Housekeeping, Interval
-from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.manager import Duty, Housekeeping, Interval, LogManager
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.observe.sources import Sources

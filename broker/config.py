@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from minibroker.broker.config_sources import environment_name, from_environment
-from minibroker.broker.log.limits import LogLimits
+from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.properties.brokers import Connections, Identity, Leadership, Replication
 from minibroker.broker.properties.groups import Groups

@@ -19,9 +19,9 @@ from minibroker.broker.groups.records import (
     encode_key,
     encode_value,
 )
-from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.outcomes import LogLimits
 from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.records.record import encode_batch

@@ -9,8 +9,7 @@ import logging
 from typing import NamedTuple
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.limits import LogLimits
-from minibroker.broker.log.outcomes import DISK_IS_FULL
+from minibroker.broker.log.outcomes import DISK_IS_FULL, LogLimits
 from minibroker.protocol.constants import INT64_MAX, MAGIC, NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import (
     BatchHeader,

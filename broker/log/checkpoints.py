@@ -1,26 +1,38 @@
-"""The three files of offsets in a data directory, each replaced as a whole.
+"""The small text files of a data directory, in Kafka's form: checkpoints and `partition.metadata`.
 
-They lag behind the logs and only ever to the safe side; a missing or unreadable one means to read
-more at the next start, never a failure. A full disk leaves the old file in place.
+A checkpoint has a version line, a count line, then the rows. There are two kinds of rows: `topic
+partition offset` (recovery points, high watermarks, log starts) and `epoch start` (one log's leader
+epochs). The count line tells a cut file from a whole one. Reading trusts nothing: whatever is not
+exactly this form is a `CheckpointError`, and the caller decides what a lost checkpoint means (a
+lost recovery point means to scan everything, never to fail). Rows are sorted, so equal contents are
+equal bytes.
 
-A worker writes them now and then, the loop writes them before a log is cut. So they take turns, and
-whoever writes collects the offsets when it is its turn: what is on the disk is never older than
-what was there before. A turn takes one fsync.
+A data directory has three checkpoints of offsets, each replaced as a whole (`Checkpoint`). They lag
+behind the logs, and only to the safe side: a missing or unreadable one makes the next start read
+more. A full disk leaves the old file in place. A worker writes them now and then, the loop writes
+them before a log is cut. So writers take turns, and each collects the offsets when its turn comes:
+the file never goes back to older offsets. A turn takes one fsync.
 
-What the file of log starts says is true before segments go (`settle`), and a log that it does not
-name starts at 0: so a first segment above that is one that lost those before it, not one that
-retention left. It is there from the first start on; where it is not, no log start is known.
+The checkpoint of log starts is made true before segments go (`ensure`), and a log that it does not
+name starts at 0. So a first segment above that start means lost segments, not retention. The file
+exists from the first start on; where it is missing, no log start is known. What a checkpoint says
+of a deleted log must not be believed of a new log of the same name: `lower` removes the row before
+the new log is made.
 
-What a file says of a deleted log must not be believed of a new one of its name: `lower` takes it
-out before that is made.
+`partition.metadata` lies in a log's directory: a version line, then the topic id in URL-safe base64
+without padding. A topic that was deleted and created again has another id, so its old logs are
+never taken for those of the new topic.
 """
 
+import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import PurePath
 
-from minibroker.broker.log.checkpoint import CheckpointError, read_offsets, write_offsets
 from minibroker.broker.log.files import Files
+from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.outcomes import DISK_IS_FULL
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition
@@ -29,12 +41,88 @@ LOGGER = logging.getLogger(__name__)
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+_VERSION = "0"
+
+
+class CheckpointError(Exception):
+    """A checkpoint file that is cut, damaged or of another version."""
+
+
+def dump_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The file of one offset per partition."""
+    return _dump(f"{name.topic} {name.partition} {offsets[name]}" for name in sorted(offsets))
+
+
+def load_offsets(data: bytes) -> dict[TopicPartition, int]:
+    """What `dump_offsets` wrote, or CheckpointError."""
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partition, offset in _load(data, fields=3):
+        name = TopicPartition(topic, _number(partition))
+        if name in offsets:
+            raise CheckpointError(f"{name} is there twice")
+        offsets[name] = _number(offset)
+    return offsets
+
+
+def dump_epochs(starts: Sequence[tuple[int, int]]) -> bytes:
+    """The file of (epoch, start offset) pairs."""
+    return _dump(f"{epoch} {start}" for epoch, start in starts)
+
+
+def load_epochs(data: bytes) -> list[tuple[int, int]]:
+    """What `dump_epochs` wrote, or CheckpointError; both columns ascend strictly."""
+    starts = [(_number(epoch), _number(start)) for epoch, start in _load(data, fields=2)]
+    for (epoch, start), (next_epoch, next_start) in pairwise(starts):
+        if epoch >= next_epoch or start >= next_start:
+            raise CheckpointError(f"epoch {next_epoch} at {next_start} after {epoch} at {start}")
+    return starts
+
+
+def read_offsets(files: Files, path: PurePath) -> dict[TopicPartition, int]:
+    """The offsets in a file; none if it is not there. Raises CheckpointError, OSError."""
+    return load_offsets(files.read_bytes(path)) if files.exists(path) else {}
+
+
+def write_offsets(files: Files, path: PurePath, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace the file, so that a reader finds the old offsets or the new ones."""
+    files.write_atomic(path, dump_offsets(offsets))
+
+
+def _dump(rows: Iterable[str]) -> bytes:
+    lines = list(rows)
+    return "".join(f"{line}\n" for line in (_VERSION, len(lines), *lines)).encode()
+
+
+def _load(data: bytes, fields: int) -> list[list[str]]:
+    """The rows, split into fields."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise CheckpointError("not text") from None
+    version, *lines = text.split("\n")
+    if version != _VERSION or len(lines) < 2:
+        raise CheckpointError(f"version {version[:20]!r}, known is {_VERSION!r}")
+    count, *rows, rest = lines
+    if rest or _number(count) != len(rows):
+        raise CheckpointError(f"{len(rows)} rows where {count[:20]!r} were written")
+    split = [row.split(" ") for row in rows]
+    if any(len(row) != fields for row in split):
+        raise CheckpointError(f"a row without {fields} fields")
+    return split
+
+
+def _number(text: str) -> int:
+    """A decimal number that is not negative and fits 64 bits."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= OFFSET_MAX):
+        raise CheckpointError(f"{text[:20]!r} is no offset")
+    return int(text)
 
 
 class Checkpoint:
-    """One of the files. `collect` gives the offsets of now.
+    """One checkpoint of offsets. `collect` returns the present offsets.
 
-    `is_known`: what the file says can be read, and says all that it was to say.
+    `is_known`: the file can be read, and is complete.
     """
 
     def __init__(
@@ -43,12 +131,12 @@ class Checkpoint:
         self._files = files
         self._path = path
         self._collect = collect
-        # What the file says.
+        # The contents of the file.
         self._offsets: Mapping[TopicPartition, int] = {}
         self.is_known = False
 
     def read(self) -> Mapping[TopicPartition, int]:
-        """What the last run wrote; nothing if that cannot be told."""
+        """Return what the last run wrote; nothing if the file cannot be read."""
         try:
             self._offsets = read_offsets(self._files, self._path)
             self.is_known = self._files.exists(self._path)
@@ -57,20 +145,20 @@ class Checkpoint:
         return self._offsets
 
     def write(self) -> bool:
-        """Replace the file; False if the disk is full, and then it stays as it was."""
+        """Replace the file. Return False, and leave the file as it was, if the disk is full."""
         with self._files.one_writer():
             return self._replace()
 
     def lower(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Replace the file if it says more of a partition than `offset` (-1: anything at all).
+        """Replace the file if its offset of a partition is above `offset` (-1: if it has any).
 
-        What is collected must be as low already. False as for `write`.
+        The offset that is collected must be as low already. Returns False as `write` does.
         """
         with self._files.one_writer():
             return self._offsets.get(topic_partition, NO_OFFSET) <= offset or self._replace()
 
-    def settle(self, topic_partition: TopicPartition, offset: int) -> None:
-        """See to it that the file says no other offset of a partition: on a full disk, nothing."""
+    def ensure(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Make the file say this offset of a partition; remove the file if the disk is full."""
         with self._files.one_writer():
             is_other = self._offsets.get(topic_partition, 0) != offset
             if is_other and self.is_known and not self._replace():
@@ -91,3 +179,23 @@ class Checkpoint:
         self._offsets = offsets
         self.is_known = True
         return True
+
+
+def read_topic_id(files: Files, directory: PurePath) -> bytes:
+    """Return the topic id of the log in a directory, b"" if it is unknown."""
+    path = directory / PARTITION_METADATA
+    data = files.read_bytes(path) if files.exists(path) else b""
+    for line in data.splitlines():
+        name, _, value = line.partition(b": ")
+        if name == b"topic_id":
+            with suppress(ValueError):
+                return base64.urlsafe_b64decode(value + b"==")
+    LOGGER.warning("%s names no topic id", path)
+    return b""
+
+
+def write_topic_id(files: Files, directory: PurePath, topic_id: bytes) -> None:
+    """Write which topic a log belongs to. The first flush of the log makes it durable: an fsync for
+    each new log would hold the loop up when a topic has many partitions."""
+    text = b"version: 0\ntopic_id: " + base64.urlsafe_b64encode(topic_id).rstrip(b"=") + b"\n"
+    files.write_atomic(directory / PARTITION_METADATA, text, sync=False)

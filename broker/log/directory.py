@@ -1,4 +1,4 @@
-"""A broker's data directory as a whole: who may use it, whose it is, and how the last run ended.
+"""A broker's data directory: its lock, its owner, how the last run ended, and the names in it.
 
 The marks, and why in this order:
 
@@ -16,16 +16,22 @@ The marks, and why in this order:
   was told (`forget_lost_tail`): a second crash, in between, must not hide the lost tail. It says
   whether what it stands for concerns a run with `flush=always`. A failed fsync sets it as well,
   for the page cache may then show what the disk lacks, and the same boot proves nothing.
+
+Logs are directories named TOPIC-PARTITION; a deleted or stray log's directory has a suffix. Only
+names of exactly this form are ours. A data directory may also hold other people's files, and those
+are neither read nor removed, however similar their names are.
 """
 
 import errno
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import PurePath
 from typing import NamedTuple
 
 from minibroker.broker.log.files import Files, Lock
-from minibroker.broker.log.names import parse_log_name
+from minibroker.protocol.types import TopicPartition
 
 LOCK = ".lock"
 META = "meta.properties"
@@ -36,6 +42,12 @@ BOOT_ID = "boot-id"
 TAIL_UNSAFE = "tail-unsafe"
 FORMAT_VERSION = "1"
 SYNCED = b"synced"  # in RUN and TAIL_UNSAFE
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+NAME_BYTES_MAX = 255
+_LOG = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_DELETED = re.compile(r"[a-zA-Z0-9._-]+\.[0-9a-f]{32}[0-9]*-delete")
 
 NOT_A_DIRECTORY = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EISDIR})
 NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -204,3 +216,36 @@ def _parse(data: bytes) -> dict[str, str]:
     lines = data.decode(errors="replace").splitlines()
     pairs = [line.partition("=") for line in lines if not line.startswith("#")]
     return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def parse_log_name(name: str) -> TopicPartition | None:
+    """The partition of a directory's name; None if it is none."""
+    found = _LOG.fullmatch(name)
+    return None if found is None else TopicPartition(found[1], int(found[2]))
+
+
+def is_deleted_name(name: str) -> bool:
+    """Whether a directory was named by `name_aside` to be removed."""
+    return _DELETED.fullmatch(name) is not None
+
+
+def is_among_deleted(topic_partition: TopicPartition, deleted: Sequence[str]) -> bool:
+    """Whether one of these directories, named by `name_aside`, was the log of a partition."""
+    name = str(topic_partition)
+    for path in deleted:
+        start, _, _ = path.rpartition(".")
+        if start == name or (len(path) == NAME_BYTES_MAX and name.startswith(start)):
+            return True
+    return False
+
+
+def name_aside(
+    files: Files, root: PurePath, topic_partition: TopicPartition, topic_id: bytes, suffix: str
+) -> PurePath:
+    """A free name for a log's directory that is to make room for another of its name."""
+    for number in count():
+        ending = f".{topic_id.hex()}{number or ''}{suffix}"
+        path = root / (str(topic_partition)[: NAME_BYTES_MAX - len(ending)] + ending)
+        if not files.exists(path):
+            return path
+    raise AssertionError("the numbers ended")

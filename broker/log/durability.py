@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import PurePath
 
+from minibroker.broker.log.checkpoints import PARTITION_METADATA
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.index import OFFSET_MAX
 from minibroker.broker.log.outcomes import Flush
-from minibroker.broker.log.partition_metadata import PARTITION_METADATA
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.segments import Segments
 

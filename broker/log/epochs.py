@@ -1,19 +1,29 @@
-"""Which leader wrote what: the offset at which each leader epoch of one log starts.
+"""Which leader wrote which records: the offset at which each leader epoch of one log starts.
 
-Replicas compare epochs to find where their logs part (A9 to A11): two logs that have the
-same epoch at an offset have the same records up to there. So the list must name every epoch that
-wrote, and the newest leader records its epoch even before it writes anything.
+Replicas compare epochs to find where their logs diverge (A9 to A11): two logs that have the same
+epoch at an offset have the same records up to there. So the list must name every epoch that wrote,
+and a new leader records its epoch even before it writes anything.
 
-Invariant: epochs and start offsets both ascend strictly. The list is kept in memory and dumped
-to `leader-epoch-checkpoint` by the log, without fsync: after an unclean stop it is rebuilt from the
-batch headers, which carry the epochs too.
+Invariant: epochs and start offsets both ascend strictly.
+
+The file `leader-epoch-checkpoint` is written on every change, at once but without fsync, because
+the batch headers carry the epochs too: opening a log compares the file with them, and rebuilds it
+where they differ. For the same reason a full disk does not stop an append here; the file is written
+again at the next chance.
 """
 
+import logging
+from pathlib import PurePath
 from typing import NamedTuple
 
-from minibroker.broker.log.checkpoint import dump_epochs, load_epochs
+from minibroker.broker.log.checkpoints import CheckpointError, dump_epochs, load_epochs
+from minibroker.broker.log.files import Files
+from minibroker.broker.log.outcomes import DISK_IS_FULL
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
 from minibroker.protocol.types import OffsetAndEpoch
+
+LOGGER = logging.getLogger(__name__)
+NAME = "leader-epoch-checkpoint"
 
 
 class EpochStart(NamedTuple):
@@ -39,7 +49,7 @@ class EpochCache:
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> bool:
-        """Note that `epoch` starts at `offset`; what this contradicts is dropped."""
+        """Record that `epoch` starts at `offset`; drop the entries that this contradicts."""
         assert epoch >= 0, f"epoch {epoch}"
         assert offset >= 0, f"offset {offset}"
         entries = self._entries
@@ -96,3 +106,38 @@ class EpochCache:
     def load(self, data: bytes) -> None:
         """Become what `dump` wrote; on CheckpointError nothing changes."""
         self._entries = [EpochStart(*entry) for entry in load_epochs(data)]
+
+
+class EpochFile:
+    """The file `leader-epoch-checkpoint` of one log, and whether it lags behind the epochs."""
+
+    def __init__(self, files: Files, directory: PurePath) -> None:
+        self._is_stale = False
+        self._files = files
+        self._path = directory / NAME
+
+    def load(self) -> EpochCache | None:
+        """Return the epochs in the file; None if it is missing or cannot be read."""
+        epochs = EpochCache()
+        try:
+            epochs.load(self._files.read_bytes(self._path))
+        except FileNotFoundError:
+            return None
+        except CheckpointError as error:
+            LOGGER.warning("%s is made anew: %s", self._path, error)
+            return None
+        return epochs
+
+    def update(self, epochs: EpochCache, has_changed: bool) -> None:
+        """Write the file if the epochs changed; a full disk leaves that to the next time."""
+        self._is_stale |= has_changed
+        if not self._is_stale:
+            return
+        try:
+            self._files.write_atomic(self._path, epochs.dump(), sync=False)
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            LOGGER.warning("%s could not be written: %s", self._path, error)
+            return
+        self._is_stale = False

@@ -10,15 +10,12 @@ gives the same log.
 import logging
 from typing import NamedTuple
 
-from minibroker.broker.log.epoch_file import EpochFile
-from minibroker.broker.log.epochs import EpochCache
-from minibroker.broker.log.limits import LogLimits
-from minibroker.broker.log.outcomes import Damage, Opening, Place
-from minibroker.broker.log.producers import ProducerStates, SnapshotError
+from minibroker.broker.log.epochs import EpochCache, EpochFile
+from minibroker.broker.log.outcomes import Damage, LogLimits, Opening, Place
+from minibroker.broker.log.producers import ProducerStates, SnapshotError, Snapshots
 from minibroker.broker.log.recovery import Recovery, check_segment, known_damage, missing_front
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
-from minibroker.broker.log.snapshots import Snapshots
 from minibroker.protocol.constants import NO_EPOCH
 from minibroker.protocol.records.batch import BatchHeader
 

@@ -28,13 +28,13 @@ from minibroker.broker.log.admission import CheckedBatches, Room, check_append, 
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
 from minibroker.broker.log.outcomes import (
     NEW_LOG,
     Appended,
     Damage,
     Flush,
+    LogLimits,
     LogStatistics,
     OffsetAtTime,
     Opening,
@@ -42,10 +42,8 @@ from minibroker.broker.log.outcomes import (
 )
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage, mark_damage
-from minibroker.broker.log.retention import Extent, expired_count
-from minibroker.broker.log.rolling import must_roll
 from minibroker.broker.log.segment import Segment
-from minibroker.broker.log.trash import Trash
+from minibroker.broker.log.segments import DeletedSegments, Extent, expired_count, must_roll
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.types import Slice, TopicPartition
@@ -73,7 +71,7 @@ class Log:
         self._segments = loaded.segments
         self._snapshots = loaded.snapshots
         self._epoch_file = loaded.epoch_file
-        self._trash = Trash(place.files)
+        self._deleted = DeletedSegments(place.files)
         self._durability = Durability(place.files, loaded.recovery_point, is_clean=loaded.is_clean)
         self._room = Room(place.topic_partition)
         self._is_closed = False
@@ -206,7 +204,7 @@ class Log:
         sealed = self._segments.active
         self._durability.settle_cut(sealed.file, self.directory)
         sealed.write_indexes()
-        self._snapshots.take(base_offset, self.producers.dump())
+        self._snapshots.write(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)
         self._segments.add(segment)
         return segment
@@ -321,17 +319,17 @@ class Log:
         count = expired_count(self._segments, self._limits, extent, now_ms)
         if count == len(self._segments):
             self._roll(now_ms)
-        deleted = self._segments.take_first(count)
+        deleted = self._segments.pop_first(count)
         if deleted:
             log_start = max(self.log_start, self._segments.first.base_offset)
             self._move_start(log_start, self.log_end)
             self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(self.log_start))
             self._durability.note_name_change()
             # Retention forgets no producer: those whose batches go are in a snapshot.
-            self._snapshots.take(self.log_end, self.producers.dump())
+            self._snapshots.write(self.log_end, self.producers.dump())
             self._snapshots.drop_outside(self._segments.first.base_offset, self.log_end)
         for segment in deleted:
-            self._trash.put(segment, now_ms, self._limits.file_delete_delay_ms)
+            self._deleted.add(segment, now_ms, self._limits.file_delete_delay_ms)
         for segment in self._segments:
             if segment is not self._segments.active:
                 segment.release_indexes()
@@ -339,7 +337,7 @@ class Log:
 
     def remove_deleted_files(self, now_ms: int) -> int | None:
         """Remove files whose time has come; when (ms) the next is due, None if nothing is."""
-        return self._trash.empty(now_ms)
+        return self._deleted.remove_due(now_ms)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers that sent nothing for `producer_expiration_ms`."""
@@ -352,7 +350,7 @@ class Log:
         if self._is_closed:
             return
         self._segments.active.write_indexes()
-        self._snapshots.take(self.log_end, self.producers.dump())
+        self._snapshots.write(self.log_end, self.producers.dump())
         self._epoch_file.update(self.epochs, False)
         flush = self.start_flush()
         for file in flush.files:
@@ -367,7 +365,7 @@ class Log:
         self._is_closed = True
         for segment in self._segments:
             segment.close()
-        self._trash.close()
+        self._deleted.close()
 
     def move_to(self, directory: PurePath) -> None:
         """Rename the directory, on its way out; open slices stay readable until `abandon`."""

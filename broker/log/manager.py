@@ -4,45 +4,53 @@ The manager owns the data directory, the three checkpoint files and the table of
 nothing about partitions: who leads, what is committed and what is to be deleted is told to it.
 A log that nobody knows is never deleted: it is renamed `*-stray` and reported. One that is to be
 deleted is renamed `*-delete` at once, so that its name is free, and removed after a delay. What is
-no log (`names.py`) is left alone.
+no log is left alone.
 
 `start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint,
 and pauses where it concerns all logs (`broker/turns.py`).
+
+`Housekeeping` says when the recurring duties are due: a table of deadlines, nothing more. `now` is
+monotonic seconds; the caller sleeps until `next_deadline` and performs what `due` returns. A duty
+that was missed (a pause, a busy loop) is due once, not once for each missed interval. Rolling by
+age is no duty: each append checks it.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import PurePath
+from typing import NamedTuple
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     Checkpoint,
+    read_topic_id,
+    write_topic_id,
 )
-from minibroker.broker.log.directory import META, NO_MARKS, DataDirectory, RunMarks, explaining
-from minibroker.broker.log.files import File, Files
-from minibroker.broker.log.limits import LogLimits
-from minibroker.broker.log.log import Log
-from minibroker.broker.log.names import (
+from minibroker.broker.log.directory import (
     DELETE_SUFFIX,
+    META,
+    NO_MARKS,
     STRAY_SUFFIX,
+    DataDirectory,
+    RunMarks,
+    explaining,
     is_among_deleted,
     is_deleted_name,
     name_aside,
     parse_log_name,
 )
-from minibroker.broker.log.outcomes import DISK_IS_FULL, NO_ROOM, Opening, Place
-from minibroker.broker.log.partition_metadata import (
-    PARTITION_METADATA,
-    read_topic_id,
-    write_topic_id,
-)
+from minibroker.broker.log.files import File, Files
+from minibroker.broker.log.log import Log
+from minibroker.broker.log.outcomes import DISK_IS_FULL, NO_ROOM, LogLimits, Opening, Place
 from minibroker.broker.log.recovery import DAMAGED_SUFFIX
 from minibroker.broker.log.segment import file_name, offsets_in
-from minibroker.broker.log.trash import is_over
+from minibroker.broker.log.segments import is_delay_over
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_OFFSET, ErrorCode
 from minibroker.protocol.types import TopicPartition
@@ -316,7 +324,7 @@ class LogManager:
         over = [
             log
             for log, due_ms in self._deleted.items()
-            if is_over(due_ms, log.limits.file_delete_delay_ms, now_ms)
+            if is_delay_over(due_ms, log.limits.file_delete_delay_ms, now_ms)
         ]
         for logs in at_once(over, REMOVED_AT_ONCE):
             for log in logs:
@@ -364,7 +372,7 @@ class LogManager:
             if not file.lower(topic_partition, offset):
                 raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
         log_start = _start_to_checkpoint(self._logs[topic_partition])
-        self._log_start_file.settle(topic_partition, log_start)
+        self._log_start_file.ensure(topic_partition, log_start)
 
     # -- ending
 
@@ -419,3 +427,42 @@ class LogManager:
             deleting_count=len(self._deleted),
             tail_safe=self.tail_safe,
         )
+
+
+class Duty(Enum):
+    """What is to be done now and then."""
+
+    HIGH_WATERMARKS = "checkpoint the high watermarks"
+    RECOVERY_POINTS = "checkpoint the recovery points"
+    LOG_STARTS = "checkpoint the log starts"
+    RETENTION = "delete segments that are too old or too many"
+    DELETED_FILES = "remove files of deleted segments and topics"
+    PRODUCERS = "forget idle producers"
+    UNMADE_LOGS = "make the logs for which there was no room"
+
+
+class Interval(NamedTuple):
+    """Seconds until a duty's first time, and between two times."""
+
+    first_s: float
+    every_s: float
+
+
+class Housekeeping:
+    """The deadlines of all duties."""
+
+    def __init__(self, intervals: Mapping[Duty, Interval], now: float) -> None:
+        self._intervals = dict(intervals)
+        self._deadlines = {duty: now + interval.first_s for duty, interval in intervals.items()}
+
+    @property
+    def next_deadline(self) -> float:
+        """When (monotonic seconds) something is due next."""
+        return min(self._deadlines.values())
+
+    def due(self, now: float) -> list[Duty]:
+        """What is to be done now; each is next due an interval from now."""
+        duties = [duty for duty, deadline in self._deadlines.items() if deadline <= now]
+        for duty in duties:
+            self._deadlines[duty] = now + self._intervals[duty].every_s
+        return duties

@@ -1,4 +1,4 @@
-"""What a log is opened with, and what its operations return: plain values."""
+"""Plain values of a log: its settings, what it is opened with, and what its operations return."""
 
 import errno
 from collections.abc import Iterator
@@ -9,6 +9,28 @@ from typing import NamedTuple
 from minibroker.broker.log.files import File, Files
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """The settings of one log: the topic's own where it has them, else the broker's.
+
+    Sizes in bytes, times in milliseconds; a retention of -1 keeps everything.
+    """
+
+    segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
+    index_interval_bytes: int
+    index_bytes_max: int
+    batch_bytes_max: int
+    retention_ms: int
+    retention_bytes: int
+    file_delete_delay_ms: int
+    producer_expiration_ms: int
+    timestamp_type: str  # CreateTime or LogAppendTime
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a log remembers of its idempotent producers, so that it stores nothing twice.
+"""The idempotent producers of a log: what it remembers of them, so that it stores nothing twice.
 
 Per producer id: the epoch, the last five batches (sequences, offsets, time), and when it last
 appended. From them a batch is judged: the next one, one that was sent again (answered with the
@@ -11,22 +11,29 @@ sequence 0; if it does not, the log says that it forgot it instead of accepting 
   of old records is alive. Retention does not remove entries.
 * `map_end_offset` is the offset up to which the state follows the log.
 
-The snapshot keeps all five batches, so a restart forgets none; its CRC covers all of it, and equal
-states give equal bytes.
+A snapshot keeps all five batches, so a restart forgets none; its CRC covers all of it, and equal
+states give equal bytes. The `.snapshot` files of a log only save time: the batches below a
+snapshot's offset hold the same facts. So they are written without fsync, and one that is empty, cut
+or damaged is deleted and the next older one used.
 """
 
 import logging
 import struct
+from pathlib import PurePath
 from typing import ClassVar, NamedTuple
 
 from crc32c import crc32c
 
 from minibroker.broker.errors import Refused
+from minibroker.broker.log.files import Files
+from minibroker.broker.log.outcomes import DISK_IS_FULL
+from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.protocol.constants import CACHED_BATCHES, NO_SEQUENCE, ErrorCode
 from minibroker.protocol.records.batch import BatchHeader, increment_sequence
 
 logger = logging.getLogger(__name__)
 
+SNAPSHOT_SUFFIX = ".snapshot"
 _SNAPSHOT_VERSION = 1
 _SNAPSHOT = struct.Struct(
     ">HIqI"
@@ -238,3 +245,42 @@ def _load_entries(data: bytes, entry_count: int) -> dict[int, ProducerEntry]:
     if position != len(data):
         raise SnapshotError("bytes behind the last entry")
     return entries
+
+
+class Snapshots:
+    """The snapshot files in one log's directory, by offset."""
+
+    def __init__(self, files: Files, directory: PurePath) -> None:
+        self._files = files
+        self._directory = directory
+
+    def path(self, offset: int) -> PurePath:
+        """Where the snapshot of an offset lies."""
+        return self._directory / file_name(offset, SNAPSHOT_SUFFIX)
+
+    def offsets(self) -> list[int]:
+        """Return the offsets of all snapshots, ascending."""
+        return offsets_in(self._files.list(self._directory), SNAPSHOT_SUFFIX)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write the snapshot at `offset`. On a full disk, log a warning and go on without it."""
+        try:
+            self._files.write_atomic(self.path(offset), data, sync=False)
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            logger.warning("%s is not written: the disk is full", self.path(offset))
+
+    def read(self, offset: int) -> bytes:
+        """The bytes of one snapshot."""
+        return self._files.read_bytes(self.path(offset))
+
+    def drop(self, offset: int) -> None:
+        """Remove the snapshot of an offset, if there is one."""
+        self._files.remove(self.path(offset))
+
+    def drop_outside(self, first: int, last: int) -> None:
+        """Remove those below `first` and above `last`."""
+        for offset in self.offsets():
+            if not first <= offset <= last:
+                self.drop(offset)

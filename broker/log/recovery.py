@@ -196,7 +196,7 @@ class Recovery:
 
     def _cut(self, index: int, checked: _Checked) -> None:
         segment = list(self._segments)[index]
-        later = self._segments.take_from(index + 1)
+        later = self._segments.pop_from(index + 1)
         reason = self._damage_at(segment, checked, later)
         if reason is not None:
             self._report(checked.next_offset, reason)

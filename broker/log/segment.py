@@ -13,14 +13,21 @@ Batches may be wrong, too: offset, length and leader epoch of a batch are under 
 look-up computes none. So each walk from one batch to the next compares offsets, and where they do
 not follow each other, or a batch is not the one that the index or the memory knows, `BadBytes` is
 raised, with what was lost and where reading can go on.
+
+A read returns slices of the file, which are sent without being read into Python. A slice outlives
+the call that made it: its answer may wait behind a slow connection while the log is cut or the file
+removed, and then the same bytes of the same descriptor are others. So a slice remembers its
+segment's generation, which every cut and the closing of the file raise. A slice of an older
+generation raises `StaleSlice`, and its connection is closed.
 """
 
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
+from typing import Protocol
 
-from minibroker.broker.log.files import Files
+from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.index import (
     OFFSET_MAX,
     RELATIVE_OFFSET_MAX,
@@ -36,10 +43,9 @@ from minibroker.broker.log.scan import (
     find_batch,
     sound_batches,
 )
-from minibroker.broker.log.slices import FileSlice
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, NO_TIMESTAMP
 from minibroker.protocol.records.batch import BatchHeader, read_header
-from minibroker.protocol.types import Buffer
+from minibroker.protocol.types import Buffer, StaleSlice
 
 RECENT_BATCHES = 32
 DELETED_SUFFIX = ".deleted"
@@ -306,8 +312,8 @@ class Segment:
             if header.max_timestamp >= timestamp:
                 yield position, header
 
-    def slice(self, position: int, end: int) -> FileSlice:
-        """The bytes from `position` to `end`."""
+    def slice(self, position: int, end: int) -> "FileSlice":
+        """Return the bytes from `position` to `end`."""
         return FileSlice(self, position, end - position)
 
     # -- opening, cutting, closing
@@ -412,3 +418,64 @@ def _holding(
                     raise
             return position, header
     return None
+
+
+class SlicedFile(Protocol):
+    """What a slice lies in; `generation` grows when bytes are cut or the file is closed."""
+
+    file: File
+    generation: int
+
+
+class FileSlice:
+    """Bytes `position` to `position + len(slice)` of a segment; see `protocol.types.Slice`."""
+
+    __slots__ = ("_generation", "_size", "_sliced", "position")
+
+    def __init__(self, sliced: SlicedFile, position: int, size: int) -> None:
+        assert position >= 0
+        assert size > 0
+        self._sliced = sliced
+        self._generation = sliced.generation
+        self._size = size
+        self.position = position
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __repr__(self) -> str:
+        return f"FileSlice({self.position}, {self._size})"
+
+    def fileno(self) -> int:
+        """The descriptor; only to be used while `is_valid`."""
+        return self._sliced.file.fileno()
+
+    def is_valid(self) -> bool:
+        """False once the segment was cut or closed."""
+        return self._sliced.generation == self._generation
+
+    def pieces(self, bytes_max: int) -> Iterator["FileSlice"]:
+        """The same bytes, in slices of at most so many."""
+        for start in range(0, self._size, bytes_max):
+            size = min(bytes_max, self._size - start)
+            piece = FileSlice(self._sliced, self.position + start, size)
+            piece._generation = self._generation
+            yield piece
+
+    def read(self) -> bytes:
+        """The bytes. Checked after reading too, because a worker may read while the loop cuts."""
+        if not self.is_valid():
+            raise StaleSlice("the log was cut")
+        try:
+            data = self._sliced.file.read(self.position, self._size)
+        except OSError:
+            if self.is_valid():
+                raise
+            raise StaleSlice("the file was closed") from None
+        if len(data) < self._size or not self.is_valid():
+            raise StaleSlice("the log was cut while it was read")
+        return data
+
+    def is_cached(self) -> bool:
+        """Whether a read would not wait for the disk."""
+        return self._sliced.file.is_cached(self.position, self._size)

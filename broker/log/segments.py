@@ -1,4 +1,4 @@
-"""The segments of one log, in order: finding, reading, measuring.
+"""The segments of one log, in order: finding, reading, measuring, rolling, retention, deletion.
 
 Invariant: there is always at least one; bases grow; all but the last (the active one) are sealed,
 which means that nobody writes to them any more and their index files are complete.
@@ -6,18 +6,27 @@ which means that nobody writes to them any more and their index files are comple
 Reads answer with file slices, one per segment, cut at batch boundaries: a reader gets whole
 batches only, so nothing is sent that it would have to throw away. The offsets of each slice are
 what they should be where it begins and where it ends, and so are the leader epochs there.
+
+A log rolls to a new segment before an append, by size, age or full indexes (`must_roll`). Retention
+deletes the oldest segments by age, by size, or because they lie below the log start
+(`expired_count`). The files of a deleted segment are renamed at once and removed after
+`file.delete.delay.ms` (`DeletedSegments`). Until then the descriptor stays open: a slice of the
+segment may still be on its way to a slow client.
 """
 
 import bisect
+import zlib
 from collections.abc import Iterator
+from pathlib import PurePath
+from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.outcomes import OffsetAtTime
+from minibroker.broker.log.outcomes import LogLimits, OffsetAtTime
 from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
-from minibroker.broker.log.segment import Segment
-from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
+from minibroker.protocol.constants import NO_TIMESTAMP
 from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
 from minibroker.protocol.records.record import decode_records
 
@@ -56,22 +65,22 @@ class Segments:
         self._bases.append(segment.base_offset)
         self._list.append(segment)
 
-    def take_first(self, count: int) -> list[Segment]:
+    def pop_first(self, count: int) -> list[Segment]:
         """Take the oldest ones out; at least one stays."""
         assert count < len(self._list)
-        taken = self._list[:count]
+        popped = self._list[:count]
         del self._list[:count], self._bases[:count]
-        return taken
+        return popped
 
-    def take_from(self, index: int) -> list[Segment]:
+    def pop_from(self, index: int) -> list[Segment]:
         """Take out the segment at `index` and all newer ones."""
-        taken = self._list[index:]
+        popped = self._list[index:]
         del self._list[index:], self._bases[index:]
-        return taken
+        return popped
 
     def remove_from(self, index: int, files: Files) -> None:
         """Remove their files at once, from the end, to leave no hole."""
-        for segment in reversed(self.take_from(index)):
+        for segment in reversed(self.pop_from(index)):
             segment.close()
             for path in segment.paths:
                 files.remove(path)
@@ -169,3 +178,111 @@ class Segments:
                     if record.timestamp >= timestamp and record.offset >= log_start:
                         return OffsetAtTime(record.timestamp, record.offset, header.leader_epoch)
         return None
+
+
+class Extent(NamedTuple):
+    """The offsets that bound a log, and how much of it is committed."""
+
+    log_start: int
+    high_watermark: int
+    log_end: int
+
+
+def expired_count(segments: Segments, limits: LogLimits, extent: Extent, now_ms: int) -> int:
+    """How many segments, counted from the oldest, are to be deleted.
+
+    Only those that end at or below the high watermark, never an empty active one.
+    Age: the newest record is older than `retention_ms`; a segment without timestamps has no age.
+    Size: the log keeps at least `retention_bytes` without the segment.
+    """
+    left = segments.size
+    count = 0
+    for index, segment in enumerate(segments):
+        end = segments.end_of(index, extent.log_end)
+        if end > extent.high_watermark or segment.size == 0:
+            break
+        is_old = (
+            limits.retention_ms >= 0
+            and segment.max_timestamp != NO_TIMESTAMP
+            and now_ms - segment.max_timestamp > limits.retention_ms
+        )
+        is_too_much = 0 <= limits.retention_bytes <= left - segment.size
+        is_below_start = end <= extent.log_start
+        if not (is_old or is_too_much or is_below_start):
+            break
+        left -= segment.size
+        count += 1
+    return count
+
+
+def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: int) -> bool:
+    """Whether a batch must not go into this segment; into an empty one it always may.
+
+    Age is the span between the first batch's time and this one's; without timestamps, the time
+    (wall clock, ms) since the segment was made or opened.
+    """
+    size = segment.size
+    if size == 0:
+        return False
+    last_offset = header.base_offset + header.last_offset_delta
+    if not segment.has_room_for(last_offset, limits.index_bytes_max):
+        return True
+    if header.max_timestamp >= 0 and segment.first_timestamp >= 0:
+        age_ms = header.max_timestamp - segment.first_timestamp
+    else:
+        age_ms = now_ms - segment.created_ms
+    return size + header.size > limits.segment_bytes or age_ms > limits.segment_ms - (
+        _jitter_ms(segment, limits.segment_jitter_ms) if limits.segment_jitter_ms else 0
+    )
+
+
+def _jitter_ms(segment: Segment, jitter_ms_max: int) -> int:
+    """By how much earlier a segment rolls, so that not all logs of a broker do at once."""
+    return zlib.crc32(str(segment.path).encode()) % (jitter_ms_max + 1)
+
+
+def is_delay_over(due_ms: int, delay_ms: int, now_ms: int) -> bool:
+    """Whether a delay has passed, by a wall clock that may jump: at once if it went back."""
+    return not 0 < due_ms - now_ms <= delay_ms
+
+
+class _Deleted(NamedTuple):
+    due_ms: int
+    delay_ms: int
+    segment: Segment
+    paths: tuple[PurePath, ...]
+
+
+class DeletedSegments:
+    """Deleted segments of one log, in the order of their removal. Times are wall clock ms."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._deleted: list[_Deleted] = []
+
+    def __len__(self) -> int:
+        return len(self._deleted)
+
+    def add(self, segment: Segment, now_ms: int, delay_ms: int) -> None:
+        """Rename a segment's files; they are removed when `delay_ms` have passed."""
+        renamed = []
+        for path in segment.paths:
+            if self._files.exists(path):
+                target = path.with_name(path.name + DELETED_SUFFIX)
+                self._files.rename(path, target)
+                renamed.append(target)
+        self._deleted.append(_Deleted(now_ms + delay_ms, delay_ms, segment, tuple(renamed)))
+
+    def remove_due(self, now_ms: int) -> int | None:
+        """Remove the files that are due. Return when the next are due, None if none are left."""
+        for deleted in [item for item in self._deleted if is_delay_over(*item[:2], now_ms)]:
+            deleted.segment.close()
+            for path in deleted.paths:
+                self._files.remove(path)
+            self._deleted.remove(deleted)
+        return min((item.due_ms for item in self._deleted), default=None)
+
+    def close(self) -> None:
+        """Close the files; they are removed when the log is opened again."""
+        for deleted in self._deleted:
+            deleted.segment.close()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
-from minibroker.broker.log.checkpoint import CheckpointError, load_epochs, load_offsets
+from minibroker.broker.log.checkpoints import CheckpointError, load_epochs, load_offsets
 from minibroker.broker.log.files import File
 from minibroker.broker.log.index import OFFSET_ENTRY_BYTES, TIME_ENTRY
 from minibroker.broker.log.producers import ProducerStates, SnapshotError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final
 
-from minibroker.broker.log.checkpoint import CheckpointError, load_epochs, load_offsets
+from minibroker.broker.log.checkpoints import CheckpointError, load_epochs, load_offsets
 from minibroker.protocol.records.batch import BatchHeader, iterate_headers
 from minibroker.protocol.types import TopicPartition
 from tests.damage import Corruption

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import pytest
 
-from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.log.outcomes import LogLimits
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.records.batch import ProducerStamp, has_valid_crc, iterate_headers
 from minibroker.protocol.records.record import encode_batch

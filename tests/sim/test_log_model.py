@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import check_batches
-from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.outcomes import Flush
+from minibroker.broker.log.outcomes import Flush, LogLimits
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.records.batch import (
     NO_PRODUCER,

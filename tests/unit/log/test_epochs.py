@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.log.checkpoint import CheckpointError
+from minibroker.broker.log.checkpoints import CheckpointError
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.protocol.types import OffsetAndEpoch
 

@@ -3,7 +3,7 @@
 import pytest
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.slices import FileSlice
+from minibroker.broker.log.segment import FileSlice
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import StaleSlice
 from tests.unit.log.workbench import NOW, Bench, encode

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from minibroker.broker.disk import RealFiles
-from minibroker.broker.log.checkpoint import read_offsets
+from minibroker.broker.log.checkpoints import read_offsets
 from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager

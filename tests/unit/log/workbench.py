@@ -5,9 +5,8 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from minibroker.broker.log.admission import check_batches
-from minibroker.broker.log.limits import LogLimits
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import NEW_LOG, Appended, Flush, Opening, Place
+from minibroker.broker.log.outcomes import NEW_LOG, Appended, Flush, LogLimits, Opening, Place
 from minibroker.protocol.records.batch import (
     NO_PRODUCER,
     BatchHeader,

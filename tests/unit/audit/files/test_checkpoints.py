@@ -20,8 +20,7 @@ from minibroker.audit.files.checkpoints import (
     read_topic_id,
 )
 from minibroker.broker.disk import RealFiles
-from minibroker.broker.log.checkpoint import dump_epochs, dump_offsets
-from minibroker.broker.log.partition_metadata import write_topic_id
+from minibroker.broker.log.checkpoints import dump_epochs, dump_offsets, write_topic_id
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.types import TopicPartition

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.broker.log.checkpoint import dump_epochs, dump_offsets
+from minibroker.broker.log.checkpoints import dump_epochs, dump_offsets
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.cli.log.dump import DAMAGE, entries_of, is_known
 from minibroker.cli.terminal import Failure

@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from minibroker.broker.log.checkpoint import (
+from minibroker.broker.log.checkpoints import (
     CheckpointError,
     dump_epochs,
     dump_offsets,
