@@ -376,7 +376,7 @@ class _Broker:
         manager, now_ms = self._manager, self._system.wall_ms()
         match duty:
             case Duty.HIGH_WATERMARKS:
-                manager.note_high_watermarks(self._replicas.high_watermarks())
+                manager.record_high_watermarks(self._replicas.high_watermarks())
                 await self._system.in_worker(manager.checkpoint_high_watermarks)
             case Duty.RECOVERY_POINTS:
                 await self._system.in_worker(manager.checkpoint_recovery_points)

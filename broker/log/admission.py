@@ -1,7 +1,7 @@
-"""What an append may fail at, beyond a producer's sequence: its batch, its place, a full disk.
+"""The checks of an append, apart from a producer's sequence: batch, offset and epoch, full disk.
 
 `protocol.records.batch.validate_batch` knows the format; this module knows the log's limits. Both
-refuse with an error code that travels to the producer, and neither looks into the records:
+refuse with an error code for the producer, and neither looks into the records:
 timestamps are judged by the header alone, its first and its largest.
 """
 
@@ -28,7 +28,7 @@ class UnexpectedOffset(Exception):
 
 
 def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
-    """The header of a batch that a leader may append now, or Refused."""
+    """Return the header of a batch that a leader may append now. Raises `Refused`."""
     try:
         header = validate_batch(batch, limits.batch_bytes_max)
     except InvalidBatch as invalid:
@@ -70,7 +70,7 @@ class CheckedBatches(NamedTuple):
 
 
 def check_batches(records: memoryview) -> CheckedBatches:
-    """What a leader sent, if a log may hold it; a batch that did not come whole is left out.
+    """Check what a leader sent. A batch at the end that is incomplete is left out.
 
     Raises InvalidBatch. The CRC does not cover offset and leader epoch, and both decide over
     other records: offsets must follow each other, for no log is compacted, and no epoch an older
@@ -117,26 +117,26 @@ def check_continuation(batches: CheckedBatches, log_end: int, newest_epoch: int)
             raise _corrupt(f"leader epoch {first.leader_epoch} after {newest_epoch}")
 
 
-class Room:
-    """Whether the disk took a log's last append; tells the operator when that changes."""
+class DiskFullLatch:
+    """Remembers whether a log's last append met a full disk; logs each change for the operator."""
 
-    __slots__ = ("_is_missing", "_topic_partition")
+    __slots__ = ("_is_full", "_topic_partition")
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self._topic_partition = topic_partition
-        self._is_missing = False
+        self._is_full = False
 
-    def missed(self, error: OSError) -> Exception:
-        """What a failed append raises: a full disk its client is told, all else stays as it is."""
+    def on_error(self, error: OSError) -> Exception:
+        """Return what a failed append raises: `Refused` for a full disk, else the error itself."""
         if error.errno not in DISK_IS_FULL:
             return error
-        if not self._is_missing:
-            self._is_missing = True
+        if not self._is_full:
+            self._is_full = True
             logger.error("%s: the disk is full, appends are refused", self._topic_partition)
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
 
-    def found(self) -> None:
-        """An append was written."""
-        if self._is_missing:
-            self._is_missing = False
+    def on_success(self) -> None:
+        """Reset after an append was written."""
+        if self._is_full:
+            self._is_full = False
             logger.info("%s: the disk has room again", self._topic_partition)

@@ -114,7 +114,7 @@ class DataDirectory:
         self._files = files
         self._lock: Lock | None = None
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """Make the directory if needed and lock it. May be called twice."""
         if self._lock is None:
             missing = [

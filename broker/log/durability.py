@@ -1,4 +1,4 @@
-"""How much of a log is on the disk for good, and what to sync so that all of it is.
+"""How much of a log is durable, and what to sync so that all of it is.
 
 A flush has two halves, because fsync happens elsewhere: `start` says what to sync and remembers how
 far the log was, `finish` believes it. A cut in between makes a flush prove nothing about offsets:
@@ -35,18 +35,18 @@ class Durability:
         self._name_changes = 1
         self._durable_name_changes = 0
 
-    def note_name_change(self) -> None:
-        """A file was made, renamed or removed."""
+    def record_name_change(self) -> None:
+        """Record that a file was created, renamed or removed."""
         self._name_changes += 1
 
     def cut(self, offset: int, base_offset: int) -> None:
-        """The log is about to be cut at an offset, in the segment of that base."""
+        """Record that the log is about to be cut at an offset, in the segment of that base."""
         self.generation += 1
         self.recovery_point = min(self.recovery_point, offset)
         self._cut_from = min(self._cut_from, base_offset)
 
-    def settle_cut(self, active: File, directory: PurePath) -> None:
-        """Before the log goes on in another file: make a cut durable that is not. Blocks, rarely.
+    def sync_cut(self, active: File, directory: PurePath) -> None:
+        """Make a cut durable before the log goes on in another file. Blocks, rarely.
 
         A power cut might undo it and keep the new file, and old batches would run on into new ones.
         """
@@ -87,7 +87,7 @@ class Durability:
                     file.close()
 
     def finish(self, flush: Flush) -> None:
-        """All of `flush` was synced."""
+        """Record that all of `flush` was synced."""
         self._durable_name_changes = max(self._durable_name_changes, flush.name_changes)
         if flush.generation == self.generation:
             self.recovery_point = max(self.recovery_point, flush.end_offset)

@@ -11,9 +11,9 @@ import logging
 from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochCache, EpochFile
-from minibroker.broker.log.outcomes import Damage, LogLimits, Opening, Place
+from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLimits, LogLocation
 from minibroker.broker.log.producers import ProducerStates, SnapshotError, Snapshots
-from minibroker.broker.log.recovery import Recovery, check_segment, known_damage, missing_front
+from minibroker.broker.log.recovery import Recovery, check_front, check_segment, read_damage
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import NO_EPOCH
@@ -39,9 +39,11 @@ class Loaded(NamedTuple):
     damage: Damage | None
 
 
-def load(place: Place, limits: LogLimits, opening: Opening, now_ms: int) -> Loaded:
+def load(
+    location: LogLocation, limits: LogLimits, last_known: LastKnownState, now_ms: int
+) -> Loaded:
     """Open the log in a directory; makes the directory and a first segment where needed."""
-    loader = _Loader(place, limits, opening, now_ms)
+    loader = _Loader(location, limits, last_known, now_ms)
     return loader.run()
 
 
@@ -70,25 +72,27 @@ def rebuild_producers(
 
 
 class _Loader:
-    """One opening; its methods are the steps, in order."""
+    """One opening of a log; its methods are the steps, in order."""
 
-    def __init__(self, place: Place, limits: LogLimits, opening: Opening, now_ms: int) -> None:
-        self._place = place
+    def __init__(
+        self, location: LogLocation, limits: LogLimits, last_known: LastKnownState, now_ms: int
+    ) -> None:
+        self._location = location
         self._limits = limits
-        self._opening = opening
+        self._last_known = last_known
         self._now_ms = now_ms
         self._segments = Segments()
-        self._epoch_file = EpochFile(place.files, place.directory)
-        self._snapshots = Snapshots(place.files, place.directory)
+        self._epoch_file = EpochFile(location.files, location.directory)
+        self._snapshots = Snapshots(location.files, location.directory)
         self._epochs = EpochCache()
         self._epochs_in_file: bytes | None = None
         self._producers = ProducerStates(limits.producer_expiration_ms)
 
     def run(self) -> Loaded:
-        opening, segments = self._opening, self._segments
+        last_known, segments = self._last_known, self._segments
         self._open_segments()
         first_base = segments.first.base_offset
-        damage = missing_front(self._place, opening, first_base) or known_damage(self._place)
+        damage = check_front(self._location, last_known, first_base) or read_damage(self._location)
         first_checked = self._first_to_check()
         is_checked = first_checked < len(segments)
         known_end = self._known_end(first_checked)
@@ -97,13 +101,13 @@ class _Loader:
         log_end = known_end
         if is_checked:
             epochs = self._epoch_file.load()
-            recovery = Recovery(self._place, opening, segments, self._observe, epochs)
+            recovery = Recovery(self._location, last_known, segments, self._observe, epochs)
             log_end = recovery.run(first_checked)
             damage = recovery.damage or damage
-        if log_end < opening.log_start:
-            log_end = opening.log_start
+        if log_end < last_known.log_start:
+            log_end = last_known.log_start
             self._restart_at(log_end)
-        log_start = max(opening.log_start, segments.first.base_offset)
+        log_start = max(last_known.log_start, segments.first.base_offset)
         self._fit(log_start, log_end)
         return Loaded(
             segments,
@@ -113,19 +117,19 @@ class _Loader:
             self._epoch_file,
             log_start,
             log_end,
-            log_end if opening.is_clean else min(opening.recovery_point, log_end),
-            opening.is_clean,
-            min(max(opening.believable_high_watermark, log_start), log_end),
+            log_end if last_known.is_clean else min(last_known.recovery_point, log_end),
+            last_known.is_clean,
+            min(max(last_known.believable_high_watermark, log_start), log_end),
             damage,
         )
 
     def _new_segment(self, base_offset: int) -> Segment:
-        files, directory = self._place.files, self._place.directory
+        files, directory = self._location.files, self._location.directory
         interval = self._limits.index_interval_bytes
         return Segment(files, directory, base_offset, self._now_ms, interval)
 
     def _open_segments(self) -> None:
-        files, directory = self._place.files, self._place.directory
+        files, directory = self._location.files, self._location.directory
         files.make_dir(directory)
         names = files.list(directory)
         bases = offsets_in(names, ".log")
@@ -139,16 +143,16 @@ class _Loader:
             self._segments.add(self._new_segment(base_offset))
         if not len(self._segments):
             # Never at an offset that was given out before.
-            base_offset = max(self._opening.log_start, self._opening.promised_end)
+            base_offset = max(self._last_known.log_start, self._last_known.promised_end)
             self._segments.add(self._new_segment(base_offset))
 
     def _first_to_check(self) -> int:
         """The index of the first segment to be read; the number of segments if none is."""
-        segments, opening = self._segments, self._opening
+        segments, last_known = self._segments, self._last_known
         first = len(segments)
-        if not opening.is_clean:
+        if not last_known.is_clean:
             # One that ends there is checked, too: a power cut may have undone a cut at its end.
-            first = segments.index_of(opening.recovery_point - 1)
+            first = segments.index_of(last_known.recovery_point - 1)
         for index, segment in enumerate(segments):
             if index >= first:
                 break
@@ -161,7 +165,7 @@ class _Loader:
         if first == len(segments):
             end, _ = segments.active.load_tail()
             # A clean stop left the recovery point at the end of the log.
-            if end != segments.active.size or self._known_end(first) != opening.recovery_point:
+            if end != segments.active.size or self._known_end(first) != last_known.recovery_point:
                 return first - 1
         return first
 
@@ -195,7 +199,7 @@ class _Loader:
 
     def _restart_at(self, offset: int) -> None:
         """Nothing of what is here is to be read any more (REC-08)."""
-        self._segments.remove_from(0, self._place.files)
+        self._segments.remove_from(0, self._location.files)
         self._segments.add(self._new_segment(offset))
 
     def _load_epochs(self, known_end: int) -> None:
@@ -211,10 +215,10 @@ class _Loader:
         self._epochs = epochs
 
     def _load_producers(self, known_end: int) -> None:
-        opening = self._opening
-        if not (opening.is_clean or opening.same_boot):
+        last_known = self._last_known
+        if not (last_known.is_clean or last_known.same_boot):
             # Later ones may be of a past that a power cut brought back.
-            self._snapshots.drop_outside(0, opening.recovery_point)
+            self._snapshots.drop_outside(0, last_known.recovery_point)
         args = (self._segments, self._snapshots, known_end, self._now_ms)
         rebuild_producers(self._producers, *args)
 
@@ -226,7 +230,7 @@ class _Loader:
         if end_offset <= self._segments.first.base_offset:
             return True
         first = self._segments.first.batch_at(0)
-        start = 0 if first is None else max(first.base_offset, self._opening.log_start)
+        start = 0 if first is None else max(first.base_offset, self._last_known.log_start)
         if not epochs.entries or epochs.entries[0].offset > start:
             return False
         segment = list(self._segments)[self._segments.index_of(end_offset - 1)]

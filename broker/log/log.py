@@ -24,7 +24,12 @@ from pathlib import PurePath
 from typing import Self
 
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.admission import CheckedBatches, Room, check_append, check_continuation
+from minibroker.broker.log.admission import (
+    CheckedBatches,
+    DiskFullLatch,
+    check_append,
+    check_continuation,
+)
 from minibroker.broker.log.durability import Durability
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
@@ -34,11 +39,11 @@ from minibroker.broker.log.outcomes import (
     Appended,
     Damage,
     Flush,
+    LastKnownState,
     LogLimits,
+    LogLocation,
     LogStatistics,
     OffsetAtTime,
-    Opening,
-    Place,
 )
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.broker.log.recovery import accept_damage, mark_damage
@@ -57,7 +62,7 @@ class Log:
     replaced at any time.
     """
 
-    def __init__(self, place: Place, limits: LogLimits, loaded: Loaded) -> None:
+    def __init__(self, location: LogLocation, limits: LogLimits, loaded: Loaded) -> None:
         self._limits = limits
         self.epochs: EpochCache = loaded.epochs
         self.producers: ProducerStates = loaded.producers
@@ -67,35 +72,42 @@ class Log:
         self.damage: Damage | None = loaded.damage
         # Called before segments go: what is checkpointed must be true of the log up to an offset.
         self.before_cut: Callable[[TopicPartition, int], None] = lambda *_: None
-        self._place = place
+        self._location = location
         self._segments = loaded.segments
         self._snapshots = loaded.snapshots
         self._epoch_file = loaded.epoch_file
-        self._deleted = DeletedSegments(place.files)
-        self._durability = Durability(place.files, loaded.recovery_point, is_clean=loaded.is_clean)
-        self._room = Room(place.topic_partition)
+        self._deleted = DeletedSegments(location.files)
+        self._durability = Durability(
+            location.files, loaded.recovery_point, is_clean=loaded.is_clean
+        )
+        self._disk_full_latch = DiskFullLatch(location.topic_partition)
         self._is_closed = False
 
     @classmethod
     def open(
-        cls, place: Place, limits: LogLimits, opening: Opening = NEW_LOG, *, now_ms: int
+        cls,
+        location: LogLocation,
+        limits: LogLimits,
+        last_known: LastKnownState = NEW_LOG,
+        *,
+        now_ms: int,
     ) -> Self:
-        """Open the log in `place`, or make it. Reads whole segments only after an unclean stop."""
-        return cls(place, limits, load(place, limits, opening, now_ms))
+        """Open or create the log in `location`. Reads segments only after an unclean stop."""
+        return cls(location, limits, load(location, limits, last_known, now_ms))
 
     @property
     def topic_partition(self) -> TopicPartition:
         """Whose log it is."""
-        return self._place.topic_partition
+        return self._location.topic_partition
 
     @property
     def topic_id(self) -> bytes:
         """Which topic of that name; b"" if the directory does not say."""
-        return self._place.topic_id
+        return self._location.topic_id
 
     @topic_id.setter
     def topic_id(self, topic_id: bytes) -> None:
-        self._place = replace(self._place, topic_id=topic_id)
+        self._location = replace(self._location, topic_id=topic_id)
 
     @property
     def limits(self) -> LogLimits:
@@ -111,7 +123,7 @@ class Log:
     @property
     def directory(self) -> PurePath:
         """Where it lies."""
-        return self._place.directory
+        return self._location.directory
 
     @property
     def recovery_point(self) -> int:
@@ -135,14 +147,14 @@ class Log:
 
     @property
     def _files(self) -> Files:
-        return self._place.files
+        return self._location.files
 
     # -- appending
 
     def append_as_leader(self, batch: memoryview, leader_epoch: int, now_ms: int) -> Appended:
         """Validate one producer's batch, give it its offset and epoch in place, and write it.
 
-        Raises Refused. A repetition of a batch is not written; its first place is returned.
+        Raises Refused. A repetition of a batch is not written; its first location is returned.
         """
         header = check_append(batch, self._limits, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
@@ -176,9 +188,9 @@ class Log:
             segment = self._segment_for(header, now_ms)
             position = segment.write(batch)
         except OSError as error:
-            raise self._room.missed(error) from None
-        self._room.found()
-        segment.note(header, position)
+            raise self._disk_full_latch.on_error(error) from None
+        self._disk_full_latch.on_success()
+        segment.index_batch(header, position)
         self.log_end = header.next_offset
 
     def raise_start(self, offset: int) -> None:
@@ -202,7 +214,7 @@ class Log:
         """Seal the active segment and begin a new one; may be tried again if the disk is full."""
         base_offset = self.log_end
         sealed = self._segments.active
-        self._durability.settle_cut(sealed.file, self.directory)
+        self._durability.sync_cut(sealed.file, self.directory)
         sealed.write_indexes()
         self._snapshots.write(base_offset, self.producers.dump())
         segment = self._new_segment(base_offset, now_ms)
@@ -210,7 +222,7 @@ class Log:
         return segment
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        self._durability.note_name_change()
+        self._durability.record_name_change()
         interval = self._limits.index_interval_bytes
         return Segment(self._files, self.directory, base_offset, now_ms, interval)
 
@@ -305,7 +317,7 @@ class Log:
             raise
 
     def _after_cut(self, offset: int, now_ms: int) -> None:
-        self._durability.note_name_change()
+        self._durability.record_name_change()
         self.log_end = offset
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(offset))
         self._snapshots.drop_outside(self._segments.first.base_offset, offset)
@@ -324,7 +336,7 @@ class Log:
             log_start = max(self.log_start, self._segments.first.base_offset)
             self._move_start(log_start, self.log_end)
             self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(self.log_start))
-            self._durability.note_name_change()
+            self._durability.record_name_change()
             # Retention forgets no producer: those whose batches go are in a snapshot.
             self._snapshots.write(self.log_end, self.producers.dump())
             self._snapshots.drop_outside(self._segments.first.base_offset, self.log_end)
@@ -370,11 +382,11 @@ class Log:
     def move_to(self, directory: PurePath) -> None:
         """Rename the directory, on its way out; open slices stay readable until `abandon`."""
         self._files.rename(self.directory, directory)
-        self._place = replace(self._place, directory=directory)
+        self._location = replace(self._location, directory=directory)
 
-    def note_damage(self, damage: Damage) -> None:
-        """What lies there is not what was written: remember it, over restarts too."""
-        mark_damage(self._place, damage.offset)
+    def record_damage(self, damage: Damage) -> None:
+        """Record that bytes are not what was written; the mark survives restarts."""
+        mark_damage(self._location, damage.offset)
         self.damage = damage
 
     def accept_damage(self) -> None:

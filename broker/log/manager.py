@@ -47,7 +47,13 @@ from minibroker.broker.log.directory import (
 )
 from minibroker.broker.log.files import File, Files
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import DISK_IS_FULL, NO_ROOM, LogLimits, Opening, Place
+from minibroker.broker.log.outcomes import (
+    DISK_IS_FULL,
+    RETRIABLE_ERRNOS,
+    LastKnownState,
+    LogLimits,
+    LogLocation,
+)
 from minibroker.broker.log.recovery import DAMAGED_SUFFIX
 from minibroker.broker.log.segment import file_name, offsets_in
 from minibroker.broker.log.segments import is_delay_over
@@ -112,7 +118,7 @@ class LogManager:
         Raises DataDirectoryError. `start` does it too; may be called twice.
         """
         with explaining(self._root):
-            self.directory.take()
+            self.directory.acquire()
 
     def start(
         self, boot_id: str, cluster_id: str, node_id: int, now_ms: int, marks: RunMarks = NO_MARKS
@@ -141,8 +147,8 @@ class LogManager:
         log_starts = self._log_start_file.read()
         high_watermarks = self._high_watermark_file.read()
         unnamed_start = 0 if self._log_start_file.is_known else NO_OFFSET
-        openings = {
-            name: Opening(
+        last_known_states = {
+            name: LastKnownState(
                 is_clean=self.directory.is_clean,
                 recovery_point=recovery_points.get(name, 0),
                 log_start=log_starts.get(name, unnamed_start),
@@ -151,15 +157,17 @@ class LogManager:
             )
             for name in sorted({*recovery_points, *log_starts, *high_watermarks})
         }
-        unknown = Opening(is_clean=self.directory.is_clean, same_boot=self.directory.same_boot)
+        unknown = LastKnownState(
+            is_clean=self.directory.is_clean, same_boot=self.directory.same_boot
+        )
         names = [name for name in self._files.list(self._root) if self._is_dir(name)]
         for name in names:
             topic_partition = parse_log_name(name)
             if topic_partition is not None and self._is_log(self._root / name):
-                self._open(topic_partition, openings.get(topic_partition, unknown), now_ms)
+                self._open(topic_partition, last_known_states.get(topic_partition, unknown), now_ms)
         deleted = [name for name in names if is_deleted_name(name)]
         # A clean stop left no word of what was deleted before it.
-        self._open_missing(openings, () if self.directory.is_clean else deleted, now_ms)
+        self._open_missing(last_known_states, () if self.directory.is_clean else deleted, now_ms)
         if not self.directory.is_clean or self.damaged:
             # What an unclean stop cost is known (or kept as damage): from here on nothing is
             # missing, and the next start must not believe so.
@@ -172,19 +180,24 @@ class LogManager:
             self._files.remove_tree(self._root / name)
 
     def _open_missing(
-        self, openings: Mapping[TopicPartition, Opening], deleted: Sequence[str], now_ms: int
+        self,
+        last_known_states: Mapping[TopicPartition, LastKnownState],
+        deleted: Sequence[str],
+        now_ms: int,
     ) -> None:
         """Logs that were here and did not go through us: damaged, with nothing left in them."""
-        for name, opening in openings.items():
+        for name, last_known in last_known_states.items():
             is_gone = name not in self._logs and not is_among_deleted(name, deleted)
-            if is_gone and opening.promised_end > 0 and parse_log_name(str(name)) == name:
+            if is_gone and last_known.promised_end > 0 and parse_log_name(str(name)) == name:
                 LOGGER.error("%s is gone", self._root / str(name))
-                self._open(name, replace(opening, log_start=max(0, opening.log_start)), now_ms)
+                self._open(
+                    name, replace(last_known, log_start=max(0, last_known.log_start)), now_ms
+                )
 
-    def _open(self, name: TopicPartition, opening: Opening, now_ms: int) -> None:
+    def _open(self, name: TopicPartition, last_known: LastKnownState, now_ms: int) -> None:
         directory = self._root / str(name)
-        place = Place(self._files, directory, name, read_topic_id(self._files, directory))
-        self._adopt(Log.open(place, self._limits, opening, now_ms=now_ms))
+        location = LogLocation(self._files, directory, name, read_topic_id(self._files, directory))
+        self._adopt(Log.open(location, self._limits, last_known, now_ms=now_ms))
 
     def _is_dir(self, name: str) -> bool:
         return self._files.is_dir(self._root / name)
@@ -230,7 +243,7 @@ class LogManager:
         """Make a log where there is none. Raises Refused if there is no room now, OSError."""
         assert topic_partition not in self._logs, "there is a log of that name"
         directory = self._root / str(topic_partition)
-        place = Place(self._files, directory, topic_partition, topic_id)
+        location = LogLocation(self._files, directory, topic_partition, topic_id)
         if not self._forget(topic_partition):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
         try:
@@ -243,11 +256,11 @@ class LogManager:
                 )
             self._files.make_dir(directory)
             write_topic_id(self._files, directory, topic_id)
-            log = Log.open(place, limits, now_ms=now_ms)
+            log = Log.open(location, limits, now_ms=now_ms)
         except OSError as error:
             if error.errno in DISK_IS_FULL:
                 self._files.remove_tree(directory)
-            if error.errno in NO_ROOM:
+            if error.errno in RETRIABLE_ERRNOS:
                 raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error.strerror)) from None
             raise
         self._adopt(log)
@@ -343,14 +356,14 @@ class LogManager:
 
     # -- checkpoints
 
-    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Take over what is to be checkpointed; a partition that is not named keeps what it had."""
+    def record_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Record high watermarks for the next checkpoint; other partitions keep their last ones."""
         for name, high_watermark in high_watermarks.items():
             if name in self._high_watermarks:
                 self._high_watermarks[name] = high_watermark
 
     def checkpoint_high_watermarks(self) -> bool:
-        """Write the high watermarks noted last; False if the disk is full. A worker may."""
+        """Write the high watermarks recorded last; False if the disk is full. A worker may."""
         return self._high_watermark_file.write()
 
     def checkpoint_recovery_points(self) -> bool:
@@ -388,7 +401,7 @@ class LogManager:
         try:
             for log in self._logs.values():
                 log.close()
-            self.note_high_watermarks(high_watermarks)
+            self.record_high_watermarks(high_watermarks)
             is_written = (
                 self.checkpoint_high_watermarks()
                 and self.checkpoint_recovery_points()

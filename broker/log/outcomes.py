@@ -34,8 +34,8 @@ class LogLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a log lies, and whose it is; the topic id is b"" where that cannot be told."""
+class LogLocation:
+    """The directory of a log, and its partition; the topic id is b"" where it is unknown."""
 
     files: Files
     directory: PurePath
@@ -44,8 +44,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """What the data directory knows about a log before its files are read.
+class LastKnownState:
+    """What the checkpoints and the last stop say about a log before its files are read.
 
     `same_boot`: the machine has not stopped since the last append, so the page cache lost nothing.
     `log_start` is -1 if nothing is known of it.
@@ -59,32 +59,32 @@ class Opening:
 
     @property
     def promised_end(self) -> int:
-        """Up to where the log must be there, whatever happened."""
+        """The offset up to which the log must still have its records."""
         return max(self.recovery_point, self.high_watermark if self.same_boot else 0)
 
     @property
     def believable_high_watermark(self) -> int:
-        """What was committed, as far as the bytes below it are the ones that were.
+        """The high watermark, as far as the bytes below it are certain to be the committed ones.
 
-        After a power cut that holds of what was synced: behind it a cut may have been undone, and
-        what had been there before come back.
+        After a power cut only synced bytes are certain: the disk may have undone a truncation
+        behind them, and brought old records back.
         """
         if self.is_clean or self.same_boot:
             return self.high_watermark
         return min(self.high_watermark, self.recovery_point)
 
 
-# A full disk is answered and lived with; any other OSError leaves the broker.
+# A request that meets a full disk is refused; any other OSError ends the broker.
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# A log that cannot be made because of these may be made later, and nobody has lost anything.
-NO_ROOM = DISK_IS_FULL | {errno.EMFILE, errno.ENFILE}
-NEW_LOG = Opening(is_clean=True)
+# A log that cannot be created because of these errors is created later; no record is lost.
+RETRIABLE_ERRNOS = DISK_IS_FULL | {errno.EMFILE, errno.ENFILE}
+NEW_LOG = LastKnownState(is_clean=True)
 
 
 class Damage(NamedTuple):
-    """Records that should be there are not: from `offset` on the log is not what it was.
+    """Records are lost: from `offset` on the log is not what was written.
 
-    The bytes that were there lie beside the log in `*.damaged` files.
+    The bytes that were found there are kept beside the log in `*.damaged` files.
     """
 
     offset: int
@@ -92,7 +92,7 @@ class Damage(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Where a batch lies. `append_time_ms` is -1 unless the topic uses the append time."""
+    """The offsets of an appended batch; `append_time_ms` is -1 without LogAppendTime."""
 
     base_offset: int
     last_offset: int

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
-from minibroker.broker.log.outcomes import Damage, Opening, Place
+from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLocation
 from minibroker.broker.log.scan import (
     CHECK_WINDOW_BYTES,
     checked_batches,
@@ -62,57 +62,59 @@ def check_segment(
     checked = _Checked(0, segment.base_offset, NO_EPOCH)
     last: tuple[int, BatchHeader] | None = None
 
-    def take(position: int, header: BatchHeader) -> _Checked:
-        segment.note(header, position)
+    def accept(position: int, header: BatchHeader) -> _Checked:
+        segment.index_batch(header, position)
         observe(header)
         return _Checked(position + header.size, header.next_offset, header.leader_epoch)
 
     for batch in checked_batches(segment.file, segment.base_offset):
-        checked = checked if last is None else take(*last)
+        checked = checked if last is None else accept(*last)
         last = batch
     if last is None:
         return checked
     position, header = last
     is_end = position + header.size == segment.size
     if is_end and (following_epoch is None or following_epoch >= header.leader_epoch):
-        return take(position, header)
+        return accept(position, header)
     written_in = header.leader_epoch
     if epochs is not None:
         written_in = epochs.epoch_at(header.base_offset, written_in)
-    return take(position, header) if header.leader_epoch == written_in else checked
+    return accept(position, header) if header.leader_epoch == written_in else checked
 
 
-def known_damage(place: Place) -> Damage | None:
+def read_damage(location: LogLocation) -> Damage | None:
     """What an earlier start found and nobody has accepted yet."""
-    offsets = offsets_in(place.files.list(place.directory), DAMAGED_SUFFIX)
+    offsets = offsets_in(location.files.list(location.directory), DAMAGED_SUFFIX)
     if not offsets:
         return None
     offset = min(offsets)
     return Damage(offset, f"records from offset {offset} on were lost and not given up yet")
 
 
-def missing_front(place: Place, opening: Opening, first_base: int) -> Damage | None:
+def check_front(
+    location: LogLocation, last_known: LastKnownState, first_base: int
+) -> Damage | None:
     """Whether the first segments are gone: what was promised is there from the log start on.
 
     The log start is checkpointed before segments go, the promise is lowered before a cut.
     A loss that was accepted is known by its file, until the log start is checkpointed anew.
     """
-    start = opening.log_start
-    if not 0 <= start < min(first_base, opening.promised_end):
+    start = last_known.log_start
+    if not 0 <= start < min(first_base, last_known.promised_end):
         return None
-    if place.files.exists(place.directory / file_name(start, ACCEPTED_SUFFIX)):
+    if location.files.exists(location.directory / file_name(start, ACCEPTED_SUFFIX)):
         return None
     damage = Damage(start, f"it begins at {first_base}, and what it had from {start} on is gone")
-    LOGGER.error("%s is damaged: %s", place.topic_partition, damage.reason)
-    mark_damage(place, start)
+    LOGGER.error("%s is damaged: %s", location.topic_partition, damage.reason)
+    mark_damage(location, start)
     return damage
 
 
-def mark_damage(place: Place, offset: int) -> None:
+def mark_damage(location: LogLocation, offset: int) -> None:
     """Keep in mind, over restarts, that records are lost of which no bytes are kept aside."""
-    path = place.directory / file_name(offset, DAMAGED_SUFFIX)
-    place.files.open(path, create=True).close()
-    place.files.sync_dir(place.directory)
+    path = location.directory / file_name(offset, DAMAGED_SUFFIX)
+    location.files.open(path, create=True).close()
+    location.files.sync_dir(location.directory)
 
 
 class Kept(NamedTuple):
@@ -149,18 +151,18 @@ class Recovery:
 
     def __init__(
         self,
-        place: Place,
-        opening: Opening,
+        location: LogLocation,
+        last_known: LastKnownState,
         segments: Segments,
         observe: Callable[[BatchHeader], None],
         epochs: EpochCache | None,
     ) -> None:
         """`epochs` are those of the file, which is not of a past that a power cut brought back only
         if the machine ran on."""
-        self._place = place
-        self._opening = opening
+        self._location = location
+        self._last_known = last_known
         self._segments = segments
-        self._epochs = epochs if opening.same_boot or opening.is_clean else None
+        self._epochs = epochs if last_known.same_boot or last_known.is_clean else None
         self._observe = observe
         self.damage: Damage | None = None
 
@@ -206,25 +208,25 @@ class Recovery:
             for path in lost.paths:
                 if reason is not None and path == lost.path:
                     kept = path.with_name(file_name(lost.base_offset, DAMAGED_SUFFIX))
-                    self._place.files.rename(path, kept)
+                    self._location.files.rename(path, kept)
                 else:
-                    self._place.files.remove(path)
+                    self._location.files.remove(path)
         if reason is not None:
-            self._place.files.sync_dir(self._place.directory)
+            self._location.files.sync_dir(self._location.directory)
         LOGGER.warning(
             "%s is cut at offset %d: %d bytes and %d segments behind it are %s",
-            *(self._place.topic_partition, checked.next_offset, segment.size - checked.end),
+            *(self._location.topic_partition, checked.next_offset, segment.size - checked.end),
             *(len(later), "kept aside" if reason is not None else "no log"),
         )
         segment.file.truncate(checked.end)
 
     def _damage_at(self, segment: Segment, checked: _Checked, later: list[Segment]) -> str | None:
-        if self._opening.is_clean:
+        if self._last_known.is_clean:
             return "the log was closed whole and is not whole any more"
         found = find_batch(segment.file, checked.end, self._lowest_behind(segment, checked))
         if found is not None:
             return f"bad bytes at {checked.end}, and a valid batch at {found}"
-        if later and self._opening.same_boot:
+        if later and self._last_known.same_boot:
             return f"segments behind {checked.end} do not continue what is before it"
         return self._missing(checked.next_offset)
 
@@ -248,30 +250,30 @@ class Recovery:
         return segment.base_offset
 
     def _missing(self, log_end: int) -> str | None:
-        opening = self._opening
-        if log_end < opening.recovery_point:
-            return f"it ends at {log_end}, and was synced up to {opening.recovery_point}"
-        if opening.same_boot and log_end < opening.high_watermark:
-            return f"it ends at {log_end}, and was committed up to {opening.high_watermark}"
+        last_known = self._last_known
+        if log_end < last_known.recovery_point:
+            return f"it ends at {log_end}, and was synced up to {last_known.recovery_point}"
+        if last_known.same_boot and log_end < last_known.high_watermark:
+            return f"it ends at {log_end}, and was committed up to {last_known.high_watermark}"
         return None
 
     def _compare(self, log_end: int) -> None:
         reason = self._missing(log_end)
         if reason is not None and self.damage is None:
             self._report(log_end, reason)
-            mark_damage(self._place, log_end)
+            mark_damage(self._location, log_end)
 
     def _report(self, offset: int, reason: str) -> None:
         self.damage = Damage(offset, reason)
-        LOGGER.error("%s is damaged: %s", self._place.topic_partition, reason)
+        LOGGER.error("%s is damaged: %s", self._location.topic_partition, reason)
 
     def _kept_path(self, offset: int) -> PurePath:
-        return self._place.directory / file_name(offset, DAMAGED_SUFFIX)
+        return self._location.directory / file_name(offset, DAMAGED_SUFFIX)
 
     def _keep_aside(self, segment: Segment, checked: _Checked) -> None:
         path = self._kept_path(checked.next_offset)
-        self._place.files.remove(path)
-        kept = self._place.files.open(path, create=True)
+        self._location.files.remove(path)
+        kept = self._location.files.open(path, create=True)
         try:
             for position in range(checked.end, segment.size, CHECK_WINDOW_BYTES):
                 kept.append([segment.file.read(position, CHECK_WINDOW_BYTES)])

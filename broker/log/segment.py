@@ -140,8 +140,8 @@ class Segment:
             raise
         return position
 
-    def note(self, header: BatchHeader, position: int) -> None:
-        """Take a batch that was written at `position` into the indexes."""
+    def index_batch(self, header: BatchHeader, position: int) -> None:
+        """Add a batch that was written at `position` to the indexes."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
         if timestamp > self.max_timestamp:
@@ -373,7 +373,7 @@ class Segment:
         """Make the indexes from the batches, but for those that are damaged."""
         self.forget_indexes()
         for position, header in sound_batches(self.file, 0, self.base_offset):
-            self.note(header, position)
+            self.index_batch(header, position)
 
     def cut(self, position: int, end_offset: int) -> int:
         """Drop the bytes from a batch boundary on, and return the offset that comes next.

@@ -300,7 +300,7 @@ class Hosted:
             logger.error("%s has bad bytes at offset %d: %s", log.topic_partition, *damage)
         if role.minimal_isr == (self._host.broker_id,):
             return
-        log.note_damage(damage)
+        log.record_damage(damage)
         partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR, damage_text(log))
         self._parts.purgatory.notify(log.topic_partition)
         self._parts.note_damage()

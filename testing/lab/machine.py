@@ -232,7 +232,7 @@ class Process:
 
     def checkpoint(self) -> None:
         """Write the high watermark down, as a timer does every few seconds."""
-        self.manager.note_high_watermarks(self.replicas.high_watermarks())
+        self.manager.record_high_watermarks(self.replicas.high_watermarks())
         self.manager.checkpoint_high_watermarks()
 
 

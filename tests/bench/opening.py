@@ -14,18 +14,18 @@ from pathlib import Path
 from minibroker.broker.config import load
 from minibroker.broker.disk import RealFiles
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import Opening, Place
+from minibroker.broker.log.outcomes import LastKnownState, LogLocation
 from minibroker.protocol.types import TopicPartition
 
 
 def seconds_to_open(directory: Path) -> float:
     """Open it, abandon it."""
     topic, _, partition = directory.name.rpartition("-")
-    place = Place(RealFiles(), directory, TopicPartition(topic, int(partition)))
-    opening = Opening(is_clean=False, recovery_point=0, same_boot=True)
+    location = LogLocation(RealFiles(), directory, TopicPartition(topic, int(partition)))
+    opening = LastKnownState(is_clean=False, recovery_point=0, same_boot=True)
     limits = load().config.for_topic().limits()
     start = time.perf_counter()
-    log = Log.open(place, limits, opening, now_ms=int(time.time() * 1000))
+    log = Log.open(location, limits, opening, now_ms=int(time.time() * 1000))
     duration = time.perf_counter() - start
     assert log.log_end > 0
     log.abandon()

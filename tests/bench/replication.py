@@ -21,7 +21,7 @@ import trio
 from minibroker.broker.config import Config, load
 from minibroker.broker.disk import RealFiles
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import Place
+from minibroker.broker.log.outcomes import LogLocation
 from minibroker.broker.replication.fetch_plan import FetchLimits
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
@@ -80,7 +80,9 @@ class Copy:
         leader, leader_epoch = leader_of(address, topic)
         files, settings = RealFiles(), config.for_topic()
         files.make_dir(directory / str(name))
-        self.log = Log.open(Place(files, directory / str(name), name), settings.limits(), now_ms=0)
+        self.log = Log.open(
+            LogLocation(files, directory / str(name), name), settings.limits(), now_ms=0
+        )
         partition = Partition(Host(NODE_ID, 30.0, lambda _: None), self.log, settings)
         replicas = (leader, NODE_ID)
         partition.become_follower(

@@ -152,7 +152,7 @@ class Script:
         self.ghosts.clear()
 
     def checkpoint(self) -> None:
-        self.manager.note_high_watermarks({NAME: self.log_end})
+        self.manager.record_high_watermarks({NAME: self.log_end})
         self.manager.checkpoint_high_watermarks()
         self.manager.checkpoint_recovery_points()
         self.manager.checkpoint_log_starts()

@@ -254,7 +254,7 @@ class Life:
     def commit(self) -> None:
         boundaries = [batch.next_offset for batch in self.batches] or [self.log_start]
         self.high_watermark = max(self.high_watermark, self.rng.choice(boundaries))
-        self.manager.note_high_watermarks({NAME: self.high_watermark})
+        self.manager.record_high_watermarks({NAME: self.high_watermark})
         self.manager.checkpoint_high_watermarks()
 
     def cut(self) -> None:

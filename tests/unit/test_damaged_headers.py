@@ -31,7 +31,7 @@ import pytest
 
 from minibroker.broker.config import load
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import NEW_LOG, Place
+from minibroker.broker.log.outcomes import NEW_LOG, LogLocation
 from minibroker.broker.replication.fetch_connection import check
 from minibroker.broker.replication.follower import Answer, Follower, Next
 from minibroker.client.consumer.positions import Positions
@@ -148,7 +148,7 @@ def written(index_interval: int) -> Written:
         batch = encode_batch([(1_000 + number, None, value, ()) for value in values])
         node.partition().append_as_leader(memoryview(batch), 1, 0.0, 1_000)
         records += enumerate(values, first)
-    node.manager.note_high_watermarks({T0: END})
+    node.manager.record_high_watermarks({T0: END})
     node.manager.checkpoint_high_watermarks()
     killed = copy.deepcopy(files)
     killed.kill()
@@ -224,7 +224,7 @@ def joined(answer: PartitionFetched) -> PartitionFetched:
 def follow(node: Node) -> Read:
     """Copy as a follower does, until all is there or the leader is of no use."""
     limits = load(flags={}).config.for_topic()
-    place = Place(SimulatedFiles(random.Random(2)), LOG, T0)
+    place = LogLocation(SimulatedFiles(random.Random(2)), LOG, T0)
     log = Log.open(place, limits.limits(), NEW_LOG, now_ms=1_000)
     state = state_of(epochs=(7, 7), isr=(1,), replicas=(1, 2, 3))
     role = Follower(state, 0)

@@ -272,6 +272,6 @@ def test_a_leader_records_its_epoch_before_it_writes():
     bench = Bench()
     bench.append(2, epoch=1)
     bench.log.assign_epoch(4, 2)
-    assert bench.files.read_bytes(bench.place.directory / "leader-epoch-checkpoint") == (
+    assert bench.files.read_bytes(bench.location.directory / "leader-epoch-checkpoint") == (
         b"0\n2\n1 0\n4 2\n"
     )

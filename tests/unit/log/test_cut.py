@@ -167,8 +167,8 @@ def test_a_flush_syncs_names_after_a_roll():
     """Directories are part of a flush when files were made since the last one, and only then."""
     bench = filled()
     assert bench.log.start_flush().directories == (
-        bench.place.directory,
-        bench.place.directory.parent,
+        bench.location.directory,
+        bench.location.directory.parent,
     )
     bench.flush()
     bench.append(epoch=9)
@@ -268,7 +268,7 @@ def test_retention_needs_no_older_snapshot():
     for _ in range(4):
         bench.append(epoch=9, time_ms=NOW + 500)
     for name in bench.names(".snapshot"):
-        bench.files.remove(bench.place.directory / name)
+        bench.files.remove(bench.location.directory / name)
     bench.log.limits = replace(bench.limits, retention_ms=100)
     assert bench.log.apply_retention(7, NOW + 550) == 1
     bench.reopen_killed()

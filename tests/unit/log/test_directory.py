@@ -108,7 +108,7 @@ def test_a_new_log_does_not_inherit_the_checkpoints_of_its_namesake(kind):
     manager.get(B).restart_at(500, NOW)
     append(manager, B, 5)
     flush(files, manager.get(B))
-    manager.note_high_watermarks({B: 505})
+    manager.record_high_watermarks({B: 505})
     manager.checkpoint_high_watermarks()
     manager.checkpoint_recovery_points()
     manager.checkpoint_log_starts()

@@ -111,7 +111,7 @@ def test_a_kill_after_a_power_cut_still_counts_as_a_power_cut():
     """Until the logs were opened and somebody was told, the same boot proves nothing (REC-03)."""
     files = disk()
     manager = with_logs(files)
-    manager.note_high_watermarks({A: 3, B: 5})
+    manager.record_high_watermarks({A: 3, B: 5})
     manager.checkpoint_high_watermarks()
     files.kill()
     files.open(ROOT / "a-b.c-0" / f"{0:020}.log").truncate(0)
@@ -126,7 +126,7 @@ def test_a_lost_tail_is_no_damage_to_the_start_after_it():
     """A high watermark that the log lost in a power cut is not asked for again."""
     files = disk()
     manager = with_logs(files)
-    manager.note_high_watermarks({A: 3, B: 5})
+    manager.record_high_watermarks({A: 3, B: 5})
     manager.checkpoint_high_watermarks()
     files.kill()
     files.open(ROOT / "a-b.c-0" / f"{0:020}.log").truncate(0)
@@ -141,7 +141,7 @@ def test_damage_is_reported():
     """Statistics name the partitions that are not what they were."""
     files = disk()
     manager = with_logs(files)
-    manager.note_high_watermarks({A: 3})
+    manager.record_high_watermarks({A: 3})
     manager.checkpoint_high_watermarks()
     files.kill()
     files.open(ROOT / "a-b.c-0" / f"{0:020}.log").truncate(0)
@@ -174,7 +174,7 @@ def test_unreadable_checkpoints_mean_to_read_more():
     """Garbage in place of a checkpoint is no failure (REC-02)."""
     files = disk()
     manager = with_logs(files)
-    manager.note_high_watermarks({A: 3})
+    manager.record_high_watermarks({A: 3})
     manager.checkpoint_high_watermarks()
     for kind in ("replication", "recovery-point", "log-start"):
         files.write_atomic(ROOT / f"{kind}-offset-checkpoint", b"garbage")
@@ -189,7 +189,7 @@ def test_a_partition_without_a_role_keeps_its_high_watermark():
     files = disk()
     with_logs(files).close({A: 2, B: 4})
     manager = start(files)
-    manager.note_high_watermarks({A: 3})
+    manager.record_high_watermarks({A: 3})
     manager.checkpoint_high_watermarks()
     manager.close({})
     manager = start(files)
@@ -206,7 +206,7 @@ def test_a_cut_is_checkpointed_before_it_happens():
         file.sync_now()
     log.finish_flush(flush)
     manager.checkpoint_recovery_points()
-    manager.note_high_watermarks({B: 5})
+    manager.record_high_watermarks({B: 5})
     manager.checkpoint_high_watermarks()
     log.truncate_to(2, NOW)
     files.kill()
@@ -218,7 +218,7 @@ def test_a_cut_on_a_full_disk_does_not_happen():
     """If the lower recovery point cannot be written the log stays as it is (REC-11)."""
     files = disk()
     manager = with_logs(files)
-    manager.note_high_watermarks({B: 5})
+    manager.record_high_watermarks({B: 5})
     manager.checkpoint_high_watermarks()
     files.space_bytes = 0
     with pytest.raises(Refused) as caught:
@@ -231,17 +231,17 @@ def test_a_full_disk_keeps_the_old_checkpoint():
     """A checkpoint that finds no space leaves the old file; the next one is written."""
     files = disk()
     manager = with_logs(files)
-    manager.note_high_watermarks({A: 1})
+    manager.record_high_watermarks({A: 1})
     manager.checkpoint_high_watermarks()
     before = files.read_bytes(ROOT / "replication-offset-checkpoint")
     files.space_bytes = 0
-    manager.note_high_watermarks({A: 2})
+    manager.record_high_watermarks({A: 2})
     manager.checkpoint_high_watermarks()
     manager.checkpoint_recovery_points()
     manager.checkpoint_log_starts()
     assert files.read_bytes(ROOT / "replication-offset-checkpoint") == before
     files.space_bytes = None
-    manager.note_high_watermarks({A: 2})
+    manager.record_high_watermarks({A: 2})
     manager.checkpoint_high_watermarks()
     assert b"a-b.c 0 2" in files.read_bytes(ROOT / "replication-offset-checkpoint")
 

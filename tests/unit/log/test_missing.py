@@ -34,7 +34,7 @@ def append_to(log, count: int) -> None:
 def checkpoint(files: SimulatedFiles, manager: LogManager) -> None:
     for log in manager.logs.values():
         flush(files, log)
-    manager.note_high_watermarks({name: log.log_end for name, log in manager.logs.items()})
+    manager.record_high_watermarks({name: log.log_end for name, log in manager.logs.items()})
     manager.checkpoint_recovery_points()
     manager.checkpoint_high_watermarks()
     manager.checkpoint_log_starts()
@@ -109,7 +109,7 @@ def test_a_young_log_misses_its_front_too(is_gone):
     manager = start(files)
     limits = UNLIMITED if is_gone == "the only segment" else SMALL
     append_to(manager.create(A, ID, limits, NOW), 5)
-    manager.note_high_watermarks({A: 5})
+    manager.record_high_watermarks({A: 5})
     manager.checkpoint_high_watermarks()
     files.kill()
     remove_first_segment(files)
@@ -125,7 +125,7 @@ def test_a_young_log_that_was_restarted_misses_nothing(offset):
     append_to(log, 2)
     log.restart_at(offset, NOW)
     append_to(log, 1)
-    manager.note_high_watermarks({A: offset + 1})
+    manager.record_high_watermarks({A: offset + 1})
     manager.checkpoint_high_watermarks()
     files.kill()
     assert state(start(files)) == (offset, offset + 1, None)

@@ -12,25 +12,29 @@ from minibroker.broker.log.checkpoints import read_offsets
 from minibroker.broker.log.directory import DataDirectoryError
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.outcomes import Opening, Place
+from minibroker.broker.log.outcomes import LastKnownState, LogLocation
 from tests.unit.log.workbench import NAME, NOW, UNLIMITED, encode
 
 
 def test_a_log_lives_on(tmp_path):
     """Append, roll, reopen clean and unclean, cut, on real files."""
-    place = Place(RealFiles(), tmp_path / "t-0", NAME)
+    location = LogLocation(RealFiles(), tmp_path / "t-0", NAME)
     limits = replace(UNLIMITED, segment_bytes=4096, index_interval_bytes=200)
-    log = Log.open(place, limits, now_ms=NOW)
+    log = Log.open(location, limits, now_ms=NOW)
     for _ in range(200):
         log.append_as_leader(memoryview(encode()), 1, NOW)
     before = b"".join(part.read() for part in log.read(0, 1 << 20, 200))
     log.close()
-    for opening in (Opening(is_clean=True), Opening(), Opening(same_boot=True)):
-        log = Log.open(place, limits, opening, now_ms=NOW)
+    for opening in (
+        LastKnownState(is_clean=True),
+        LastKnownState(),
+        LastKnownState(same_boot=True),
+    ):
+        log = Log.open(location, limits, opening, now_ms=NOW)
         assert log.log_end == 200
         assert b"".join(part.read() for part in log.read(0, 1 << 20, 200)) == before
         log.abandon()
-    log = Log.open(place, limits, Opening(), now_ms=NOW)
+    log = Log.open(location, limits, LastKnownState(), now_ms=NOW)
     log.truncate_to(50, NOW)
     assert sum(len(part) for part in log.read(0, 1 << 20, 50)) == len(before) // 4
     [part, *_] = log.read(49, 1 << 20, 50)
@@ -100,7 +104,7 @@ def test_two_threads_write_the_checkpoints(tmp_path):
         worker = pool.submit(checkpoint)
         for _ in range(100):
             end = log.append_as_leader(memoryview(encode()), 0, NOW).last_offset + 1
-            manager.note_high_watermarks({NAME: end})
+            manager.record_high_watermarks({NAME: end})
             manager.checkpoint_high_watermarks()
             log.truncate_to(end - 1, NOW)
             assert read_offsets(files, path)[NAME] == end - 1

@@ -3,12 +3,12 @@
 import pytest
 
 from minibroker.broker.log.epochs import EpochStart
-from minibroker.broker.log.outcomes import Opening
+from minibroker.broker.log.outcomes import LastKnownState
 from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode, stored
 
 SIZE = len(encode())
-KILLED = Opening(same_boot=True)
-POWER_CUT = Opening()
+KILLED = LastKnownState(same_boot=True)
+POWER_CUT = LastKnownState()
 
 
 def filled(count: int = 7, **limits) -> Bench:
@@ -40,7 +40,7 @@ def test_a_clean_log_is_not_read():
     bench = filled()
     bench.log.close()
     bench.files.flip(bench.path(0), SIZE + 70)
-    bench.open(Opening(is_clean=True))
+    bench.open(LastKnownState(is_clean=True))
     assert bench.log.damage is None
     assert (bench.log.log_end, bench.log.recovery_point) == (7, 7)
 
@@ -50,9 +50,9 @@ def test_only_what_is_behind_the_recovery_point_is_read():
     bench = filled()
     for base_offset in (0, 3):
         bench.files.flip(bench.path(base_offset), SIZE - 1)
-    bench.open(Opening(recovery_point=7, same_boot=True))
+    bench.open(LastKnownState(recovery_point=7, same_boot=True))
     assert bench.log.damage is None
-    bench.open(Opening(recovery_point=4, same_boot=True))
+    bench.open(LastKnownState(recovery_point=4, same_boot=True))
     assert bench.log.damage.offset == 3
 
 
@@ -94,7 +94,7 @@ def test_a_valid_batch_behind_a_bad_one_is_damage():
     bench = filled(9, segment_bytes=5 * SIZE)
     bytes_before = bench.files.read_bytes(bench.path(5))
     bench.files.flip(bench.path(5), SIZE + 40)
-    for opening in (POWER_CUT, KILLED, Opening(is_clean=True, recovery_point=6)):
+    for opening in (POWER_CUT, KILLED, LastKnownState(is_clean=True, recovery_point=6)):
         bench.open(opening)
         assert bench.log.damage.offset == 6
         assert (bench.log.log_end, bench.offsets()) == (6, list(range(6)))
@@ -135,7 +135,7 @@ def test_a_cut_that_a_power_cut_undid_is_found():
     """A segment that ends at the recovery point is looked at, too: it may have grown back."""
     bench = filled()
     add(bench, 0, stored(3, epoch=1))
-    bench.open(Opening(recovery_point=3))
+    bench.open(LastKnownState(recovery_point=3))
     assert bench.log.damage is None
     assert bench.offsets() == [0, 1, 2, 3]
     assert bench.bases() == [0]
@@ -162,7 +162,7 @@ def test_after_a_power_cut_snapshots_above_the_recovery_point_are_not_used():
     other.log.close()
     data = other.files.read_bytes(other.path(8, ".snapshot"))
     bench.files.write_atomic(bench.path(6, ".snapshot"), data)
-    bench.open(Opening(recovery_point=4))
+    bench.open(LastKnownState(recovery_point=4))
     assert bench.log.producers.get(77) is None
     assert bench.log.producers.get(5).last_sequence == 6
 
@@ -172,7 +172,7 @@ def test_an_end_below_the_recovery_point_is_damage(opening):
     """What was synced must be there (REC-03)."""
     bench = filled()
     lose(bench, 6, 1)
-    bench.open(Opening(recovery_point=7, same_boot=opening.same_boot))
+    bench.open(LastKnownState(recovery_point=7, same_boot=opening.same_boot))
     assert bench.log.damage.offset == 6
     assert kept(bench) == [f"{6:020}.damaged"]
     bench.open(KILLED)
@@ -183,19 +183,19 @@ def test_an_end_below_the_high_watermark():
     """Damage while the machine runs, a lost tail after a power cut (REC-03)."""
     bench = filled()
     lose(bench, 6, SIZE)
-    bench.open(Opening(high_watermark=7))
+    bench.open(LastKnownState(high_watermark=7))
     assert bench.log.damage is None
-    bench.open(Opening(high_watermark=7, same_boot=True))
+    bench.open(LastKnownState(high_watermark=7, same_boot=True))
     assert bench.log.damage.offset == 6
 
 
 @pytest.mark.parametrize(
     ("opening", "high_watermark"),
     [
-        (Opening(high_watermark=6, recovery_point=4), 4),
-        (Opening(high_watermark=6, recovery_point=4, same_boot=True), 6),
-        (Opening(high_watermark=3, recovery_point=4), 3),
-        (Opening(high_watermark=9, recovery_point=7, is_clean=True), 7),
+        (LastKnownState(high_watermark=6, recovery_point=4), 4),
+        (LastKnownState(high_watermark=6, recovery_point=4, same_boot=True), 6),
+        (LastKnownState(high_watermark=3, recovery_point=4), 3),
+        (LastKnownState(high_watermark=9, recovery_point=7, is_clean=True), 7),
     ],
 )
 def test_how_much_of_a_high_watermark_is_believed(opening, high_watermark):
@@ -239,7 +239,9 @@ def test_indexes_and_epochs_are_made_from_the_batches():
 
 
 @pytest.mark.parametrize("text", [b"", b"garbage", b"0\n1\n0 0\n", b"0\n2\n0 0\n1 1\n"])
-@pytest.mark.parametrize("opening", [Opening(recovery_point=7), Opening(is_clean=True)])
+@pytest.mark.parametrize(
+    "opening", [LastKnownState(recovery_point=7), LastKnownState(is_clean=True)]
+)
 def test_an_epoch_file_that_disagrees_with_the_batches_is_made_anew(text, opening):
     """A lost, damaged or old epoch file is rebuilt, after a clean stop too (A11)."""
     bench = filled()
@@ -250,7 +252,9 @@ def test_an_epoch_file_that_disagrees_with_the_batches_is_made_anew(text, openin
     assert bench.log.epochs.entries == entries
 
 
-@pytest.mark.parametrize("opening", [Opening(recovery_point=7), Opening(is_clean=True)])
+@pytest.mark.parametrize(
+    "opening", [LastKnownState(recovery_point=7), LastKnownState(is_clean=True)]
+)
 def test_an_epoch_file_that_lacks_the_first_batches_is_made_anew(opening):
     """Retention died after it had cut the file, and before a segment was gone (REC-07)."""
     bench = filled()
@@ -266,7 +270,7 @@ def test_epochs_are_fitted_to_the_log():
     bench = filled()
     bench.log.assign_epoch(9, 7)
     bench.log.abandon()
-    bench.open(Opening(same_boot=True, log_start=3))
+    bench.open(LastKnownState(same_boot=True, log_start=3))
     assert bench.log.log_start == 3
     assert bench.log.epochs.entries == (EpochStart(1, 3), EpochStart(2, 4), EpochStart(3, 6))
 
@@ -274,7 +278,7 @@ def test_epochs_are_fitted_to_the_log():
 def test_a_log_that_ends_below_its_start_is_emptied():
     """If the checkpointed start lies above the end, the log goes on empty there (REC-08)."""
     bench = filled()
-    bench.open(Opening(log_start=50))
+    bench.open(LastKnownState(log_start=50))
     assert (bench.log.log_start, bench.log.log_end, bench.bases()) == (50, 50, [50])
     assert bench.append(epoch=9).base_offset == 50
 
@@ -313,7 +317,7 @@ def test_bad_snapshots_are_deleted_and_older_ones_used(how):
             bench.files.remove(path)
             if how != "missing":
                 bench.files.write_atomic(path, bad[how])
-        bench.open(Opening(is_clean=True))
+        bench.open(LastKnownState(is_clean=True))
         assert bench.log.producers.get(5).batches == before
         assert [path for path in paths[-count:] if bench.files.exists(path)] == []
 
@@ -338,7 +342,7 @@ def test_a_snapshot_is_taken_at_each_roll():
 def test_a_recovered_log_is_durable_only_after_a_flush():
     """After an unclean stop the recovery point stays where it was until fsync returned."""
     bench = filled()
-    bench.open(Opening(recovery_point=2, same_boot=True))
+    bench.open(LastKnownState(recovery_point=2, same_boot=True))
     assert bench.log.durable_end == 2
     bench.flush()
     assert bench.log.durable_end == 7

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from minibroker.broker.log import runs
-from minibroker.broker.log.outcomes import Opening
+from minibroker.broker.log.outcomes import LastKnownState
 from minibroker.broker.log.scan import BadBytes
 from minibroker.protocol.records.batch import read_header, write_header
 from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode
@@ -74,7 +74,7 @@ def test_an_impossible_epoch_in_the_first_checked_batch(recovery_point):
     bench = filled()
     first = recovery_point // 3 * 3
     bench.files.flip(bench.path(first), *EPOCH_SIGN)
-    bench.open(Opening(same_boot=True, recovery_point=recovery_point))
+    bench.open(LastKnownState(same_boot=True, recovery_point=recovery_point))
     assert bench.log.damage.offset == first
     assert bench.offsets() == list(range(first))
 
@@ -100,11 +100,11 @@ def test_a_segment_that_is_missing_in_the_middle_is_no_gap(is_clean):
     for suffix in (".log", ".index", ".timeindex"):
         bench.files.remove(bench.path(3, suffix))
     if not is_clean:
-        bench.open(Opening(same_boot=True, recovery_point=0))
+        bench.open(LastKnownState(same_boot=True, recovery_point=0))
         assert bench.log.damage.offset == 3
         assert bench.offsets() == [0, 1, 2]
         return
-    bench.open(Opening(is_clean=True, recovery_point=9))
+    bench.open(LastKnownState(is_clean=True, recovery_point=9))
     assert (bench.offsets(0), bench.offsets(6)) == ([0, 1, 2], [6, 7, 8])
     for offset in (3, 5):
         with pytest.raises(BadBytes, match=rf"from offset {offset} on .* again from offset 6 on"):
@@ -144,7 +144,7 @@ def test_a_wrong_index_outlives_retention():
     path = bench.path(0, ".index")
     data = bench.files.read_bytes(path)
     bench.files.write_atomic(path, struct.pack(">II", 1, 5) + data[8:])
-    bench.open(Opening(is_clean=True, recovery_point=7))
+    bench.open(LastKnownState(is_clean=True, recovery_point=7))
     assert bench.offsets(1) == [1, 2, 3, 4, 5, 6]
     bench.log.apply_retention(7, NOW)
     assert bench.offsets(2) == [2, 3, 4, 5, 6]
@@ -155,7 +155,7 @@ def test_a_log_that_became_shorter_after_a_clean_stop_is_damaged():
     bench = filled(2)
     bench.log.close()
     bench.files.open(bench.path(0)).truncate(SIZE)
-    bench.open(Opening(is_clean=True, recovery_point=2))
+    bench.open(LastKnownState(is_clean=True, recovery_point=2))
     assert (bench.log.log_end, bench.log.damage.offset) == (1, 1)
 
 
@@ -164,7 +164,7 @@ def test_a_last_offset_that_rotted_after_a_clean_stop_is_damage():
     bench = filled(2)
     bench.log.close()
     bench.files.flip(bench.path(0), SIZE + 1, 3)
-    bench.open(Opening(is_clean=True, recovery_point=2))
+    bench.open(LastKnownState(is_clean=True, recovery_point=2))
     assert (bench.log.log_end, bench.log.damage.offset) == (1, 1)
 
 
@@ -199,7 +199,7 @@ def test_foreign_files_are_passed_over(name, is_clean):
     bench = filled()
     bench.log.close()
     bench.files.write_atomic(DIRECTORY / name, b"foreign")
-    bench.open(Opening(is_clean=is_clean, recovery_point=7))
+    bench.open(LastKnownState(is_clean=is_clean, recovery_point=7))
     assert bench.log.damage is None
     assert bench.append(epoch=9).base_offset == 7
     bench.log.close()

@@ -6,7 +6,14 @@ from pathlib import PurePath
 
 from minibroker.broker.log.admission import check_batches
 from minibroker.broker.log.log import Log
-from minibroker.broker.log.outcomes import NEW_LOG, Appended, Flush, LogLimits, Opening, Place
+from minibroker.broker.log.outcomes import (
+    NEW_LOG,
+    Appended,
+    Flush,
+    LastKnownState,
+    LogLimits,
+    LogLocation,
+)
 from minibroker.protocol.records.batch import (
     NO_PRODUCER,
     BatchHeader,
@@ -58,25 +65,25 @@ class Bench:
     def __init__(self, name: TopicPartition = NAME, **limits: object) -> None:
         self.files = SimulatedFiles(random.Random(1))
         self.limits = replace(UNLIMITED, **limits)
-        self.place = Place(self.files, DIRECTORY, name)
+        self.location = LogLocation(self.files, DIRECTORY, name)
         self.cuts: list[int] = []
         self.open(NEW_LOG)
 
-    def open(self, opening: Opening, now_ms: int = NOW) -> Log:
+    def open(self, opening: LastKnownState, now_ms: int = NOW) -> Log:
         """Open the log, new or again."""
-        self.log = Log.open(self.place, self.limits, opening, now_ms=now_ms)
+        self.log = Log.open(self.location, self.limits, opening, now_ms=now_ms)
         self.log.before_cut = lambda _, offset: self.cuts.append(offset)
         return self.log
 
     def reopen_clean(self) -> Log:
         """Close, and open with the mark of a clean stop."""
         self.log.close()
-        return self.open(Opening(is_clean=True, recovery_point=self.log.log_end))
+        return self.open(LastKnownState(is_clean=True, recovery_point=self.log.log_end))
 
     def reopen_killed(self, **opening: object) -> Log:
         """Open after a kill; the machine went on."""
         self.files.kill()
-        return self.open(Opening(**{"same_boot": True, **opening}))
+        return self.open(LastKnownState(**{"same_boot": True, **opening}))
 
     def append(self, count: int = 1, *, epoch: int = 0, now_ms: int = NOW, **encoding) -> Appended:
         """Append as a leader."""

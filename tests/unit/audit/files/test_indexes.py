@@ -14,7 +14,7 @@ from minibroker.audit.model import INDEX_ENTRIES
 from minibroker.broker.disk import RealFiles
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.manager import LogManager
-from minibroker.broker.log.outcomes import Opening, Place
+from minibroker.broker.log.outcomes import LastKnownState, LogLocation
 from minibroker.protocol.types import TopicPartition
 from tests.unit.log.workbench import NAME, NOW, UNLIMITED, encode
 
@@ -46,7 +46,9 @@ def problems(rows):
 
 def open_log(directory: Path, **opening) -> Log:
     """The log in a directory, new or again."""
-    return Log.open(Place(RealFiles(), directory, NAME), LIMITS, Opening(**opening), now_ms=NOW)
+    return Log.open(
+        LogLocation(RealFiles(), directory, NAME), LIMITS, LastKnownState(**opening), now_ms=NOW
+    )
 
 
 def feed(log: Log, chance: random.Random, count: int) -> None:
