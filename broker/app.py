@@ -4,7 +4,7 @@
      |- HttpServer.run         pages about the broker, with http.listener only
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
-     |- Fetchers.run           one fetcher for each leader that is copied from
+     |- ReplicaFetchers.run           one fetcher for each leader that is copied from
      |- _tend                  each second: log lines that were put off, memory that stays
      |- keep_isrs              looks for lagging followers, asks for other in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
@@ -56,11 +56,11 @@ from minibroker.broker.observe.sources import Sources
 from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
-from minibroker.broker.replication.fetcher import Fetchers
 from minibroker.broker.replication.flusher import Flusher
-from minibroker.broker.replication.hosted import Parts
-from minibroker.broker.replication.isr import IsrChanges, keep_isrs
+from minibroker.broker.replication.isr_proposals import IsrProposals, keep_isrs
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
+from minibroker.broker.replication.replica_table import Parts
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
@@ -81,7 +81,7 @@ Arguments = TypeVarTuple("Arguments")
 
 RETENTION_DELAY_S = 30.0  # after the start, so that it does not compete with it
 DELETED_FILES_INTERVAL_S = 10.0
-UNMADE_LOGS_INTERVAL_S = 5.0
+UNCREATED_LOGS_INTERVAL_S = 5.0
 TENDING_S = 1.0
 SETTLED_PARTITIONS = 250  # made or gone, until memory is settled again
 
@@ -222,8 +222,8 @@ class _Broker:
         self._shutdown = shutdown
         purgatory = Purgatory()
         self._flusher = Flusher(self._sync_dir)
-        self._isr_changes = IsrChanges()
-        self._fetchers = Fetchers(
+        self._isr_proposals = IsrProposals()
+        self._fetchers = ReplicaFetchers(
             config,
             _connect(config, system.network),
             lambda partition, now: self._replicas.note_append(partition, now),
@@ -237,7 +237,7 @@ class _Broker:
                 purgatory=purgatory,
                 flusher=self._flusher,
                 copier=self._fetchers,
-                isr_changes=self._isr_changes,
+                isr_proposals=self._isr_proposals,
                 wall_ms=system.wall_ms,
                 broker_epoch=lambda: self._node.broker_epoch,
                 note_damage=lambda: self._node.register_anew(),
@@ -264,7 +264,7 @@ class _Broker:
         )
         acceptor = Acceptor(services, listeners)
         self._sources = Sources(
-            services, acceptor, self._fetchers, self._flusher, self._isr_changes
+            services, acceptor, self._fetchers, self._flusher, self._isr_proposals
         )
 
     async def run(
@@ -318,7 +318,7 @@ class _Broker:
             nursery.start_soon(self._fetchers.run)
             nursery.start_soon(self._tend)
             nursery.start_soon(
-                keep_isrs, self._replicas, self._isr_changes, self._node.call, interval_s
+                keep_isrs, self._replicas, self._isr_proposals, self._node.call, interval_s
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(self._groups.run)
@@ -388,7 +388,7 @@ class _Broker:
                 await take_turns(manager.remove_deleted_files(now_ms))
             case Duty.PRODUCERS:
                 await take_turns(manager.expire_producers(now_ms))
-            case Duty.UNMADE_LOGS:
+            case Duty.UNCREATED_LOGS:
                 await take_turns(self._replicas.retry(trio.current_time))
 
 
@@ -425,5 +425,5 @@ def _intervals(config: Config) -> Mapping[Duty, Interval]:
         Duty.RETENTION: Interval(min(RETENTION_DELAY_S, retention_s), retention_s),
         Duty.DELETED_FILES: Interval(DELETED_FILES_INTERVAL_S, DELETED_FILES_INTERVAL_S),
         Duty.PRODUCERS: every(config.producer_id_expiration_check_interval_ms),
-        Duty.UNMADE_LOGS: Interval(UNMADE_LOGS_INTERVAL_S, UNMADE_LOGS_INTERVAL_S),
+        Duty.UNCREATED_LOGS: Interval(UNCREATED_LOGS_INTERVAL_S, UNCREATED_LOGS_INTERVAL_S),
     }

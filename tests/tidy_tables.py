@@ -64,7 +64,7 @@ PURE_FILES = """
     broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
     broker/metadata/etcd_codec.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
-    broker/replication/events.py broker/replication/rot.py broker/replication/follower.py
+    broker/replication/corruption.py broker/replication/events.py broker/replication/follower.py
     broker/replication/fetch_plan.py
     broker/controller/brokers.py broker/controller/candidacy.py
     broker/controller/controller_lease.py broker/controller/deletions.py

@@ -451,7 +451,7 @@ class Duty(Enum):
     RETENTION = "delete segments that are too old or too many"
     DELETED_FILES = "remove files of deleted segments and topics"
     PRODUCERS = "forget idle producers"
-    UNMADE_LOGS = "make the logs for which there was no room"
+    UNCREATED_LOGS = "make the logs for which there was no room"
 
 
 class Interval(NamedTuple):

@@ -35,7 +35,7 @@ class Standing:
     registration is sure to stand, `is_heard`: and no controller can have fenced it. `is_told`: a
     controller has told it all roles and the whole cluster, and is not just doing so again. `image`
     is the cluster
-    as told, `partitions` are the replicas here, and `unmade` those that there is no room for.
+    as told, `partitions` are the replicas here, and `uncreated` those that there is no room for.
     `silent_leaders` have answered no fetch of this broker for as long as a replica may lag.
     """
 
@@ -47,7 +47,7 @@ class Standing:
     is_shutting_down: bool
     image: ClusterImage
     partitions: Mapping[TopicPartition, Partition]
-    unmade: Iterable[TopicPartition] = ()
+    uncreated: Iterable[TopicPartition] = ()
     silent_leaders: Sequence[int] = ()
 
 
@@ -86,7 +86,7 @@ def _reasons(standing: Standing) -> Iterator[str]:
 
 def _troubles(standing: Standing) -> Iterator[str]:
     """What is wrong with replicas."""
-    offline = dict.fromkeys(standing.unmade, NO_ROOM)
+    offline = dict.fromkeys(standing.uncreated, NO_ROOM)
     lagging = []
     for name, partition in standing.partitions.items():
         role = partition.role

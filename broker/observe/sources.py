@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from minibroker.broker.replication.fetcher import Fetchers
 from minibroker.broker.replication.flusher import Flusher
-from minibroker.broker.replication.isr import IsrChanges
+from minibroker.broker.replication.isr_proposals import IsrProposals
+from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.server.listener import Acceptor
 from minibroker.broker.server.services import Services
 from minibroker.protocol.types import Endpoint
@@ -25,6 +25,6 @@ class Sources:
 
     services: Services
     acceptor: Acceptor
-    fetchers: Fetchers
+    fetchers: ReplicaFetchers
     flusher: Flusher
-    isr_changes: IsrChanges
+    isr_proposals: IsrProposals

@@ -20,11 +20,11 @@ from minibroker.protocol.types import TopicPartition
 def describe_all(
     logs: Mapping[TopicPartition, Log],
     partitions: Mapping[TopicPartition, Partition],
-    unmade: Mapping[TopicPartition, PartitionState],
+    uncreated: Mapping[TopicPartition, PartitionState],
     broker_id: int,
 ) -> Turns[list[ReplicaDescription]]:
     """Every replica, as it is when its turn comes."""
-    found = [describe_unmade(state) for state in unmade.values()]
+    found = [describe_uncreated(state) for state in uncreated.values()]
     for some in at_once(list(logs.items())):
         for name, log in some:
             partition = partitions.get(name)
@@ -76,7 +76,7 @@ def describe_log(log: Log) -> ReplicaDescription:
     )
 
 
-def describe_unmade(state: PartitionState) -> ReplicaDescription:
+def describe_uncreated(state: PartitionState) -> ReplicaDescription:
     """A replica that has no log for want of room."""
     return ReplicaDescription(
         state.topic,

@@ -1,7 +1,7 @@
-"""What happens to partitions, for the operator: few lines, however many partitions.
+"""Log lines about single partitions: few, however many partitions there are.
 
-A broker that fails over has something to say of each of its partitions. The first lines of a second
-are logged as they are, and how many more there were is said when it is over.
+A failover concerns each partition of a broker. The first lines of a second are logged as they are;
+when the second is over, one line says how many more there were.
 """
 
 import logging
@@ -15,7 +15,7 @@ WINDOW_S: Final = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Events:
+class PartitionEvents:
     """See the head of this module. `flush` is called now and then."""
 
     def __init__(self, broker_id: int) -> None:
@@ -23,8 +23,8 @@ class Events:
         self._begun_at = 0.0
         self._count = 0
 
-    def note(self, name: TopicPartition, text: str, now: float) -> None:
-        """Something happened to a partition."""
+    def record(self, name: TopicPartition, text: str, now: float) -> None:
+        """Log that something happened to a partition."""
         self.flush(now)
         if not self._count:
             self._begun_at = now
@@ -33,7 +33,7 @@ class Events:
             logger.info("[Partition %s broker=%d] %s", name, self._broker_id, text)
 
     def flush(self, now: float) -> None:
-        """Say how many lines were left out, if the second is over."""
+        """Log how many lines were left out, if the second is over."""
         if self._count and now - self._begun_at >= WINDOW_S:
             if self._count > LINES_MAX:
                 more = self._count - LINES_MAX

@@ -280,8 +280,8 @@ class FetchPlan:
 
     # -- what came of it
 
-    def note(self, response: FetchResponse) -> None:
-        """The answer to the request came, and has no error."""
+    def on_response(self, response: FetchResponse) -> None:
+        """Follow the answer to the request, which has no error."""
         assert not response.error
         self._has_room = response.session_id != SESSION_NONE
         if not self._has_room:
@@ -300,8 +300,8 @@ class FetchPlan:
         """The next request says everything, and opens another session."""
         self._session_epoch = SESSION_EPOCH_OPEN
 
-    def take(self, fetched: PartitionFetched) -> Asked | None:
-        """What was asked for, if this answer still counts. An answer counts once."""
+    def complete(self, fetched: PartitionFetched) -> Asked | None:
+        """Return what was asked for, if this answer still counts. An answer counts once."""
         name = TopicPartition(fetched.topic, fetched.partition)
         each = self._in_session.get(name)
         if each is None or name in self._agenda:

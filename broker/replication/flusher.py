@@ -26,7 +26,7 @@ from minibroker.broker.histogram import FLUSH_BOUNDS_S, Distribution, Histogram
 from minibroker.broker.replication.partition import Partition
 
 
-class LaneStatistics(NamedTuple):
+class FlushStatistics(NamedTuple):
     """One mode: how many partitions have records that wait for their flush, and how long flushes
     took, one partition's each."""
 
@@ -43,32 +43,32 @@ class Flusher:
 
     def __init__(self, sync_dir: Callable[[PurePath], Awaitable[None]]) -> None:
         self.on_flushed: Callable[[Partition, float], None] = lambda *_: None
-        self._lanes: dict[str, _Lane] = {
-            mode: _Lane(self._note_flushed, sync_dir) for mode in ("always", "interval")
+        self._queues: dict[str, _FlushQueue] = {
+            mode: _FlushQueue(self._note_flushed, sync_dir) for mode in ("always", "interval")
         }
 
     def note_append(self, partition: Partition, now: float) -> None:
         """A partition has records that are not durable."""
-        lane = self._lanes.get(partition.settings.flush)
-        if lane is not None:
-            lane.add(partition, now)
+        queue = self._queues.get(partition.settings.flush)
+        if queue is not None:
+            queue.add(partition, now)
 
     def reschedule(self, partition: Partition, now: float) -> None:
         """The partition's settings or role changed: when its records are due may have, too."""
-        for lane in self._lanes.values():
-            lane.discard(partition)
+        for queue in self._queues.values():
+            queue.discard(partition)
         if partition.log.durable_end < partition.log.log_end:
             self.note_append(partition, now)
 
     def forget(self, partition: Partition) -> None:
         """The partition's log is about to be deleted."""
-        for lane in self._lanes.values():
-            lane.discard(partition)
-            lane.forgive(partition)
+        for queue in self._queues.values():
+            queue.discard(partition)
+            queue.forgive(partition)
 
-    def statistics(self) -> dict[str, LaneStatistics]:
+    def statistics(self) -> dict[str, FlushStatistics]:
         """By mode."""
-        return {mode: lane.statistics() for mode, lane in self._lanes.items()}
+        return {mode: queue.statistics() for mode, queue in self._queues.items()}
 
     def _note_flushed(self, partition: Partition) -> None:
         self.on_flushed(partition, trio.current_time())
@@ -76,19 +76,19 @@ class Flusher:
     async def run(self) -> None:
         """Flush what is due, for ever. Raises the `OSError` of an fsync that failed, in a group."""
         async with trio.open_nursery() as nursery:
-            for lane in self._lanes.values():
-                nursery.start_soon(lane.run)
+            for queue in self._queues.values():
+                nursery.start_soon(queue.run)
 
 
-class _Lane:
+class _FlushQueue:
     """The dirty partitions of one mode, and the task that flushes them."""
 
     def __init__(
         self,
-        note_flushed: Callable[[Partition], None],
+        on_flushed: Callable[[Partition], None],
         sync_dir: Callable[[PurePath], Awaitable[None]],
     ) -> None:
-        self._note_flushed = note_flushed
+        self._note_flushed = on_flushed
         self._sync_dir = sync_dir
         # In the order of their first append since the last flush.
         self._due: dict[Partition, float] = {}
@@ -116,9 +116,9 @@ class _Lane:
         if self._flushing is partition:
             self._flushing = None
 
-    def statistics(self) -> LaneStatistics:
+    def statistics(self) -> FlushStatistics:
         """This mode now."""
-        return LaneStatistics(len(self._due), self._times.statistics())
+        return FlushStatistics(len(self._due), self._times.statistics())
 
     async def run(self) -> None:
         """Flush what is due, for ever."""

@@ -1,18 +1,18 @@
-"""What a broker is for a partition that another one leads: it copies, and cuts where logs parted.
+"""The follower's role: a replica copies from its leader, and truncates where their logs diverge.
 
-Everything is decided here from the log and one answer of the leader, and nothing waits. `take`
-applies an answer and returns what the fetcher has to do next; a peer's nonsense and a refused
-request are values, and the exceptions that come out (an I/O error of the own disk) end the broker.
+Every decision depends only on the log and one answer of the leader, and nothing waits.
+`handle_answer` applies an answer and returns what the fetcher does next. Invalid answers and
+refused requests are values; an exception (an I/O error of the own disk) ends the broker.
 
-* Appended are the leader's bytes as they are. The high watermark follows the leader's, as far as
-  the own log goes, and may fall; the log start follows upwards (A7).
-* Logs that have parted are cut by leader epoch only, never to the high watermark (A11). A cut
-  below the own high watermark would throw committed records away: it is refused unless unclean
-  election is allowed for the topic, and then the partition has failed, is left as it is, and says
-  so until the next role.
-* An offset that the leader does not have is settled by the leader's own start and end (A12).
+* The leader's bytes are appended as they are. The high watermark follows the leader's up to the own
+  log end, and may fall; the log start follows upwards (A7).
+* A log that diverges is truncated by leader epoch only, never to the high watermark (A11). A
+  truncation below the own high watermark would lose committed records: it is refused unless the
+  topic allows unclean election. Then the partition has failed, stays as it is, and says so until
+  the next role.
+* If the leader does not have the offset, its own log start and end decide (A12).
 
-How logs are brought together is open to subclasses, which a lab uses to show what other rules do:
+How logs are reconciled is open to subclasses, which a lab uses to show what other rules do:
 `begin`, `last_fetched_epoch`, `cut_point` and `may_cut_below_high_watermark`.
 """
 
@@ -39,12 +39,12 @@ class Next(Enum):
 
     FETCH = "fetch"  # ask for what follows
     BACK_OFF = "back off"  # ask again later, and later still if that fails too
-    ASK_RANGE = "ask range"  # ask the leader where its log starts and ends, then `take_range`
+    ASK_RANGE = "ask range"  # ask the leader where its log starts and ends, then `handle_range`
     STOP = "stop"  # nothing until the next role: it has failed
 
 
-class Answer(NamedTuple):
-    """What a leader said of one partition, and the offset that it was asked for.
+class LeaderAnswer(NamedTuple):
+    """A leader's answer about one partition, and the offset of the request.
 
     `batches` are the answer's records, checked; an `InvalidBatch` where they are no batches.
     """
@@ -54,8 +54,8 @@ class Answer(NamedTuple):
     batches: CheckedBatches | InvalidBatch
 
 
-class Taken(NamedTuple):
-    """What became of an answer: `size` bytes were appended; `reason` says why that is not all.
+class Outcome(NamedTuple):
+    """The result of an answer: `size` bytes were appended; `reason` says why that is not all.
 
     `is_routine`: a failover brings such reasons, and nobody has to look after them.
     """
@@ -100,21 +100,21 @@ class Follower:
         """What to do to the log before the first fetch: nothing, it ends where it ends (A11)."""
 
     def last_fetched_epoch(self, log: Log) -> int:
-        """By which the leader sees whether the logs have parted; -1: it shall not look."""
+        """Return the epoch by which the leader sees whether the logs diverge; -1: do not check."""
         return log.epochs.newest_epoch
 
-    def cut_point(self, log: Log, parted: OffsetAndEpoch) -> int:
+    def cut_point(self, log: Log, divergence: OffsetAndEpoch) -> int:
         """Where to cut, given the leader's largest epoch up to ours and where it ended (A11).
 
         Where we do not have that epoch we cut to the end of our largest one below it, and the
         next fetch asks again.
         """
-        ours = log.epochs.end_offset_for(parted.leader_epoch, log.log_end)
+        ours = log.epochs.end_offset_for(divergence.leader_epoch, log.log_end)
         if ours.leader_epoch == NO_EPOCH:
-            return min(parted.offset, log.log_end)
-        if ours.leader_epoch != parted.leader_epoch:
+            return min(divergence.offset, log.log_end)
+        if ours.leader_epoch != divergence.leader_epoch:
             return min(ours.offset, log.log_end)
-        return min(ours.offset, parted.offset, log.log_end)
+        return min(ours.offset, divergence.offset, log.log_end)
 
     def may_cut_below_high_watermark(self, settings: TopicConfig) -> bool:
         """Whether committed records may go: only after an election that may lose them."""
@@ -122,29 +122,31 @@ class Follower:
 
     # -- answers
 
-    def take(self, log: Log, answer: Answer, settings: TopicConfig, now_ms: int) -> Taken:
+    def handle_answer(
+        self, log: Log, answer: LeaderAnswer, settings: TopicConfig, now_ms: int
+    ) -> Outcome:
         """Apply a leader's answer to a FETCH of this role. Raises an `OSError` of the own disk."""
         fetched = answer.fetched
         if fetched.error:
-            return self._take_error(log, fetched.error)
+            return self._handle_error(log, fetched.error)
         if answer.asked_offset != log.log_end:
             return self.fail(
                 log, f"asked for offset {answer.asked_offset}, but the log ends at {log.log_end}"
             )
         if (fetched.diverging_epoch, fetched.diverging_end) != (NO_EPOCH, NO_OFFSET):
-            parted = OffsetAndEpoch(fetched.diverging_end, fetched.diverging_epoch)
-            return self._take_divergence(log, parted, settings, now_ms)
+            divergence = OffsetAndEpoch(fetched.diverging_end, fetched.diverging_epoch)
+            return self._handle_divergence(log, divergence, settings, now_ms)
         if isinstance(answer.batches, InvalidBatch):
-            return Taken(Next.BACK_OFF, f"it sent no batches: {answer.batches}")
+            return Outcome(Next.BACK_OFF, f"it sent no batches: {answer.batches}")
         return self._append(log, answer.batches, fetched, now_ms)
 
-    def take_range(
+    def handle_range(
         self, log: Log, theirs: tuple[int, int], settings: TopicConfig, now_ms: int
-    ) -> Taken:
+    ) -> Outcome:
         """Our end is not in the leader's log, which has this start and end (A12)."""
         start, end = theirs
         if not 0 <= start <= end:
-            return Taken(Next.BACK_OFF, f"it says that its log starts at {start}, ends at {end}")
+            return Outcome(Next.BACK_OFF, f"it says that its log starts at {start}, ends at {end}")
         if end < log.log_end:
             return self._cut(log, end, settings, now_ms)
         if start > log.log_end:
@@ -155,45 +157,47 @@ class Follower:
             try:
                 log.restart_at(start, now_ms)
             except Refused as refused:
-                return Taken(Next.BACK_OFF, str(refused))
+                return Outcome(Next.BACK_OFF, str(refused))
             self.high_watermark = start
-            return Taken(Next.FETCH)
-        return Taken(Next.BACK_OFF, f"it did not have offset {log.log_end}, now it has")
+            return Outcome(Next.FETCH)
+        return Outcome(Next.BACK_OFF, f"it did not have offset {log.log_end}, now it has")
 
-    def fail(self, log: Log, reason: str) -> Taken:
+    def fail(self, log: Log, reason: str) -> Outcome:
         """Copy no more until the next role, and show why."""
         self.failure = reason
         logger.error(
             "%s: not copied from broker %s any more in epoch %s: %s",
             *(log.topic_partition, self.leader, self.leader_epoch, reason),
         )
-        return Taken(Next.STOP, reason)
+        return Outcome(Next.STOP, reason)
 
-    def _take_error(self, log: Log, code: int) -> Taken:
+    def _handle_error(self, log: Log, code: int) -> Outcome:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return Taken(Next.ASK_RANGE)
+            return Outcome(Next.ASK_RANGE)
         if code == ErrorCode.FENCED_LEADER_EPOCH:
             # Routine in a failover: the leader has heard of it, and we are about to (FOL-11).
             self.failure = f"broker {self.leader} is in a later epoch"
             logger.info("%s: %s than %s", log.topic_partition, self.failure, self.leader_epoch)
-            return Taken(Next.STOP, self.failure)
+            return Outcome(Next.STOP, self.failure)
         name = ErrorCode(code).name if code in _KNOWN_CODES else f"error {code}"
         is_routine = code != ErrorCode.CORRUPT_MESSAGE
-        return Taken(Next.BACK_OFF, f"broker {self.leader} answers {name}", is_routine=is_routine)
+        return Outcome(Next.BACK_OFF, f"broker {self.leader} answers {name}", is_routine=is_routine)
 
-    def _take_divergence(
-        self, log: Log, parted: OffsetAndEpoch, settings: TopicConfig, now_ms: int
-    ) -> Taken:
+    def _handle_divergence(
+        self, log: Log, divergence: OffsetAndEpoch, settings: TopicConfig, now_ms: int
+    ) -> Outcome:
         """Cut only: nothing else of such an answer counts (FOL-09)."""
-        if min(parted) < 0:
-            return Taken(Next.BACK_OFF, "it does not say where the logs parted")  # FOL-08
+        if min(divergence) < 0:
+            return Outcome(Next.BACK_OFF, "it does not say where the logs parted")  # FOL-08
         before = (log.log_end, log.epochs.newest_epoch)
-        taken = self._cut(log, self.cut_point(log, parted), settings, now_ms)
-        if taken.next is Next.FETCH and (log.log_end, log.epochs.newest_epoch) == before:
-            return Taken(Next.BACK_OFF, f"it says that the logs parted at {parted}, they did not")
-        return taken
+        outcome = self._cut(log, self.cut_point(log, divergence), settings, now_ms)
+        if outcome.next is Next.FETCH and (log.log_end, log.epochs.newest_epoch) == before:
+            return Outcome(
+                Next.BACK_OFF, f"it says that the logs parted at {divergence}, they did not"
+            )
+        return outcome
 
-    def _cut(self, log: Log, offset: int, settings: TopicConfig, now_ms: int) -> Taken:
+    def _cut(self, log: Log, offset: int, settings: TopicConfig, now_ms: int) -> Outcome:
         end, high_watermark = log.log_end, self.high_watermark
         if offset < high_watermark and not self.may_cut_below_high_watermark(settings):
             return self.fail(
@@ -204,7 +208,7 @@ class Follower:
         except BadBytes as bad:
             return self.fail(log, f"it cannot be cut to {offset}: {bad}")
         except Refused as refused:
-            return Taken(Next.BACK_OFF, str(refused))
+            return Outcome(Next.BACK_OFF, str(refused))
         self.high_watermark = min(high_watermark, log.log_end)
         if log.log_end < end:
             logger.warning(
@@ -213,11 +217,11 @@ class Follower:
                 *(log.topic_partition, end, log.log_end, self.leader, self.leader_epoch),
                 high_watermark,
             )
-        return Taken(Next.FETCH)
+        return Outcome(Next.FETCH)
 
     def _append(
         self, log: Log, batches: CheckedBatches, fetched: PartitionFetched, now_ms: int
-    ) -> Taken:
+    ) -> Outcome:
         try:
             if batches.headers and batches.headers[-1][1].leader_epoch > self.leader_epoch:
                 raise InvalidBatch(ErrorCode.CORRUPT_MESSAGE, "a batch of a later leader epoch")
@@ -225,7 +229,7 @@ class Follower:
         except UnexpectedOffset as error:
             return self.fail(log, str(error))
         except (InvalidBatch, Refused) as error:
-            return Taken(Next.BACK_OFF, str(error))
+            return Outcome(Next.BACK_OFF, str(error))
         self.leader_high_watermark = fetched.high_watermark
         self.high_watermark = max(log.log_start, min(fetched.high_watermark, log.log_end))
         if fetched.log_start > self.high_watermark:
@@ -235,7 +239,7 @@ class Follower:
                 f" {fetched.high_watermark}",
             )
         log.raise_start(fetched.log_start)
-        return Taken(Next.FETCH, size=batches.size)
+        return Outcome(Next.FETCH, size=batches.size)
 
 
 _KNOWN_CODES = frozenset(ErrorCode)

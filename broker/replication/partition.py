@@ -24,9 +24,9 @@ from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.roles import (
     Committed,
     FollowerFetch,
-    Host,
     IsrProposal,
     Leader,
+    LocalBroker,
     Offline,
     Pending,
 )
@@ -65,10 +65,18 @@ class Partition:
     leader_type: ClassVar[type[Leader]] = Leader
     follower_type: ClassVar[type[Follower]] = Follower
 
-    __slots__ = ("_host", "log", "role", "settings", "topic_partition", "traffic", "version")
+    __slots__ = (
+        "_local_broker",
+        "log",
+        "role",
+        "settings",
+        "topic_partition",
+        "traffic",
+        "version",
+    )
 
-    def __init__(self, host: Host, log: Log, settings: TopicConfig) -> None:
-        self._host = host
+    def __init__(self, local_broker: LocalBroker, log: Log, settings: TopicConfig) -> None:
+        self._local_broker = local_broker
         self.topic_partition: TopicPartition = log.topic_partition
         self.log = log
         self.settings = settings
@@ -170,7 +178,7 @@ class Partition:
             epoch_start = self.log.log_end
             self.log.assign_epoch(state.leader_epoch, epoch_start)
             high_watermark = self._fitted_high_watermark()
-            role = self.leader_type(self._host, state, epoch_start, high_watermark, now)
+            role = self.leader_type(self._local_broker, state, epoch_start, high_watermark, now)
             if isinstance(before, Leader) and before.leader_epoch + 1 == role.leader_epoch:
                 role.succeed(before, now)
             self.role = role
@@ -271,10 +279,10 @@ class Partition:
             raise Refused(code, f"broker {replica_id} is not a follower of it")
         return self.log.log_end
 
-    def note_fetch(self, fetch: FollowerFetch, now: float) -> Change:
+    def record_fetch(self, fetch: FollowerFetch, now: float) -> Change:
         """A follower's read was granted: it has everything below its offset (A1 to A3)."""
         leader = self.leader()
-        has_moved = leader.note_fetch(fetch, self.own_end, now)
+        has_moved = leader.record_fetch(fetch, self.own_end, now)
         pending = leader.grow_isr(fetch.replica_id)
         rose = has_moved and self.advance(now)
         if pending is None:

@@ -4,7 +4,7 @@ The controller's orders come in as LEADER_AND_ISR, STOP_REPLICA and UPDATE_METAD
 level-triggered: an order that was obeyed before is answered like a new one and changes nothing.
 As a whole they are ordered by controller epoch, and meant for one registration of this broker: what
 comes from a controller that was replaced, or is meant for a former life, is refused and has no
-effect. What becomes of each partition, `hosted.py` says.
+effect. What becomes of each partition, `replica_table.py` says.
 
 Settings of topics come with UPDATE_METADATA, which a controller always sends before the roles of a
 new topic. Who waits for that finds `IMAGE` notified in the purgatory. A full image comes in many
@@ -33,14 +33,14 @@ from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import confirmed_text
-from minibroker.broker.replication.hosted import Hosted, Parts
 from minibroker.broker.replication.partition import NO_CHANGE, Partition
+from minibroker.broker.replication.replica_table import Parts, ReplicaTable
 from minibroker.broker.replication.roles import (
     NEVER,
     FollowerFetch,
-    Host,
     IsrProposal,
     Leader,
+    LocalBroker,
 )
 from minibroker.broker.replication.statistics import ReplicaStatistics, TrafficStatistics
 from minibroker.broker.turns import Turns, at_once
@@ -73,12 +73,12 @@ logger = logging.getLogger(__name__)
 class Statistics(NamedTuple):
     """Every replica now, and what was counted since the start.
 
-    `unmade` replicas have no log for want of room. In-sync sets shrank and grew as the controller
-    has confirmed. `gone` is what went through replicas that were deleted.
+    `uncreated` replicas have no log for want of room. Shrinks and expansions of in-sync sets are
+    those that the controller confirmed. `gone` is what went through replicas that were deleted.
     """
 
     replicas: list[ReplicaStatistics]
-    unmade: int
+    uncreated: int
     isr_shrinks: int
     isr_expands: int
     gone: TrafficStatistics
@@ -95,9 +95,10 @@ class Replicas:
     def __init__(self, config: Config, parts: Parts) -> None:
         self._config = config
         self._parts = parts
-        self._host = Host(config.node_id, config.replica_lag_time_max_ms / 1000, self._live_broker)
-        self._hosted = Hosted(parts, self._host, self.partition_type, self._settings_of)
-        self._partitions = self._hosted.partitions
+        lag_s_max = config.replica_lag_time_max_ms / 1000
+        here = self._local_broker = LocalBroker(config.node_id, lag_s_max, self._live_broker)
+        self._table = ReplicaTable(parts, here, self.partition_type, self._settings_of)
+        self._partitions = self._table.partitions
         self._controller_epoch = NO_EPOCH
         self._told_of_weak_acks: dict[str, float] = {}
         self._has_all_roles = False
@@ -113,7 +114,7 @@ class Replicas:
         self.ready = trio.Event()
         # Called with the name of a topic that is not, or is another topic of that name now.
         self.on_removed: Callable[[str, float], None] = lambda topic, now: None
-        parts.flusher.on_flushed = self.note_flushed
+        parts.flusher.on_flushed = self.on_flushed
 
     # -- the registry
 
@@ -125,7 +126,7 @@ class Replicas:
     @property
     def broker_id(self) -> int:
         """Of this broker."""
-        return self._host.broker_id
+        return self._local_broker.broker_id
 
     @property
     def broker_epoch(self) -> int:
@@ -142,13 +143,13 @@ class Replicas:
         return self._partitions
 
     @property
-    def unmade(self) -> Collection[TopicPartition]:
+    def uncreated(self) -> Collection[TopicPartition]:
         """Those that belong here, but there was no room for their logs yet."""
-        return self._hosted.unmade.keys()
+        return self._table.uncreated.keys()
 
-    def is_unmade(self, name: TopicPartition) -> bool:
+    def is_uncreated(self, name: TopicPartition) -> bool:
         """Whether it belongs here, but there was no room for its log yet."""
-        return name in self._hosted.unmade
+        return name in self._table.uncreated
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
@@ -162,10 +163,10 @@ class Replicas:
             yield
         return Statistics(
             found,
-            len(self._hosted.unmade),
+            len(self._table.uncreated),
             self._isr_shrinks,
             self._isr_expands,
-            self._hosted.gone.statistics(),
+            self._table.gone.statistics(),
         )
 
     def describe(
@@ -174,7 +175,7 @@ class Replicas:
         """How far every replica is, those without a role or a log too; the broker epoch is that of
         the first turn."""
         epoch = self.broker_epoch
-        found = yield from self._hosted.describe(request.topics)
+        found = yield from self._table.describe(request.topics)
         return DescribeReplicasResponse(self.broker_id, epoch, tuple(found))
 
     def _live_broker(self, node_id: int) -> BrokerImage | None:
@@ -221,7 +222,7 @@ class Replicas:
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
             self._is_image_whole |= request.is_full
-            self._note_readiness()
+            self._update_readiness()
             self._parts.purgatory.notify(IMAGE)
         return UpdateMetadataResponse(error)
 
@@ -235,7 +236,7 @@ class Replicas:
         self._parts.copier.set_endpoints(
             {broker.node_id: Endpoint(broker.host, broker.port) for broker in request.brokers}
         )
-        obeyed = tuple(self._hosted.obey(state, now) for state in request.partitions)
+        obeyed = tuple(self._table.obey(state, now) for state in request.partitions)
         for each in obeyed:
             name = TopicPartition(each.topic, each.partition)
             if each.error:
@@ -245,13 +246,13 @@ class Replicas:
         self._parts.purgatory.notify(ROLES)
         if request.is_full:
             self._all_told_in = request.broker_epoch
-            self._hosted.set_strays_aside()
+            self._table.set_strays_aside()
             self._has_all_roles = True
-            self._note_whole_image(now)
-        self._note_readiness()
+            self._on_whole_image(now)
+        self._update_readiness()
         return LeaderAndIsrResponse(ErrorCode.NONE, obeyed)
 
-    def _note_whole_image(self, now: float) -> None:
+    def _on_whole_image(self, now: float) -> None:
         """All parts of a full image are here, for roles are told last: what none of them has named
         is no more (MET-01)."""
         unnamed, self._unnamed = self._unnamed, {}
@@ -275,7 +276,7 @@ class Replicas:
         error = self._refusal(request.controller_epoch, request.broker_epoch)
         if error:
             return StopReplicaResponse(error)
-        obeyed = tuple(self._hosted.give_up(stopped) for stopped in request.partitions)
+        obeyed = tuple(self._table.give_up(stopped) for stopped in request.partitions)
         for each in obeyed:
             name = TopicPartition(each.topic, each.partition)
             if name not in self._partitions:
@@ -286,11 +287,11 @@ class Replicas:
     def hand_over(self, request: HandOverRequest, now: float) -> HandOverResponse:
         """Prepare that other replicas lead (see `Leader.hand_over`)."""
         error = self._refusal(request.controller_epoch, request.broker_epoch)
-        return HandOverResponse(error, () if error else self._hosted.hand_over(request, now))
+        return HandOverResponse(error, () if error else self._table.hand_over(request, now))
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Make the logs for which there was no room before; called now and then."""
-        return self._hosted.retry(clock)
+        return self._table.retry(clock)
 
     def _reconfigure(self, topic: str, now: float) -> None:
         """A topic has these settings from now on."""
@@ -319,7 +320,7 @@ class Replicas:
             return replace(topic, configs=())
         return topic
 
-    def _note_readiness(self) -> None:
+    def _update_readiness(self) -> None:
         if self._has_all_roles and self._is_image_whole:
             self.ready.set()
 
@@ -330,7 +331,7 @@ class Replicas:
         self._parts.purgatory.notify(partition.topic_partition)
         self._parts.flusher.note_append(partition, now)
 
-    def note_weak_acks(self, partition: Partition, acks: int, now: float) -> None:
+    def warn_of_weak_acks(self, partition: Partition, acks: int, now: float) -> None:
         """A producer does not wait for the followers; the operator is told now and then (K4)."""
         role, topic = partition.role, partition.topic_partition.topic
         if not isinstance(role, Leader) or len(role.replicas) == 1:
@@ -343,13 +344,13 @@ class Replicas:
                 *(topic, len(role.replicas), acks),
             )
 
-    def note_flushed(self, partition: Partition, now: float) -> None:
+    def on_flushed(self, partition: Partition, now: float) -> None:
         """Its log is durable further than before."""
         partition.advance(now)
         self._parts.purgatory.notify(partition.topic_partition)
-        self._parts.copier.note_flushed(partition)
+        self._parts.copier.on_flushed(partition)
 
-    def note_fetch(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
+    def record_fetch(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """A follower's read was granted. A log that turns out to be damaged does not lead on."""
         role = partition.role
         if isinstance(role, Leader):
@@ -357,12 +358,12 @@ class Replicas:
                 # In another fetch session, which has to look at it again.
                 self._parts.purgatory.notify(partition.topic_partition)
             if role.is_asked_again(fetch):
-                self._hosted.check(partition, fetch.offset)
+                self._table.check(partition, fetch.offset)
                 if not partition.is_leader:
                     return
-        change = partition.note_fetch(fetch, now)
+        change = partition.record_fetch(fetch, now)
         if change is not NO_CHANGE:
-            self._hosted.see_to(partition, change, now)
+            self._table.see_to(partition, change, now)
 
     def refusal_of(self, partition: Partition, bad: BadBytes) -> Refused:
         """A read met records that are not what was written: what the asker is told.
@@ -370,7 +371,7 @@ class Replicas:
         If another replica can lead, this one gives the partition up, and the asker shall look for
         that one; else it is told of the damage.
         """
-        self._hosted.note_rot(partition, Damage(bad.offset, bad.message))
+        self._table.on_corruption(partition, Damage(bad.offset, bad.message))
         if partition.is_leader:
             return Refused(ErrorCode.CORRUPT_MESSAGE, bad.message)
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, bad.message)
@@ -379,7 +380,7 @@ class Replicas:
         """Ask for the removal of followers that fell behind; called by timer."""
         for some in at_once(list(self._partitions.values())):
             for partition in some:
-                self._hosted.see_to(partition, partition.review(now), now)
+                self._table.see_to(partition, partition.review(now), now)
             yield
 
     def apply_retention(self, now_ms: int) -> Turns[None]:
@@ -398,7 +399,7 @@ class Replicas:
 
     def flush_events(self, now: float) -> None:
         """Say what happened to partitions, as far as that was put off; called now and then."""
-        self._hosted.events.flush(now)
+        self._table.events.flush(now)
 
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
         """The controller's answer to a proposal; False if it shall be asked again."""
@@ -409,17 +410,17 @@ class Replicas:
         change = partition.resolve(proposal, answer, now)
         if change is None:
             return False
-        self._hosted.see_to(partition, change, now)
+        self._table.see_to(partition, change, now)
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
             # A follower that has left the in-sync set asks to join by its next fetch.
             self._parts.purgatory.notify(partition.topic_partition)
             name, text = partition.topic_partition, confirmed_text(partition, role)
-            self._hosted.events.note(name, text, now)
-            self._note_isr(proposal.pending.isr, role.isr)
+            self._table.events.record(name, text, now)
+            self._count_isr_change(proposal.pending.isr, role.isr)
         return True
 
-    def _note_isr(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    def _count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
         """The controller has confirmed another in-sync set."""
         self._isr_shrinks += len(after) < len(before)
         self._isr_expands += len(after) > len(before)

@@ -38,10 +38,10 @@ from minibroker.protocol.messages.control import PartitionState
 NEVER: Final = -math.inf  # a clock may begin at 0
 
 
-class Host(NamedTuple):
+class LocalBroker(NamedTuple):
     """The broker that a replica is on, and what it knows of the others.
 
-    `lag_s_max` is how long a follower may be behind; `live_broker` knows who is registered.
+    `lag_s_max` is how long a follower may be behind; `live_broker` looks a registered broker up.
     """
 
     broker_id: int
@@ -113,7 +113,7 @@ class LastFetch:
 class Progress:
     """What a leader knows of one follower (A1). Times in seconds, offsets -1 until it fetches.
 
-    `given_from` is where the records begin that its last fetch was answered with, -1 without any.
+    `sent_from` is the first offset of the records that answered its last fetch, -1 without any.
 
     `leader_end` is how far the leader was at the follower's last fetch; `caught_up_at` when it was
     last known to have all that the leader had at that time.
@@ -127,17 +127,17 @@ class Progress:
         "_caught_up_at",
         "_fetched_at",
         "_resting_in",
-        "given_from",
         "leader_end",
         "log_end",
         "log_start",
+        "sent_from",
     )
 
     def __init__(self, caught_up_at: float = NEVER) -> None:
         self.log_end = NO_OFFSET
         self.log_start = NO_OFFSET
         self.leader_end = NO_OFFSET
-        self.given_from = NO_OFFSET
+        self.sent_from = NO_OFFSET
         self._broker_epoch = NO_EPOCH
         self._fetched_at = NEVER
         self._caught_up_at = caught_up_at
@@ -166,9 +166,9 @@ class Progress:
         """Whether the fetches of a session count without being noted one by one."""
         return self._resting_in is not None
 
-    def note_fetch(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """Its newest fetch. Who reaches what the leader had at the fetch before was caught up
-        then, though the leader has moved on: else a busy leader would have no in-sync follower."""
+    def record_fetch(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
+        """Record a fetch. A follower that reaches the leader's end as of its previous fetch was
+        caught up then: otherwise a busy leader would have no in-sync follower."""
         self._keep_times()
         if fetch.offset >= leader_end:
             self._caught_up_at = max(self._caught_up_at, now)
@@ -177,7 +177,7 @@ class Progress:
         self.log_end = fetch.offset
         self.log_start = fetch.log_start
         self.leader_end = max(self.leader_end, leader_end)
-        self.given_from = NO_OFFSET
+        self.sent_from = NO_OFFSET
         self._broker_epoch = fetch.broker_epoch
         self._fetched_at = now
 
@@ -234,7 +234,7 @@ class Leader:
 
     __slots__ = (
         "_handover",
-        "_host",
+        "_local_broker",
         "_progress",
         "epoch_start",
         "high_watermark",
@@ -244,11 +244,16 @@ class Leader:
     )
 
     def __init__(
-        self, host: Host, state: PartitionState, epoch_start: int, high_watermark: int, now: float
+        self,
+        local_broker: LocalBroker,
+        state: PartitionState,
+        epoch_start: int,
+        high_watermark: int,
+        now: float,
     ) -> None:
-        assert state.leader == host.broker_id, "only the leader leads"
+        assert state.leader == local_broker.broker_id, "only the leader leads"
         assert 0 <= high_watermark <= epoch_start, "nothing is committed that the log lacks"
-        self._host = host
+        self._local_broker = local_broker
         self.leader_epoch = state.leader_epoch
         self.epoch_start = epoch_start
         # Never falls within the term, never above the own log end.
@@ -258,7 +263,7 @@ class Leader:
         self._progress = {
             replica: Progress(caught_up_at=now if replica in state.isr else NEVER)
             for replica in state.replicas
-            if replica != host.broker_id
+            if replica != local_broker.broker_id
         }
         self.replicas: tuple[int, ...] = state.replicas
         self.isr_state: IsrState = Committed(state.isr)
@@ -287,7 +292,7 @@ class Leader:
         self._progress = {
             replica: known.get(replica) or Progress()
             for replica in state.replicas
-            if replica != self._host.broker_id
+            if replica != self._local_broker.broker_id
         }
 
     # -- handing over
@@ -326,7 +331,7 @@ class Leader:
     @property
     def broker_id(self) -> int:
         """Of the broker that leads."""
-        return self._host.broker_id
+        return self._local_broker.broker_id
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -350,11 +355,14 @@ class Leader:
 
     def is_caught_up(self, progress: Progress, own_end: int, now: float) -> bool:
         """Whether a follower keeps up: it is at the end, or was not long ago (PAR-11, PAR-13)."""
-        return progress.log_end >= own_end or now - progress.caught_up_at <= self._host.lag_s_max
+        return (
+            progress.log_end >= own_end
+            or now - progress.caught_up_at <= self._local_broker.lag_s_max
+        )
 
     def is_eligible(self, replica_id: int, progress: Progress) -> bool:
         """Whether a follower may join: it lives, stays, and is who has fetched (A3.3)."""
-        live = self._host.live_broker(replica_id)
+        live = self._local_broker.live_broker(replica_id)
         return (
             live is not None
             and not live.is_shutting_down
@@ -395,31 +403,31 @@ class Leader:
         return pending
 
     def _is_out(self, replica_id: int, own_end: int, now: float) -> bool:
-        if replica_id == self._host.broker_id:
+        if replica_id == self._local_broker.broker_id:
             return False
         progress = self._progress.get(replica_id)
         return progress is None or not self.is_caught_up(progress, own_end, now)
 
     # -- what is committed
 
-    def note_fetch(self, fetch: FollowerFetch, own_end: int, now: float) -> bool:
-        """A follower has everything below the offset it fetches from, and nothing is known of what
-        the answer brings it (PAR-03). Returns whether it moved."""
+    def record_fetch(self, fetch: FollowerFetch, own_end: int, now: float) -> bool:
+        """Record that a follower has everything below the offset that it fetches from; what the
+        answer brings it is not known yet (PAR-03). Returns whether the offset changed."""
         progress = self._progress[fetch.replica_id]
         before = progress.log_end
-        progress.note_fetch(fetch, own_end, now)
+        progress.record_fetch(fetch, own_end, now)
         return before != fetch.offset
 
-    def note_given(self, replica_id: int, offset: int) -> None:
-        """A follower's fetch is answered with records from this offset on."""
+    def record_sent(self, replica_id: int, offset: int) -> None:
+        """Record that a follower's fetch is answered with records from this offset on."""
         progress = self._progress.get(replica_id)
         if progress is not None:
-            progress.given_from = offset
+            progress.sent_from = offset
 
     def is_asked_again(self, fetch: FollowerFetch) -> bool:
-        """Whether a follower asks for what it was given: it did not get it, or could not use it."""
+        """Whether a follower asks again for what it was sent: it got nothing, or cannot use it."""
         progress = self._progress.get(fetch.replica_id)
-        return progress is not None and progress.given_from == fetch.offset
+        return progress is not None and progress.sent_from == fetch.offset
 
     def rest(self, replica_id: int, offset: int, last: LastFetch) -> Progress | None:
         """Let the fetches of a session count for a follower whose last one was from the log end, at
@@ -459,7 +467,7 @@ class Leader:
         return len(self.maximal_isr) >= min(min_insync_replicas, len(self.replicas))
 
     def is_committed(self, end: int) -> bool:
-        """Whether everything below `end` may be acknowledged to who asked for acks=all."""
+        """Whether acks=all is satisfied up to `end`."""
         return self.high_watermark >= end
 
     def advance(self, own_end: int, min_insync_replicas: int, now: float) -> bool:

@@ -156,7 +156,7 @@ class FetchSession:
         for wanted in self._wanted.values():
             self._wake(wanted)
 
-    def note_fetch(self, broker_epoch: int, now: float) -> None:
+    def record_fetch(self, broker_epoch: int, now: float) -> None:
         """Have a follower's request count for the partitions that rest. It is noted for the others
         before: where one of them rested until now, the request before counts."""
         self.last_fetch.broker_epoch = broker_epoch

@@ -74,7 +74,7 @@ class Services:
                 self.is_shutting_down(),
                 replicas.image,
                 replicas.partitions,
-                replicas.unmade,
+                replicas.uncreated,
                 self.silent_leaders(now),
             )
         )
@@ -91,7 +91,7 @@ class Services:
             if topic_id not in (b"", partition.topic_id):
                 raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is here")
             return partition
-        if self.replicas.is_unmade(name):
+        if self.replicas.is_uncreated(name):
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"there is no room for {name} yet")
         if not self.replicas.is_ready:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no roles yet")

@@ -12,7 +12,7 @@ from typing import cast
 from minibroker.broker.log.admission import CheckedBatches
 from minibroker.broker.replication.fetch_connection import check
 from minibroker.broker.replication.fetch_plan import FetchPlan
-from minibroker.broker.replication.follower import Answer, Follower, Next
+from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.handlers import fetch
@@ -117,7 +117,7 @@ class Copying:
         if response.error:
             plan.end_session()
             return f"{self._number} is told {ErrorCode(response.error).name}"
-        plan.note(response)
+        plan.on_response(response)
         fetched = check(response)
         if not response.partitions:
             return f"{self._number} gets nothing new"
@@ -170,26 +170,28 @@ class Copying:
         process = self._process
         partition = process.partition
         log = partition.log
-        asked = process.copier.plan.take(answer)
+        asked = process.copier.plan.complete(answer)
         assert asked is not None, "the answer is to the request under way"
         role, before = asked.assignment.role, log.log_end
         wall_ms = process.services.wall_ms()
-        taken = role.take(log, Answer(asked.offset, answer, batches), partition.settings, wall_ms)
-        if taken.next is Next.ASK_RANGE:
+        outcome = role.handle_answer(
+            log, LeaderAnswer(asked.offset, answer, batches), partition.settings, wall_ms
+        )
+        if outcome.next is Next.ASK_RANGE:
             leader = self._machines[role.leader].process
             if leader is not None:
                 theirs = leader.partition.log
                 ends = (theirs.log_start, theirs.log_end)
-                taken = role.take_range(log, ends, partition.settings, wall_ms)
-        if taken.size:
+                outcome = role.handle_range(log, ends, partition.settings, wall_ms)
+        if outcome.size:
             process.replicas.note_append(partition, now)
-        if taken.next is Next.BACK_OFF:
+        if outcome.next is Next.BACK_OFF:
             asked.assignment.backoff.fail(now)
         else:
             asked.assignment.backoff.reset()
         text = f"{self._number} {_told(answer, before, log.log_end)}"
-        if taken.next is Next.STOP:
-            text += f"; it refuses: {taken.reason}"
+        if outcome.next is Next.STOP:
+            text += f"; it refuses: {outcome.reason}"
         return text
 
 

@@ -24,10 +24,10 @@ from minibroker.broker.log.manager import LogManager
 from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.follower import Follower
-from minibroker.broker.replication.hosted import Parts
-from minibroker.broker.replication.isr import IsrChanges
+from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.replica_table import Parts
 from minibroker.broker.replication.roles import IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
@@ -54,7 +54,7 @@ class Impossible(Exception):
     """A step that the scenario itself has made impossible."""
 
 
-class Wishes(IsrChanges):
+class Wishes(IsrProposals):
     """What a leader wants of the controller, until the stage brings it there."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Copier:
     def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
         """Everybody is found by number."""
 
-    def note_flushed(self, partition: Partition) -> None:
+    def on_flushed(self, partition: Partition) -> None:
         """The next step asks the log itself."""
 
 
@@ -139,7 +139,7 @@ class Process:
                 purgatory=purgatory,
                 flusher=flusher,
                 copier=self.copier,
-                isr_changes=self.wishes,
+                isr_proposals=self.wishes,
                 wall_ms=wall_ms,
                 broker_epoch=lambda: self.broker_epoch,
                 note_damage=lambda: None,  # no disk rots here

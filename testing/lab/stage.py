@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from minibroker.broker.replication.isr import change_of
+from minibroker.broker.replication.isr_proposals import change_of
 from minibroker.broker.replication.roles import NEVER, Leader
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
@@ -173,7 +173,7 @@ class Stage:
         """Force the log to the disk."""
         process = self.process(broker)
         process.flush()
-        process.replicas.note_flushed(process.partition, self.now)
+        process.replicas.on_flushed(process.partition, self.now)
         yield f"{broker} forces its log to disk"
 
     def checkpoint(self, broker: int) -> Texts:

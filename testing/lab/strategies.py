@@ -16,7 +16,7 @@ from minibroker.broker.log.producers import AppendedBatch, ProducerStates
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas
-from minibroker.broker.replication.roles import Host, Leader, Progress
+from minibroker.broker.replication.roles import Leader, LocalBroker, Progress
 from minibroker.protocol.constants import CACHED_BATCHES, NO_EPOCH, ErrorCode
 from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
@@ -93,7 +93,7 @@ class MessageLagLeader(Leader):
         """Return whether the follower is neither slow nor stuck. A term begins like a FETCH."""
         is_slow = own_end - max(0, progress.log_end) > self.lag_messages_max
         fetched_at = max(progress.fetched_at, progress.caught_up_at)
-        return not is_slow and now - fetched_at <= self._host.lag_s_max
+        return not is_slow and now - fetched_at <= self._local_broker.lag_s_max
 
 
 def message_lag_replicas(settings: Settings) -> type[Replicas]:
@@ -145,8 +145,8 @@ def producer_replicas(producers_type: type[ProducerStates]) -> type[Replicas]:
     class JudgingPartition(Partition):
         __slots__ = ()
 
-        def __init__(self, host: Host, log: Log, settings: TopicConfig) -> None:
-            super().__init__(host, log, settings)
+        def __init__(self, local_broker: LocalBroker, log: Log, settings: TopicConfig) -> None:
+            super().__init__(local_broker, log, settings)
             producers = producers_type(log.producers.expiration_ms)
             producers.load(log.producers.dump(), now_ms=0)
             log.producers = producers

@@ -25,9 +25,9 @@ from minibroker.broker.log.outcomes import LogLocation
 from minibroker.broker.replication.fetch_plan import FetchLimits
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
-from minibroker.broker.replication.fetcher import Fetcher, Tools
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.roles import Host
+from minibroker.broker.replication.replica_fetcher import ReplicaFetcher, Tools
+from minibroker.broker.replication.roles import LocalBroker
 from minibroker.client.net.channel import ChannelOptions
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import NO_NODE, ApiKey
@@ -83,7 +83,7 @@ class Copy:
         self.log = Log.open(
             LogLocation(files, directory / str(name), name), settings.limits(), now_ms=0
         )
-        partition = Partition(Host(NODE_ID, 30.0, lambda _: None), self.log, settings)
+        partition = Partition(LocalBroker(NODE_ID, 30.0, lambda _: None), self.log, settings)
         replicas = (leader, NODE_ID)
         partition.become_follower(
             PartitionState(topic, b"", 0, leader, leader_epoch, 0, replicas, replicas)
@@ -99,7 +99,7 @@ class Copy:
             broker_epoch=lambda: -1,
         )
         self._has_written = trio.lowlevel.ParkingLot()
-        self._fetcher = Fetcher(leader, 0, tools)
+        self._fetcher = ReplicaFetcher(leader, 0, tools)
         host, _, port = address.rpartition(":")
         self._fetcher.endpoint = Endpoint(host, int(port))
         self._fetcher.add(partition, partition.role)

@@ -152,6 +152,6 @@ def told(cluster: SimulatedCluster, traffic: Traffic) -> list[object]:
         assert broker.replicas is not None
         statistics = without_pause(broker.replicas.statistics())
         names = sorted(each.name for each in statistics.replicas)
-        held += [names, statistics.unmade]
+        held += [names, statistics.uncreated]
     held += [consumer.statistics() for consumer in traffic.consumers]
     return [*held, traffic.producer.statistics().bytes_held]

@@ -16,10 +16,10 @@ from minibroker.broker.log.files import Files
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.replication.flusher import Flusher
-from minibroker.broker.replication.hosted import Parts
-from minibroker.broker.replication.isr import IsrChanges
+from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.replica_table import Parts
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import FollowerFetch, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
@@ -88,8 +88,8 @@ class RecordingCopier:
     def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
         self.endpoints.update(endpoints)
 
-    def note_flushed(self, partition: Partition) -> None:
-        self.calls.append(("note_flushed", partition.topic_partition))
+    def on_flushed(self, partition: Partition) -> None:
+        self.calls.append(("on_flushed", partition.topic_partition))
 
 
 class NoController:
@@ -133,13 +133,13 @@ class Node:
         self.purgatory = Purgatory()
         self.flusher = Flusher(self._sync_dir)
         self.copier = RecordingCopier()
-        self.isr_changes = IsrChanges()
+        self.isr_proposals = IsrProposals()
         parts = Parts(
             manager=self.manager,
             purgatory=self.purgatory,
             flusher=self.flusher,
             copier=self.copier,
-            isr_changes=self.isr_changes,
+            isr_proposals=self.isr_proposals,
             wall_ms=lambda: self.wall_time_ms,
             broker_epoch=lambda: self.broker_epoch,
             note_damage=self._note_damage,
@@ -292,7 +292,7 @@ class Node:
     ) -> None:
         """A follower, in this registration, fetched from an offset and was not refused."""
         fetch = FollowerFetch(replica_id, offset, 0, epoch)
-        self.replicas.note_fetch(self.partition(name), fetch, now)
+        self.replicas.record_fetch(self.partition(name), fetch, now)
 
 
 def records_of(fetched: PartitionFetched) -> bytes:

@@ -33,7 +33,7 @@ from minibroker.broker.config import load
 from minibroker.broker.log.log import Log
 from minibroker.broker.log.outcomes import NEW_LOG, LogLocation
 from minibroker.broker.replication.fetch_connection import check
-from minibroker.broker.replication.follower import Answer, Follower, Next
+from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next
 from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import PositionError
 from minibroker.client.options import ConsumerOptions, read_options
@@ -236,13 +236,13 @@ def follow(node: Node) -> Read:
         outcome = ask(node, request, replica_id=2, now=float(step), wait_ms_max=0)
         assert isinstance(outcome, FetchResponse)
         fetched = check(FetchResponse(0, 0, tuple(joined(each) for each in outcome.partitions)))
-        answer = Answer(log.log_end, fetched.response.partitions[0], fetched.batches[0])
+        answer = LeaderAnswer(log.log_end, fetched.response.partitions[0], fetched.batches[0])
         before = log.log_end
-        taken = role.take(log, answer, limits, 1_000)
-        reason = taken.reason
-        if taken.next is Next.STOP:
+        outcome = role.handle_answer(log, answer, limits, 1_000)
+        reason = outcome.reason
+        if outcome.next is Next.STOP:
             break
-        assert taken.next is Next.BACK_OFF or log.log_end > before, "it asks for ever"
+        assert outcome.next is Next.BACK_OFF or log.log_end > before, "it asks for ever"
     return Read(stored(log), log.log_end, reason if log.log_end < END else "")
 
 
@@ -307,7 +307,7 @@ def meet_follower(files: SimulatedFiles, fault: Fault, target: str, written: Wri
     """A follower of a leader that is alone in sync."""
     node = started(files, 1)
     plant(files, fault, target, written.size)
-    with capturing("minibroker.broker.replication.hosted") as told:
+    with capturing("minibroker.broker.replication.replica_table") as told:
         read = follow(node)
     judge(read, written, target, "\n".join(told))
     return "named" if read.error else "harmless"

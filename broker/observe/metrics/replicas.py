@@ -36,9 +36,9 @@ def broker_families(statistics: Statistics) -> Iterator[Metric]:
     def count(name: str, text: str, number: int) -> Metric:
         return single(f"{MANAGER}_{name}", text, number)
 
-    yield count("partitioncount", "Replicas on this broker", len(replicas) + statistics.unmade)
+    yield count("partitioncount", "Replicas on this broker", len(replicas) + statistics.uncreated)
     yield count("leadercount", "Partitions that this broker leads", len(leaders))
-    offline = sum(replica.role == "offline" for replica in replicas) + statistics.unmade
+    offline = sum(replica.role == "offline" for replica in replicas) + statistics.uncreated
     yield count("offlinereplicacount", "Replicas here that neither lead nor copy", offline)
     under = sum(len(leader.isr) < len(leader.replicas) for leader in leaders)
     yield count("underreplicatedpartitions", "Led here, and a replica is not in sync", under)

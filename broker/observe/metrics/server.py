@@ -105,7 +105,7 @@ def fetcher_families(sources: Sources) -> Iterator[Metric]:
     yield asked
     yield copied
     text = "Changes of in-sync sets that wait for the controller"
-    yield single("minibroker_isr_changes_waiting", text, sources.isr_changes.statistics())
+    yield single("minibroker_isr_changes_waiting", text, sources.isr_proposals.statistics())
 
 
 def standing_families(sources: Sources) -> Iterator[Metric]:

@@ -100,24 +100,24 @@ class _Fetch:
             session.wake_all()
         if self._is_follower and not self._is_outlived:
             for wanted in self._context.wanted:
-                self._note_progress(wanted, now)
+                self._record_progress(wanted, now)
             if session is not None:
-                session.note_fetch(request.broker_epoch, now)
+                session.record_fetch(request.broker_epoch, now)
 
-    def _note_progress(self, wanted: Wanted, now: float) -> None:
+    def _record_progress(self, wanted: Wanted, now: float) -> None:
         """Note one read of a follower, unless it is refused or diverges (FET-09)."""
         asked, request = wanted.request, self._request
         try:
-            partition, _, parted = self._look(wanted)
+            partition, _, divergence = self._look(wanted)
         except Refused:  # the answer will say so
             return
         if self._context.session is None:
             wanted.high_watermark = partition.high_watermark
-        if parted is None:
+        if divergence is None:
             fetch = FollowerFetch(
                 request.replica_id, asked.fetch_offset, asked.log_start, request.broker_epoch
             )
-            self._services.replicas.note_fetch(partition, fetch, now)
+            self._services.replicas.record_fetch(partition, fetch, now)
 
     def attempt(self, now: float) -> FetchResponse | None:
         """The answer, if it is due; news of a high watermark alone bring the deadline forward."""
@@ -170,20 +170,20 @@ class _Fetch:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "you have registered anew since")
         if self._is_lapsed:
             self._services.check_followed(partition.leader(), self._now)
-        parted = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
+        divergence = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
         log_end = partition.log.log_end
-        if parted is None and asked.fetch_offset > log_end:
+        if divergence is None and asked.fetch_offset > log_end:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
-        return partition, end, parted
+        return partition, end, divergence
 
     def _look_for_bytes(self, wanted: Wanted) -> tuple[int, int]:
         """How much this partition has to say (a divergence is enough), and its high watermark.
 
         Raises `Refused`.
         """
-        partition, end, parted = self._look(wanted)
+        partition, end, divergence = self._look(wanted)
         high_watermark = partition.high_watermark
-        if parted is not None:
+        if divergence is not None:
             return self._bytes_min, high_watermark
         offset = wanted.request.fetch_offset
         if offset >= end:
@@ -199,14 +199,14 @@ class _Fetch:
         offset, size = asked.fetch_offset, 0
         records: Sequence[Slice] = ()
         try:
-            partition, end, parted = self._look(wanted)
-            if parted is None and offset < end:
+            partition, end, divergence = self._look(wanted)
+            if divergence is None and offset < end:
                 bytes_max = min(asked.bytes_max, room)
                 records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)
                 if records:
                     size = records_size(records)
-                    self._note_given(partition, offset, size)
-            elif parted is None and self._context.session is not None:
+                    self._record_sent(partition, offset, size)
+            elif divergence is None and self._context.session is not None:
                 self._context.session.rest(wanted, partition.leader())
         except BadBytes as bad:
             refused = self._services.replicas.refusal_of(partition, bad)
@@ -214,16 +214,16 @@ class _Fetch:
         except Refused as refused:
             return self._failure(wanted.name, refused.code), 0
         known = (partition.high_watermark, partition.log.log_start)
-        if parted is not None:
-            epoch, end = parted.leader_epoch, parted.offset
+        if divergence is not None:
+            epoch, end = divergence.leader_epoch, divergence.offset
             return PartitionFetched(
                 topic, number, 0, *known, diverging_epoch=epoch, diverging_end=end
             ), 0
         return PartitionFetched(topic, number, 0, *known, records), size
 
-    def _note_given(self, partition: Partition, offset: int, size: int) -> None:
+    def _record_sent(self, partition: Partition, offset: int, size: int) -> None:
         if self._is_follower:
-            partition.leader().note_given(self._request.replica_id, offset)
+            partition.leader().record_sent(self._request.replica_id, offset)
             partition.traffic.bytes_to_followers += size
         else:
             partition.traffic.bytes_out += size

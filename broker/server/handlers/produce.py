@@ -88,7 +88,7 @@ class _Produce:
         replicas = self._services.replicas
         replicas.note_append(partition, now)
         if self._acks != ACKS_ALL:
-            replicas.note_weak_acks(partition, self._acks, now)
+            replicas.warn_of_weak_acks(partition, self._acks, now)
         end = appended.last_offset + 1
         if not self._counts(partition, end):
             self._waiting.append(

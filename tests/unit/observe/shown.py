@@ -14,7 +14,7 @@ from minibroker.broker.controller.session import SessionStatistics
 from minibroker.broker.controller.statistics import ClusterCounts, Statistics
 from minibroker.broker.observe.http import HttpServer, open_http
 from minibroker.broker.observe.sources import Sources
-from minibroker.broker.replication.fetcher import Fetchers
+from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.server.listener import Acceptor
 from minibroker.protocol.types import Endpoint
 from tests.unit.node import Node
@@ -51,8 +51,8 @@ def sources_of(node: Node, office: Office | None = None, *, is_leaving: bool = F
         controller=cast(Any, office or Office()),
         is_shutting_down=lambda: is_leaving,
     )
-    fetchers = Fetchers(node.config, cast(Any, None), lambda *_: None, lambda: 0, lambda: 1)
-    return Sources(services, Acceptor(services, {}), fetchers, node.flusher, node.isr_changes)
+    fetchers = ReplicaFetchers(node.config, cast(Any, None), lambda *_: None, lambda: 0, lambda: 1)
+    return Sources(services, Acceptor(services, {}), fetchers, node.flusher, node.isr_proposals)
 
 
 @asynccontextmanager

@@ -13,9 +13,9 @@ import trio
 from minibroker.broker.config import NOTHING, Config, load
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection
 from minibroker.broker.replication.fetch_task import connect_by_task
-from minibroker.broker.replication.fetcher import Fetchers
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.roles import Host
+from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
+from minibroker.broker.replication.roles import LocalBroker
 from minibroker.client.net.channel import ChannelOptions
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -49,10 +49,10 @@ class Broker:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.written: list[TopicPartition] = []
         self.connect_count = 0
-        self.fetchers = Fetchers(
+        self.fetchers = ReplicaFetchers(
             config, self._connect_by(connect), self._note_write, lambda: NOW, lambda: 77
         )
-        self.host = Host(2, 30.0, lambda _: None)
+        self.local_broker = LocalBroker(2, 30.0, lambda _: None)
         self._writes = trio.lowlevel.ParkingLot()
 
     async def has_written(self) -> None:
@@ -73,7 +73,7 @@ class Broker:
     def hold(self, name: TopicPartition, overrides: Mapping[str, str] = NOTHING) -> Partition:
         """A partition with an empty log."""
         bench = self.benches[name] = Bench(name)
-        partition = Partition(self.host, bench.log, self.config.for_topic(overrides))
+        partition = Partition(self.local_broker, bench.log, self.config.for_topic(overrides))
         self.partitions[name] = partition
         return partition
 

@@ -74,7 +74,7 @@ def test_a_follower_knows_nothing_of_other_followers() -> None:
     with pytest.raises(Refused):
         node.followed(2, 0)
     without_pause(node.replicas.review_isrs(1e9))
-    assert node.isr_changes.statistics() == 0
+    assert node.isr_proposals.statistics() == 0
 
 
 def test_nobody_leads() -> None:

@@ -4,16 +4,16 @@ import logging
 
 import pytest
 
-from minibroker.broker.replication.events import LINES_MAX, Events
+from minibroker.broker.replication.events import LINES_MAX, PartitionEvents
 from minibroker.protocol.types import TopicPartition
 
 
 def test_many_events_are_summed_up(caplog: pytest.LogCaptureFixture) -> None:
     """The first of a second as they are, then how many more there were; and so each second."""
     caplog.set_level(logging.INFO)
-    events = Events(3)
+    events = PartitionEvents(3)
     for number in range(1000):
-        events.note(TopicPartition("t", number), "leads", 5.0 + number / 2000)
+        events.record(TopicPartition("t", number), "leads", 5.0 + number / 2000)
     assert len(caplog.messages) == LINES_MAX
     assert caplog.messages[0] == "[Partition t-0 broker=3] leads"
     events.flush(5.9)
@@ -22,7 +22,7 @@ def test_many_events_are_summed_up(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages[LINES_MAX:] == [
         f"[Broker id=3] (and {1000 - LINES_MAX} more like these)"
     ]
-    events.note(TopicPartition("t", 1), "follows", 6.1)
+    events.record(TopicPartition("t", 1), "follows", 6.1)
     assert caplog.messages[-1] == "[Partition t-1 broker=3] follows"
     events.flush(100.0)
     assert caplog.messages[-1] == "[Partition t-1 broker=3] follows"

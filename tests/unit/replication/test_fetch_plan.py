@@ -13,7 +13,7 @@ from minibroker.broker.replication.fetch_plan import (
     FetchPlan,
 )
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.roles import Host
+from minibroker.broker.replication.roles import LocalBroker
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetched
 from minibroker.protocol.types import TopicPartition
 from tests.unit.log.workbench import Bench
@@ -36,8 +36,8 @@ class Desk:
     def add(self, name: TopicPartition, **overrides: str) -> None:
         """One more partition that follows."""
         bench = self.benches[name] = Bench(name)
-        host = Host(2, 30.0, lambda _: None)
-        partition = Partition(host, bench.log, CONFIG.for_topic(overrides))
+        local_broker = LocalBroker(2, 30.0, lambda _: None)
+        partition = Partition(local_broker, bench.log, CONFIG.for_topic(overrides))
         partition.become_follower(state_of(name))
         self.partitions[name] = partition
         self.plan.add(partition, partition.role)
@@ -50,9 +50,9 @@ class Desk:
 
     def answered(self, *names: TopicPartition, session_id: int = 9) -> None:
         """The request was answered, with something about these."""
-        self.plan.note(FetchResponse(0, session_id))
+        self.plan.on_response(FetchResponse(0, session_id))
         for name in names:
-            assert self.plan.take(PartitionFetched(*name)) is not None
+            assert self.plan.complete(PartitionFetched(*name)) is not None
 
     def assignment(self, name: TopicPartition):
         """The plan's own view of a partition."""
@@ -264,7 +264,7 @@ def test_an_answer_counts_once_and_only_while_nothing_happened():
     desk.benches[A].append(2)
 
     def offset(name: TopicPartition) -> int | None:
-        asked = desk.plan.take(PartitionFetched(*name))
+        asked = desk.plan.complete(PartitionFetched(*name))
         return asked and asked.offset
 
     desk.next()

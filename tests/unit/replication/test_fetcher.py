@@ -243,7 +243,7 @@ async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock, is_alon
             assert (partition.log.log_end, leader.positions[A]) == (step, step - 1)
             assert is_alone or leader.positions[B] == step
             broker.benches[A].flush()
-            broker.fetchers.note_flushed(partition)
+            broker.fetchers.on_flushed(partition)
             await trio.sleep(ROUND_TRIPS_S)
             assert leader.positions[A] == step
 
@@ -273,7 +273,7 @@ async def test_a_sync_that_is_quick_costs_no_request(autojump_clock):
         before = len(leader.requests)
         await trio.sleep(0.005)
         broker.benches[A].flush()
-        broker.fetchers.note_flushed(partition)
+        broker.fetchers.on_flushed(partition)
         await trio.sleep(ROUND_TRIPS_S)
         assert [request.message.forgotten for request in leader.requests[before:]] == [()]
 

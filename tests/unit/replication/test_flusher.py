@@ -175,4 +175,4 @@ async def test_followers_hear_of_it(
     nursery.start_soon(node.flusher.run)
     node.replicas.note_append(node.partition(), trio.current_time())
     await trio.sleep(1)
-    assert ("note_flushed", T0) in node.copier.calls
+    assert ("on_flushed", T0) in node.copier.calls

@@ -4,7 +4,7 @@ import pytest
 
 from minibroker.broker.config import TopicConfig, load
 from minibroker.broker.log.admission import check_batches
-from minibroker.broker.replication.follower import Answer, Follower, Next, Taken
+from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next, Outcome
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.fetch import PartitionFetched
@@ -22,19 +22,19 @@ def following(bench: Bench, high_watermark: int = 0) -> Follower:
     return Follower(state, high_watermark)
 
 
-def answer(bench: Bench, records: bytes = b"", **fields) -> Answer:
+def answer(bench: Bench, records: bytes = b"", **fields) -> LeaderAnswer:
     """An answer to what is asked for now."""
     fetched = PartitionFetched("t", 0, records=records, **{"log_start": 0, **fields})
     try:
         batches = check_batches(memoryview(records))
     except InvalidBatch as invalid:
         batches = invalid
-    return Answer(bench.log.log_end, fetched, batches)
+    return LeaderAnswer(bench.log.log_end, fetched, batches)
 
 
-def take(bench: Bench, role: Follower, records: bytes = b"", **fields) -> Taken:
+def take(bench: Bench, role: Follower, records: bytes = b"", **fields) -> Outcome:
     """Apply an answer to what is asked for now."""
-    return role.take(bench.log, answer(bench, records, **fields), STRICT, NOW)
+    return role.handle_answer(bench.log, answer(bench, records, **fields), STRICT, NOW)
 
 
 def written(*spans: tuple[int, int]) -> Bench:
@@ -46,17 +46,17 @@ def written(*spans: tuple[int, int]) -> Bench:
     return bench
 
 
-def diverge(bench: Bench, role: Follower, epoch: int, end: int, settings=STRICT) -> Taken:
+def diverge(bench: Bench, role: Follower, epoch: int, end: int, settings=STRICT) -> Outcome:
     """The leader says that its largest epoch up to ours is this, and where it ended."""
     told = answer(bench, diverging_epoch=epoch, diverging_end=end)
-    return role.take(bench.log, told, settings, NOW)
+    return role.handle_answer(bench.log, told, settings, NOW)
 
 
 def test_the_leaders_bytes_are_appended():
     """Offsets, epochs and producers as they are, and the epochs are known then (FOL-01)."""
     bench = Bench()
     records = stored(0, 2, epoch=3, producer=(5, 0, 0)) + stored(2, epoch=4, producer=(5, 0, 2))
-    assert take(bench, following(bench), records) == Taken(Next.FETCH, size=len(records))
+    assert take(bench, following(bench), records) == Outcome(Next.FETCH, size=len(records))
     (part,) = bench.log.read(0, 1 << 20, bench.log.log_end)
     assert part.read() == records
     assert bench.log.epochs.entries == ((3, 0), (4, 2))
@@ -111,7 +111,7 @@ def test_an_answer_for_another_offset_breaks_the_rules():
     bench = written((0, 2))
     role = following(bench)
     told = answer(bench, stored(2))._replace(asked_offset=1)
-    assert role.take(bench.log, told, STRICT, NOW).next is Next.STOP
+    assert role.handle_answer(bench.log, told, STRICT, NOW).next is Next.STOP
     assert (bench.log.log_end, role.reason) == (2, role.failure)
 
 
@@ -127,7 +127,7 @@ def test_extra_records_of_an_old_epoch_are_cut():
     """By the epoch's end at the leader, whatever the own high watermark below it (FOL-05)."""
     bench = written((0, 5))
     role = following(bench, high_watermark=2)
-    assert diverge(bench, role, 0, 3) == Taken(Next.FETCH)
+    assert diverge(bench, role, 0, 3) == Outcome(Next.FETCH)
     assert (bench.log.log_end, role.last_fetched_epoch(bench.log), role.high_watermark) == (3, 0, 2)
 
 
@@ -203,10 +203,10 @@ def test_of_a_diverging_answer_only_the_divergence_counts():
     """Its records, high watermark and log start do not (FOL-09)."""
     bench = written((0, 5))
     role = following(bench, high_watermark=1)
-    taken = take(
+    outcome = take(
         bench, role, stored(5), high_watermark=3, log_start=2, diverging_epoch=0, diverging_end=4
     )
-    assert taken == Taken(Next.FETCH)
+    assert outcome == Outcome(Next.FETCH)
     assert (bench.log.log_end, bench.log.log_start, role.high_watermark) == (4, 0, 1)
 
 
@@ -246,9 +246,9 @@ def test_corrupt_records_back_off(records, reason):
     """Nothing is appended, and it is asked again (FOL-14)."""
     bench = written((2, 2))
     role = following(bench)
-    taken = take(bench, role, records, high_watermark=9)
-    assert taken.next is Next.BACK_OFF
-    assert reason in taken.reason
+    outcome = take(bench, role, records, high_watermark=9)
+    assert outcome.next is Next.BACK_OFF
+    assert reason in outcome.reason
     assert (bench.log.log_end, role.high_watermark, role.failure) == (2, 0, "")
 
 
@@ -261,10 +261,10 @@ def test_an_offset_that_the_leader_does_not_have_asks_for_its_range():
 def test_a_leader_that_ends_before_us():
     """Its end is where ours is cut, not below the high watermark (FOL-13, A12)."""
     bench = written((0, 3))
-    assert following(bench).take_range(bench.log, (0, 0), STRICT, NOW).next is Next.FETCH
+    assert following(bench).handle_range(bench.log, (0, 0), STRICT, NOW).next is Next.FETCH
     assert bench.log.log_end == 0
     bench = written((0, 3))
-    assert following(bench, 2).take_range(bench.log, (0, 1), STRICT, NOW).next is Next.STOP
+    assert following(bench, 2).handle_range(bench.log, (0, 1), STRICT, NOW).next is Next.STOP
     assert bench.log.log_end == 3
 
 
@@ -272,7 +272,7 @@ def test_a_leader_that_starts_behind_our_end():
     """All is dropped, and begins again at its start with nothing to compare (FOL-13, A12)."""
     bench = written((0, 1))
     role = following(bench, high_watermark=1)
-    assert role.take_range(bench.log, (2, 9), STRICT, NOW) == Taken(Next.FETCH)
+    assert role.handle_range(bench.log, (2, 9), STRICT, NOW) == Outcome(Next.FETCH)
     assert (bench.log.log_start, bench.log.log_end, role.high_watermark) == (2, 2, 2)
     assert role.last_fetched_epoch(bench.log) == -1
     bench.reopen_killed(log_start=2)
@@ -283,7 +283,7 @@ def test_a_leader_that_starts_behind_our_end():
 def test_a_leader_that_has_our_end_after_all(theirs):
     """The log is kept, and asked for again after a moment (FOL-13)."""
     bench = written((0, 3))
-    assert following(bench).take_range(bench.log, theirs, STRICT, NOW).next is Next.BACK_OFF
+    assert following(bench).handle_range(bench.log, theirs, STRICT, NOW).next is Next.BACK_OFF
     assert (bench.log.log_start, bench.log.log_end) == (0, 3)
 
 
@@ -291,7 +291,7 @@ def test_a_leader_that_has_our_end_after_all(theirs):
 def test_a_range_that_is_none(theirs):
     """Nothing is cut for it."""
     bench = written((0, 3))
-    assert following(bench).take_range(bench.log, theirs, STRICT, NOW).next is Next.BACK_OFF
+    assert following(bench).handle_range(bench.log, theirs, STRICT, NOW).next is Next.BACK_OFF
     assert bench.log.log_end == 3
 
 
@@ -306,7 +306,7 @@ def test_a_full_disk_backs_off_and_goes_on():
     assert take(bench, role, first + second).next is Next.BACK_OFF
     assert bench.log.log_end == 1
     bench.files.space_bytes = 1 << 40
-    assert take(bench, role, second, high_watermark=2) == Taken(Next.FETCH, size=len(second))
+    assert take(bench, role, second, high_watermark=2) == Outcome(Next.FETCH, size=len(second))
     assert role.high_watermark == 2
 
 

@@ -31,7 +31,7 @@ def shrinking(node: Node) -> IsrProposal:
 
 
 def proposal_of(node: Node) -> IsrProposal:
-    (proposal,) = node.isr_changes.take_nowait()
+    (proposal,) = node.isr_proposals.next_batch_nowait()
     return proposal
 
 
@@ -106,10 +106,10 @@ def test_who_is_out_of_date_waits_for_news(error: ErrorCode) -> None:
     assert resolve(node, proposal, altered(error))
     assert node.leader().isr_state is proposal.pending
     node.followed(2, 0, now=1.0)
-    assert node.isr_changes.statistics() == 0
+    assert node.isr_proposals.statistics() == 0
     node.apply(state_of(epochs=(4, 8), isr=(1,), replicas=(1, 2)))
     node.followed(2, 0, now=2.0)
-    assert node.isr_changes.statistics() == 1
+    assert node.isr_proposals.statistics() == 1
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])

@@ -255,7 +255,7 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
         node.services.partition(OTHER)
     assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     statistics = without_pause(node.replicas.statistics())
-    assert ([replica.name for replica in statistics.replicas], statistics.unmade) == ([T0], 1)
+    assert ([replica.name for replica in statistics.replicas], statistics.uncreated) == ([T0], 1)
     shown = node.described()
     assert {(r.partition, r.role, r.log_end) for r in shown} == {
         (0, "leader", 0),
@@ -265,7 +265,7 @@ def test_a_full_disk_makes_no_partition_but_no_harm() -> None:
     without_pause(node.replicas.retry(lambda: 0.0))
     assert node.services.partition(OTHER).is_leader
     statistics = without_pause(node.replicas.statistics())
-    assert ([replica.name for replica in statistics.replicas], statistics.unmade) == (
+    assert ([replica.name for replica in statistics.replicas], statistics.uncreated) == (
         [T0, OTHER],
         0,
     )
@@ -386,8 +386,8 @@ def test_who_does_not_wait_for_followers_is_named_now_and_then(
     single = TopicPartition("u", 0)
     node.lead(state_of(single, topic_id=b"u" * 16))
     for now in (0.0, 3_599.0, 3_600.0):
-        node.replicas.note_weak_acks(node.partition(), 1, now)
-        node.replicas.note_weak_acks(node.partition(single), 1, now)
+        node.replicas.warn_of_weak_acks(node.partition(), 1, now)
+        node.replicas.warn_of_weak_acks(node.partition(single), 1, now)
     warnings = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert len(warnings) == 2
     assert "acks=1" in warnings[0].getMessage()

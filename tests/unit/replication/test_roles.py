@@ -10,9 +10,9 @@ from minibroker.broker.replication.roles import (
     NEVER,
     Committed,
     FollowerFetch,
-    Host,
     LastFetch,
     Leader,
+    LocalBroker,
     PendingExpand,
     PendingShrink,
     Progress,
@@ -28,7 +28,7 @@ class World:
 
     def __init__(self, *live: int) -> None:
         self.brokers = {node_id: image(node_id) for node_id in live or (1, 2, 3)}
-        self.host = Host(1, LAG_S, self.brokers.get)
+        self.local_broker = LocalBroker(1, LAG_S, self.brokers.get)
 
     def lead(
         self,
@@ -39,7 +39,7 @@ class World:
         now: float = 0.0,
         epoch: int = 5,
     ) -> Leader:
-        return Leader(self.host, state(isr, replicas, epoch=epoch), start, 0, now)
+        return Leader(self.local_broker, state(isr, replicas, epoch=epoch), start, 0, now)
 
 
 def image(node_id: int, epoch: int = 7, *, is_shutting_down: bool = False) -> BrokerImage:
@@ -57,7 +57,7 @@ def lead(isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3), **more: in
 
 
 def fetched(leader: Leader, replica: int, offset: int, end: int, now: float = 0.0) -> bool:
-    return leader.note_fetch(FollowerFetch(replica, offset, 0, 7), end, now)
+    return leader.record_fetch(FollowerFetch(replica, offset, 0, 7), end, now)
 
 
 def progress_of(leader: Leader, replica: int) -> Progress:

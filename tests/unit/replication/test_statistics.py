@@ -17,7 +17,7 @@ from tests.unit.server.fetching import SMALL, answer, append, want
 
 def told(node: Node, *isr: int, epochs: tuple[int, int]) -> None:
     """The controller confirms what the leader of T0 asked for."""
-    (proposal,) = node.isr_changes.take_nowait()
+    (proposal,) = node.isr_proposals.next_batch_nowait()
     confirmed = PartitionAltered(*T0, ErrorCode.NONE, 1, *epochs, isr)
     assert node.replicas.resolve(proposal, confirmed, 0.0)
 

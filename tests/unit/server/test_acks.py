@@ -100,7 +100,7 @@ async def test_a_follower_s_fetch_wakes_the_producer(
     async def shrink() -> None:
         await trio.sleep(0.1)
         without_pause(node.replicas.review_isrs(1e6))
-        (proposal,) = node.isr_changes.take_nowait()
+        (proposal,) = node.isr_proposals.next_batch_nowait()
         node.replicas.resolve(proposal, PartitionAltered(*T0, 0, 1, 0, 1, (1,)), 1e6)
 
     async with trio.open_nursery() as nursery:
@@ -245,7 +245,7 @@ async def test_a_shrink_counts_only_when_confirmed(
     waiting = parked(node, request_of(batch_of(), acks=ACKS_ALL))
     without_pause(node.replicas.review_isrs(1e6))
     assert waiting.attempt(1e6) is None
-    (proposal,) = node.isr_changes.take_nowait()
+    (proposal,) = node.isr_proposals.next_batch_nowait()
     confirmed = PartitionAltered(*T0, 0, 1, 0, 1, (1,))
     assert node.replicas.resolve(proposal, confirmed, 1e6)
     assert waiting.attempt(1e6) is None

@@ -104,9 +104,9 @@ def test_a_follower_at_the_end_asks_its_way_into_the_isr() -> None:
     node.lead(state_of(isr=(1,), replicas=(1, 2)))
     append(node, batch_of())
     ask(node, want(0), replica_id=2, broker_epoch=1)
-    assert node.isr_changes.statistics() == 0
+    assert node.isr_proposals.statistics() == 0
     ask(node, want(1), replica_id=2, broker_epoch=1)
-    (proposal,) = node.isr_changes.take_nowait()
+    (proposal,) = node.isr_proposals.next_batch_nowait()
     assert proposal.pending.wanted == (1, 2)
     assert proposal.broker_epochs == (-1, 1)
 

@@ -117,7 +117,7 @@ def test_who_rests_outside_the_isr_asks_to_join() -> None:
     node, session_id = resting(*NAMES[:2])
     node.apply(state_of(NAMES[1], epochs=(0, 1), isr=(1,), replicas=(1, 2)))
     ask(node, replica_id=2, session_id=session_id, session_epoch=2, broker_epoch=1)
-    (proposal,) = node.isr_changes.take_nowait()
+    (proposal,) = node.isr_proposals.next_batch_nowait()
     assert (proposal.partition, proposal.pending.wanted) == (1, (1, 2))
 
 
@@ -260,7 +260,7 @@ def test_retention_is_told() -> None:
 def shrunk_at(node: Node, name: TopicPartition, now: float) -> bool:
     """Whether a leader wants its follower out of the in-sync set."""
     without_pause(node.replicas.review_isrs(now))
-    return any(each.partition == name.partition for each in node.isr_changes.take_nowait())
+    return any(each.partition == name.partition for each in node.isr_proposals.next_batch_nowait())
 
 
 def next_fetch(node: Node, session_id: int, epoch: int, now: float, **more: object) -> None:
@@ -333,7 +333,7 @@ def test_who_is_taken_out_of_the_isr_asks_to_join_again() -> None:
     node, session_id = resting(NAMES[0])
     node.append(name=NAMES[0], now=0.0)
     without_pause(node.replicas.review_isrs(100.0))
-    (proposal,) = node.isr_changes.take_nowait()
+    (proposal,) = node.isr_proposals.next_batch_nowait()
     session = {"replica_id": 2, "session_id": session_id, "broker_epoch": 1}
     ask(node, want(1, name=NAMES[0]), now=100.0, session_epoch=2, **session)
     ask(node, now=100.0, session_epoch=3, bytes_min=0, **session)
@@ -341,7 +341,7 @@ def test_who_is_taken_out_of_the_isr_asks_to_join_again() -> None:
     altered = PartitionAltered(*NAMES[0], 0, 1, 0, 1, (1,))
     assert node.replicas.resolve(proposal, altered, 100.0)
     ask(node, now=101.0, session_epoch=4, **session)
-    (proposal,) = node.isr_changes.take_nowait()
+    (proposal,) = node.isr_proposals.next_batch_nowait()
     assert proposal.pending.wanted == (1, 2)
 
 

@@ -117,7 +117,7 @@ class Side:
             for replica in REPLICAS[1:]:
                 known = role.progress_of(replica)
                 if known is not None:
-                    offsets = (known.log_end, known.log_start, known.given_from)
+                    offsets = (known.log_end, known.log_start, known.sent_from)
                     times = (known.fetched_at, known.caught_up_at)
                     found.append((replica, *offsets, *times, known.broker_epoch))
         return found
@@ -271,7 +271,7 @@ class Story:
             partition = side.node.replicas.get(name)
             if partition is not None:
                 partition.log.finish_flush(partition.log.start_flush())
-                side.node.replicas.note_flushed(partition, self.now)
+                side.node.replicas.on_flushed(partition, self.now)
 
     def retain(self) -> None:
         """Records become too old."""
@@ -351,7 +351,7 @@ class Story:
     def answer_proposals(self) -> None:
         """The controller grants what leaders want, or not."""
         for side in self.sides:
-            wanted = side.node.isr_changes.take_nowait()
+            wanted = side.node.isr_proposals.next_batch_nowait()
             side.proposals = sorted(wanted, key=operator.attrgetter("partition"))
         for pair in zip(*(side.proposals for side in self.sides), strict=True):
             first, second = pair

@@ -1,10 +1,10 @@
-"""Copies partitions from their leaders: one `Fetcher` for each leader and fetcher id.
+"""Copies partitions from their leaders: one `ReplicaFetcher` for each leader and fetcher id.
 
-    Fetchers.run
-     `- Fetcher.run      one per (leader, fetcher id) that has partitions: asks, applies, asks again
+    ReplicaFetchers.run
+     `- ReplicaFetcher.run     one per (leader, fetcher id) with partitions: fetch, apply, repeat
 
-Which partition belongs to which of the `num.replica.fetchers` fetchers of its leader is told by a
-hash of its name, which is the same in every run. A fetcher ends when it has no partition left.
+A hash of a partition's name, the same in every run, chooses one of the `num.replica.fetchers`
+fetchers of its leader. A fetcher ends when it has no partition left.
 
 Assignments are plain calls and take effect at once: after `unassign` no answer changes the
 partition any more, whatever is under way (RM-05). A new assignment ends a long poll by cancelling
@@ -25,10 +25,10 @@ from typing import NamedTuple
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.replication.events import Events
+from minibroker.broker.replication.events import PartitionEvents
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched
 from minibroker.broker.replication.fetch_plan import Assignment, Backoff, FetchLimits, FetchPlan
-from minibroker.broker.replication.follower import Answer, Follower, Next, Taken
+from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next, Outcome
 from minibroker.broker.replication.partition import Partition
 from minibroker.client.net.channel import ConnectionLost
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -69,7 +69,7 @@ class Tools(NamedTuple):
     broker_epoch: Callable[[], int]
 
 
-class Fetchers:
+class ReplicaFetchers:
     """All fetchers of a broker, as its `Replicas` use them; see the head of this module."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Fetchers:
         self._patience_s = config.replica_lag_time_max_ms / 1000
         self._tools = Tools(FetchLimits.of(config), connect, note_write, wall_ms, broker_epoch)
         self._endpoints: dict[int, Endpoint] = {}
-        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._assigned: dict[TopicPartition, Follower] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -100,7 +100,7 @@ class Fetchers:
         key = self._key(name, role)
         fetcher = self._fetchers.get(key)
         if fetcher is None:
-            fetcher = self._fetchers[key] = Fetcher(*key, self._tools)
+            fetcher = self._fetchers[key] = ReplicaFetcher(*key, self._tools)
             fetcher.endpoint = self._endpoints.get(role.leader)
             self._start(fetcher)
         fetcher.add(partition, role)
@@ -118,7 +118,7 @@ class Fetchers:
             if leader in endpoints:
                 fetcher.move(endpoints[leader])
 
-    def note_flushed(self, partition: Partition) -> None:
+    def on_flushed(self, partition: Partition) -> None:
         """Its log was synced, so it may be asked for again."""
         name = partition.topic_partition
         role = self._assigned.get(name)
@@ -154,17 +154,17 @@ class Fetchers:
     def _key(self, name: TopicPartition, role: Follower) -> tuple[int, int]:
         return role.leader, zlib.crc32(str(name).encode()) % self._count
 
-    def _start(self, fetcher: "Fetcher") -> None:
+    def _start(self, fetcher: "ReplicaFetcher") -> None:
         if self._nursery is not None:
             self._nursery.start_soon(self._run, fetcher)
 
-    async def _run(self, fetcher: "Fetcher") -> None:
+    async def _run(self, fetcher: "ReplicaFetcher") -> None:
         await fetcher.run()
         # No wait lies between its end and this: nothing was assigned to it meanwhile.
         del self._fetchers[fetcher.leader, fetcher.fetcher_id]
 
 
-class Fetcher:
+class ReplicaFetcher:
     """Copies some partitions from one leader; see the head of this module."""
 
     def __init__(self, leader: int, fetcher_id: int, tools: Tools) -> None:
@@ -176,7 +176,9 @@ class Fetcher:
         self._plan = FetchPlan(tools.limits)
         self._reconnect = Backoff(tools.limits.backoff_s_max)
         self._news = trio.Event()
-        self._events = Events(tools.limits.node_id)  # of its partitions, as they are to be expected
+        self._events = PartitionEvents(
+            tools.limits.node_id
+        )  # of its partitions, as they are to be expected
         self._is_resting = False  # it waits for news, not for its leader
         self._connected = trio.CancelScope()
         self._opened_at = -math.inf
@@ -234,7 +236,7 @@ class Fetcher:
                     async with self._tools.connect(endpoint) as connection:
                         await self._copy(connection, endpoint)
                 except ConnectionLost as lost:
-                    self._note_lost(lost)
+                    self._on_connection_lost(lost)
             self._plan.end_session()
 
     def _interrupt(self) -> None:
@@ -251,7 +253,7 @@ class Fetcher:
         finally:
             self._is_resting = False
 
-    def _note_lost(self, lost: ConnectionLost) -> None:
+    def _on_connection_lost(self, lost: ConnectionLost) -> None:
         if self._reconnect.due == -math.inf:
             logger.warning("Broker %s is not copied from: %s", self.leader, lost)
         self._reconnect.fail(trio.current_time())
@@ -273,7 +275,7 @@ class Fetcher:
             self.heard_at = trio.current_time()
             self._requests += 1
             self._reconnect.reset()
-            self._plan.note(fetched.response)
+            self._plan.on_response(fetched.response)
             without_range = await self._take(fetched)
             if without_range:
                 await self._settle_ranges(connection, without_range)
@@ -288,43 +290,43 @@ class Fetcher:
         """Apply an answer; those whose end the leader does not have are returned."""
         without_range = []
         for answer, batches in zip(fetched.response.partitions, fetched.batches, strict=True):
-            asked = self._plan.take(answer)
+            asked = self._plan.complete(answer)
             if asked is None:
                 continue
             each = asked.assignment
             partition = each.partition
             before = partition.log.log_end
-            taken = each.role.take(
+            outcome = each.role.handle_answer(
                 partition.log,
-                Answer(asked.offset, answer, batches),
+                LeaderAnswer(asked.offset, answer, batches),
                 partition.settings,
                 self._tools.wall_ms(),
             )
-            self._settle(each, taken, before)
-            if taken.next is Next.ASK_RANGE:
+            self._settle(each, outcome, before)
+            if outcome.next is Next.ASK_RANGE:
                 without_range.append(each)
-            if taken.size:
+            if outcome.size:
                 await trio.lowlevel.checkpoint()  # others may want to go on between appends
         return without_range
 
-    def _settle(self, assignment: Assignment, taken: Taken, log_end_before: int) -> None:
+    def _settle(self, assignment: Assignment, outcome: Outcome, log_end_before: int) -> None:
         now = trio.current_time()
         partition = assignment.partition
         if partition.log.log_end != log_end_before:
             self._tools.note_write(partition, now)
-        if taken.size:
-            self._bytes += taken.size
-            partition.traffic.bytes_from_leader += taken.size
-            self._rate.add(taken.size, now)
+        if outcome.size:
+            self._bytes += outcome.size
+            partition.traffic.bytes_from_leader += outcome.size
+            self._rate.add(outcome.size, now)
             self._plan.put_last(assignment)
-        assignment.role.delay = taken.reason if taken.next is Next.BACK_OFF else ""
-        if taken.next is Next.FETCH:
+        assignment.role.delay = outcome.reason if outcome.next is Next.BACK_OFF else ""
+        if outcome.next is Next.FETCH:
             assignment.backoff.reset()
-        elif taken.next is Next.BACK_OFF:
+        elif outcome.next is Next.BACK_OFF:
             if assignment.backoff.due == -math.inf:
-                text = f"copying from broker {self.leader} is delayed: {taken.reason}"
-                if taken.is_routine:
-                    self._events.note(partition.topic_partition, text, now)
+                text = f"copying from broker {self.leader} is delayed: {outcome.reason}"
+                if outcome.is_routine:
+                    self._events.record(partition.topic_partition, text, now)
                 else:
                     logger.warning("%s: %s", partition.topic_partition, text)
             assignment.backoff.fail(now)
@@ -348,11 +350,11 @@ class Fetcher:
             log, settings = each.partition.log, each.partition.settings
             before = log.log_end
             if start.error or end.error:
-                taken = Taken(Next.BACK_OFF, "it does not tell where its log starts and ends")
+                outcome = Outcome(Next.BACK_OFF, "it does not tell where its log starts and ends")
             else:
                 theirs = (start.offset, end.offset)
-                taken = each.role.take_range(log, theirs, settings, self._tools.wall_ms())
-            self._settle(each, taken, before)
+                outcome = each.role.handle_range(log, theirs, settings, self._tools.wall_ms())
+            self._settle(each, outcome, before)
 
 
 class Rate:

@@ -53,7 +53,7 @@ class Leaders(Protocol):
         """Take over an answer; False if the proposal shall be sent again."""
 
 
-class IsrChanges:
+class IsrProposals:
     """The proposals that wait to be sent."""
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class IsrChanges:
             name = TopicPartition(proposal.topic, proposal.partition)
             self._waiting.setdefault(name, proposal)
 
-    async def take(self) -> list[IsrProposal]:
-        """As `take_nowait`, once there is something."""
+    async def next_batch(self) -> list[IsrProposal]:
+        """As `next_batch_nowait`, once there is something."""
         while not self._waiting:
             self._news = trio.Event()
             await self._news.wait()
-        return self.take_nowait()
+        return self.next_batch_nowait()
 
-    def take_nowait(self) -> list[IsrProposal]:
+    def next_batch_nowait(self) -> list[IsrProposal]:
         """What waits, as much as one request may hold."""
         names = [*self._waiting][:PARTITIONS_MAX]
         return [self._waiting.pop(name) for name in names]
@@ -88,19 +88,19 @@ class IsrChanges:
         return len(self._waiting)
 
 
-async def keep_isrs(leaders: Leaders, changes: IsrChanges, call: Call, interval_s: float) -> None:
+async def keep_isrs(leaders: Leaders, queue: IsrProposals, call: Call, interval_s: float) -> None:
     """Look for lagging followers every `interval_s`, and send what leaders wish, for ever."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_send, leaders, changes, call)
+        nursery.start_soon(_send, leaders, queue, call)
         while True:
             await trio.sleep(interval_s)
             await take_turns(leaders.review_isrs(trio.current_time()))
 
 
-async def _send(leaders: Leaders, changes: IsrChanges, call: Call) -> None:
+async def _send(leaders: Leaders, queue: IsrProposals, call: Call) -> None:
     who, is_troubled = f"[Broker id={leaders.broker_id}]", False
     while True:
-        proposals = await changes.take()
+        proposals = await queue.next_batch()
         response = await _ask(leaders, proposals, call)
         if isinstance(response, str):
             if not is_troubled:
@@ -112,7 +112,7 @@ async def _send(leaders: Leaders, changes: IsrChanges, call: Call) -> None:
                 logger.info("%s In-sync sets can be changed again", who)
             is_troubled, unsettled = False, _hand_out(leaders, proposals, response)
         if unsettled:
-            changes.put_back(unsettled)
+            queue.put_back(unsettled)
             await trio.sleep(AGAIN_S)
 
 

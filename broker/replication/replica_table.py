@@ -13,7 +13,7 @@ partition without a replica: its requests get KAFKA_STORAGE_ERROR, the order is 
 obeys it when there is room. The other partitions go on. A log that lost records (`damage`) never
 leads. It follows, from where the loss begins, once the controller has taken it out of the in-sync
 set and somebody else leads; else it is offline until an operator accepts the loss. One whose bytes
-turn out to be bad while it leads gives up the lead (`rot.py`).
+turn out to be bad while it leads gives up the lead (`corruption.py`).
 """
 
 import logging
@@ -26,6 +26,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.scan import BadBytes
+from minibroker.broker.replication.corruption import find_corruption
 from minibroker.broker.replication.descriptions import (
     damage_text,
     describe_all,
@@ -33,13 +34,12 @@ from minibroker.broker.replication.descriptions import (
     proposal_text,
     role_text,
 )
-from minibroker.broker.replication.events import Events
+from minibroker.broker.replication.events import PartitionEvents
 from minibroker.broker.replication.flusher import Flusher
-from minibroker.broker.replication.isr import IsrChanges
+from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import NO_CHANGE, Change, Partition
 from minibroker.broker.replication.purgatory import Purgatory
-from minibroker.broker.replication.roles import Host, Leader
-from minibroker.broker.replication.rot import find_rot
+from minibroker.broker.replication.roles import Leader, LocalBroker
 from minibroker.broker.replication.statistics import Traffic
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import EPOCH_DURING_DELETE, NO_NODE, ErrorCode
@@ -71,7 +71,7 @@ class Copier(Protocol):
     def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
         """Where these brokers are; of others what was known still holds."""
 
-    def note_flushed(self, partition: Partition) -> None:
+    def on_flushed(self, partition: Partition) -> None:
         """A partition's log is durable further than before."""
 
 
@@ -88,35 +88,37 @@ class Parts:
     purgatory: Purgatory
     flusher: Flusher
     copier: Copier
-    isr_changes: IsrChanges
+    isr_proposals: IsrProposals
     wall_ms: Callable[[], int]
     broker_epoch: Callable[[], int]
     note_damage: Callable[[], None]
 
 
-class Hosted:
+class ReplicaTable:
     """See the head of this module. `settings_of` knows what holds for a topic.
 
-    `partitions` is the table of what is here, whatever its role, and `unmade` that of the orders
+    `partitions` is the table of what is here, whatever its role, and `uncreated` that of the orders
     that could not be obeyed for want of room, never of the same name; others only read them.
     """
 
     def __init__(
         self,
         parts: Parts,
-        host: Host,
+        local_broker: LocalBroker,
         partition_type: type[Partition],
         settings_of: Callable[[str], TopicConfig],
     ) -> None:
         self._parts = parts
-        self._host = host
+        self._local_broker = local_broker
         self._partition_type = partition_type
         self._settings_of = settings_of
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.unmade: dict[TopicPartition, PartitionState] = {}
-        self.events = Events(host.broker_id)
+        self.uncreated: dict[TopicPartition, PartitionState] = {}
+        self.events = PartitionEvents(local_broker.broker_id)
         self.gone = Traffic()  # what went through replicas that were deleted
-        self._rotten: dict[TopicPartition, Damage] = {}  # what the operator was told of last
+        self._reported_corruption: dict[
+            TopicPartition, Damage
+        ] = {}  # what the operator was told of last
 
     def obey(self, state: PartitionState, now: float) -> PartitionObeyed:
         """Give a partition the role that the controller wants (A18)."""
@@ -131,7 +133,7 @@ class Hosted:
         return PartitionObeyed(*name, error, *partition.version)
 
     def _take_role(self, name: TopicPartition, state: PartitionState, now: float) -> ErrorCode:
-        if self._host.broker_id not in state.replicas:
+        if self._local_broker.broker_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self.partitions.get(name) or self._open(name, state)
         if partition.topic_id != state.topic_id:
@@ -144,7 +146,7 @@ class Hosted:
             self.see_to(partition, change, now)
             self._parts.purgatory.notify(name)
             if len(state.replicas) > 1:
-                self.events.note(name, role_text(partition), now)
+                self.events.record(name, role_text(partition), now)
         return ErrorCode.NONE
 
     def _open(self, name: TopicPartition, state: PartitionState) -> Partition:
@@ -157,14 +159,14 @@ class Hosted:
             try:
                 log = manager.create(name, state.topic_id, settings.limits(), self._parts.wall_ms())
             except Refused as refused:
-                if name not in self.unmade:
+                if name not in self.uncreated:
                     logger.error("%s is offline until its log can be made: %s", name, refused)
-                self.unmade[name] = state
+                self.uncreated[name] = state
                 raise
         else:
             log.limits = settings.limits()
-        self.unmade.pop(name, None)
-        partition = self.partitions[name] = self._partition_type(self._host, log, settings)
+        self.uncreated.pop(name, None)
+        partition = self.partitions[name] = self._partition_type(self._local_broker, log, settings)
         return partition
 
     def _make_way(self, name: TopicPartition, topic_id: bytes) -> None:
@@ -192,7 +194,7 @@ class Hosted:
         elif not self._is_sound(partition, state):
             error = ErrorCode.KAFKA_STORAGE_ERROR
             partition.become_offline(state, error, damage_text(partition.log))
-        elif state.leader != self._host.broker_id:
+        elif state.leader != self._local_broker.broker_id:
             partition.become_follower(state)
             self._parts.copier.assign(partition)
         elif state.leader_epoch < partition.log.epochs.newest_epoch:
@@ -214,7 +216,7 @@ class Hosted:
         log = partition.log
         if log.damage is None:
             return True
-        if state.leader == NO_NODE or self._host.broker_id in state.isr:
+        if state.leader == NO_NODE or self._local_broker.broker_id in state.isr:
             return False
         logger.warning(
             "%s: cut at offset %d, where records were lost (%s), to be copied from broker %d",
@@ -234,9 +236,9 @@ class Hosted:
         manager = self._parts.manager
         partition = self.partitions.get(name)
         if partition is None:
-            unmade = self.unmade.get(name)
-            if unmade is not None and unmade.topic_id == stopped.topic_id:
-                del self.unmade[name]
+            uncreated = self.uncreated.get(name)
+            if uncreated is not None and uncreated.topic_id == stopped.topic_id:
+                del self.uncreated[name]
             log = manager.get(name)
             if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
                 manager.delete(name, self._parts.wall_ms())
@@ -250,7 +252,7 @@ class Hosted:
         if stopped.delete:
             self._parts.flusher.forget(partition)
             del self.partitions[name]
-            self._rotten.pop(name, None)
+            self._reported_corruption.pop(name, None)
             self.gone.add(partition.traffic)
             manager.delete(name, self._parts.wall_ms())
         self._parts.purgatory.notify(name)
@@ -278,16 +280,18 @@ class Hosted:
         """How far the replicas of these topics, or all of them, are; those without a role or a log
         too."""
         logs = self._parts.manager.logs
-        found = yield from describe_all(logs, self.partitions, self.unmade, self._host.broker_id)
+        found = yield from describe_all(
+            logs, self.partitions, self.uncreated, self._local_broker.broker_id
+        )
         return [replica for replica in found if topics is None or replica.topic in topics]
 
     def check(self, partition: Partition, offset: int) -> None:
         """A follower asks again for the records at an offset: see whether they are sound here."""
-        damage = find_rot(partition.log, offset)
+        damage = find_corruption(partition.log, offset)
         if damage is not None:
-            self.note_rot(partition, damage)
+            self.on_corruption(partition, damage)
 
-    def note_rot(self, partition: Partition, damage: Damage) -> None:
+    def on_corruption(self, partition: Partition, damage: Damage) -> None:
         """Bytes here are not what was written: have another replica lead, if there is one in sync.
 
         This one may have the only copy of all the rest otherwise: it goes on, and says what is bad.
@@ -295,10 +299,10 @@ class Hosted:
         role, log = partition.role, partition.log
         if not isinstance(role, Leader):
             return
-        if self._rotten.get(log.topic_partition) != damage:
-            self._rotten[log.topic_partition] = damage
+        if self._reported_corruption.get(log.topic_partition) != damage:
+            self._reported_corruption[log.topic_partition] = damage
             logger.error("%s has bad bytes at offset %d: %s", log.topic_partition, *damage)
-        if role.minimal_isr == (self._host.broker_id,):
+        if role.minimal_isr == (self._local_broker.broker_id,):
             return
         log.record_damage(damage)
         partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR, damage_text(log))
@@ -307,8 +311,8 @@ class Hosted:
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Make the logs for which there was no room before; called now and then."""
-        for name, state in list(self.unmade.items()):
-            if self.unmade.get(name) is state and not self.obey(state, clock()).error:
+        for name, state in list(self.uncreated.items()):
+            if self.uncreated.get(name) is state and not self.obey(state, clock()).error:
                 logger.info("%s is made", name)
             yield
 
@@ -327,5 +331,5 @@ class Hosted:
             pending = change.proposal.pending
             now_ms = self._parts.wall_ms()
             text = proposal_text(partition, role, pending, now, now_ms)
-            self.events.note(partition.topic_partition, text, now)
-            self._parts.isr_changes.put(change.proposal)
+            self.events.record(partition.topic_partition, text, now)
+            self._parts.isr_proposals.put(change.proposal)

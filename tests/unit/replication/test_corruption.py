@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from minibroker.broker.replication.rot import find_rot
+from minibroker.broker.replication.corruption import find_corruption
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import ErrorCode
 from tests.unit.node import ROOT, T0, Node, batch_of, state_of
@@ -34,12 +34,12 @@ def test_the_first_bad_batch_is_found(number: int, position: int) -> None:
     epoch (12), which no checksum covers."""
     node = leading(1, 2, 3)
     log = node.partition().log
-    assert find_rot(log, 0) is None
+    assert find_corruption(log, 0) is None
     flip_in(node, number, position)
-    damage = find_rot(log, 0)
+    damage = find_corruption(log, 0)
     assert damage is not None
     assert damage.offset == number
-    assert find_rot(log, 5) is None
+    assert find_corruption(log, 5) is None
 
 
 def test_who_asks_again_makes_the_leader_look() -> None:

@@ -1,15 +1,16 @@
-"""Bytes of a leader's own log that are not what was written any more.
+"""Corruption: bytes of a leader's own log that are no longer what was written.
 
-Nobody reads a whole log to see whether its disk still has it: that is done at recovery, and by who
-is sent the bytes. A follower refuses a batch whose checksum is wrong, and asks for it again. So a
-leader that is asked twice for the same records checks what it has sent; mostly the bytes were
-harmed, or lost, on the way, and nothing comes of it. Headers that cannot be it finds itself, where
-a read begins or ends (`broker/log/runs.py`), and does the same about them.
+A broker does not verify the checksums of a log that it serves; recovery and receiving followers do.
+A follower refuses a batch whose checksum is wrong, and fetches it again. So a leader that is asked
+twice for the same records checks what it has sent. Mostly the bytes were corrupted or lost on the
+way, and the check finds nothing. Impossible headers the leader finds itself, where a read begins or
+ends (`broker/log/runs.py`), and treats them alike.
 
-If they are bad here, the sound copies are at the other members of the in-sync set, and the leader
-has to give the partition up: one of them leads, and this replica is cut where the loss begins and
-copies again, as after a recovery that found it (REC-03). A leader that is alone in its in-sync set
-may have the only copy of all the rest. It goes on, and says which records nobody can read.
+If the leader's bytes are bad, the other members of the in-sync set have sound copies, and the
+leader gives the partition up: one of them leads, and this replica truncates its log where the loss
+begins and copies again, as after a recovery that found the loss (REC-03). A leader that is alone in
+its in-sync set may have the only copy of all other records. It goes on, and says which records
+cannot be read.
 """
 
 from minibroker.broker.log.admission import check_batches
@@ -21,8 +22,8 @@ from minibroker.protocol.records.batch import InvalidBatch, iterate_headers
 CHECKED_BYTES_MAX = 1024 * 1024  # more than that only for one batch that is larger
 
 
-def find_rot(log: Log, offset: int) -> Damage | None:
-    """Where the records from an offset on turn bad, if they do. Raises an `OSError` of the disk."""
+def find_corruption(log: Log, offset: int) -> Damage | None:
+    """Return where the records from an offset on become bad, if they do. Raises `OSError`."""
     room = CHECKED_BYTES_MAX
     while room > 0 and offset < log.log_end:
         try:

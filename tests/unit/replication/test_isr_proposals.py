@@ -6,7 +6,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from minibroker.broker.replication.isr import AGAIN_S, keep_isrs
+from minibroker.broker.replication.isr_proposals import AGAIN_S, keep_isrs
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -60,7 +60,7 @@ def started(nursery: trio.Nursery, interval_s: float = 5.0) -> Controller:
     node.live(1, 2)
     node.lead(*(state_of(name, isr=(1,), replicas=(1, 2)) for name in NAMES))
     controller = Controller(node)
-    nursery.start_soon(keep_isrs, node.replicas, node.isr_changes, controller.call, interval_s)
+    nursery.start_soon(keep_isrs, node.replicas, node.isr_proposals, controller.call, interval_s)
     return controller
 
 
