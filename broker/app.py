@@ -46,7 +46,7 @@ from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.state import ClosedLog
 from minibroker.broker.disk import InWorker
-from minibroker.broker.groups.coordinator import Around, Coordinator
+from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.manager import Duty, Housekeeping, Interval, LogManager
@@ -247,8 +247,9 @@ class _Broker:
         self._node = system.node_type(config, system.store, system.network, ports, system.rng)
         slots = config.max_incremental_fetch_session_cache_slots
         is_current = self._node.is_lease_current
-        around = Around(self._replicas, purgatory, system.wall_ms, is_current, system.rng)
-        self._groups = Coordinator(config, around)
+        self._groups = Coordinator(
+            config, self._replicas, purgatory, system.wall_ms, is_current, system.rng
+        )
         self._services = services = Services(
             config=config,
             replicas=self._replicas,

@@ -19,8 +19,8 @@ from minibroker.broker.controller.heartbeats import Confirmation
 from minibroker.broker.controller.prober import Prober
 from minibroker.broker.controller.state import PartitionRecord
 from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.shard import Shard
-from minibroker.broker.groups.term import Term
 from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
@@ -179,9 +179,9 @@ class Rule(NamedTuple):
     broken: object
 
 
-def _outcome_of_append(shard: Shard, _end: int, term: Term) -> ErrorCode:
+def _outcome_of_append(shard: Shard, _end: int, registry: GroupRegistry) -> ErrorCode:
     """Written is committed (GRP-02)."""
-    return ErrorCode.NONE if shard.term is term else ErrorCode.NOT_COORDINATOR
+    return ErrorCode.NONE if shard.registry is registry else ErrorCode.NOT_COORDINATOR
 
 
 def _knows_its_high_watermark(shard: Shard) -> bool:

@@ -74,8 +74,8 @@ PURE_FILES = """
     broker/controller/requests.py broker/controller/state.py broker/controller/statistics.py
     broker/controller/topics.py broker/observe/readiness.py broker/replication/statistics.py
     broker/groups/group.py broker/groups/member.py broker/groups/outbox.py broker/groups/records.py
-    broker/groups/roster.py broker/groups/states.py broker/groups/offsets.py
-    broker/groups/placement.py broker/groups/replay.py broker/groups/shard.py broker/groups/term.py
+    broker/groups/group_members.py broker/groups/states.py broker/groups/offsets.py
+    broker/groups/replay.py broker/groups/shard.py broker/groups/registry.py
     client/consumer/assigned_partition.py client/consumer/completed_fetch.py
     client/consumer/delivered_positions.py client/consumer/epoch_history.py
     client/consumer/fetch_session.py client/consumer/health.py client/consumer/positions.py

@@ -1,21 +1,22 @@
-"""The coordinator of a broker: keeper of the groups whose partition of the offsets topic it leads.
+"""The group coordinator of a broker: keeper of groups whose offsets partition the broker leads.
 
-    handlers -> serving(group) -> Shard, Term -> Group         plain calls, which never wait
-    run      -> follows the partitions here, begins terms, ticks groups, drops what has expired
+    handlers -> serving(group) -> Shard, GroupRegistry -> Group    plain calls, which never wait
+    run      -> follows the partitions here, starts serving, ticks groups, drops what expired
 
-A request takes in what is committed and not replayed yet, a chunk of it; what it writes it waits
-for in the purgatory, under the name of the partition, until that is replayed. So nothing here is on
-the way of a commit but the shard itself. `run` does the rest: it is woken when roles change, when
-the high watermark of a partition moves that it waits for, or when a group has something to do; and
-every second anyway, so that followers keep their tables warm.
+A request first replays a chunk of what is committed and not replayed yet. After a write it waits in
+the purgatory, under the partition's name, until the record is replayed. So only the shard itself is
+on the path of a commit. `run` does the rest. It wakes when roles change, when the high watermark of
+a partition that it waits for moves, or when a group has something to do; and every second anyway,
+so that followers keep their tables up to date.
 
-`Services` has one coordinator. Handlers and `run` are in one loop, and nothing in here that changes
-a shard waits in the middle of it.
+`Services` has one coordinator. Handlers and `run` are in one loop, and no change of a shard is
+interrupted by a wait.
 """
 
 import logging
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -24,11 +25,10 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.errors import Refused
-from minibroker.broker.groups.placement import partition_of
+from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.records import Key, Value, is_storable
-from minibroker.broker.groups.roster import GroupLimits
-from minibroker.broker.groups.shard import Shard
-from minibroker.broker.groups.term import Term, World
+from minibroker.broker.groups.registry import GroupRegistry
+from minibroker.broker.groups.shard import Shard, partition_of
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import ROLES, Replicas
@@ -42,23 +42,11 @@ GROUPS_AT_ONCE: Final = 50  # made between two chances for others to run
 TOMBSTONES_PER_BATCH: Final = 500
 
 
-class Around(NamedTuple):
-    """What a coordinator works with: replicas and who waits for them; the wall clock in
-    milliseconds; whether this broker's session with the cluster is sure to last at a moment of
-    trio's clock; chance, for members' ids."""
-
-    replicas: Replicas
-    purgatory: Purgatory
-    wall_ms: Callable[[], int]
-    is_lease_current: Callable[[float], bool]
-    rng: Random
-
-
 class Serving(NamedTuple):
-    """A shard that is served here, in the term in which it is."""
+    """A shard that is served here, and the registry of its live groups."""
 
     shard: Shard
-    term: Term
+    registry: GroupRegistry
 
 
 class KeptGroup(NamedTuple):
@@ -72,11 +60,23 @@ class KeptGroup(NamedTuple):
 class Coordinator:
     """See the head of this module."""
 
-    def __init__(self, config: Config, around: Around) -> None:
+    def __init__(
+        self,
+        config: Config,
+        replicas: Replicas,
+        purgatory: Purgatory,
+        wall_ms: Callable[[], int],
+        is_lease_current: Callable[[float], bool],
+        rng: Random,
+    ) -> None:
+        """`wall_ms` is the wall clock. `is_lease_current` says whether this broker's session with
+        the cluster is sure to last at a time of trio's clock. `rng` makes members' ids."""
         self._config = config
-        self._replicas = around.replicas
-        self._purgatory = around.purgatory
-        self._around = around
+        self._replicas = replicas
+        self._purgatory = purgatory
+        self._wall_ms = wall_ms
+        self._is_lease_current = is_lease_current
+        self._rng = rng
         self._shards: dict[TopicPartition, Shard] = {}
         self._limits = GroupLimits(
             config.group_min_session_timeout_ms,
@@ -86,7 +86,7 @@ class Coordinator:
         )
         self._retention_at = math.inf
         self._is_to_review = False
-        around.replicas.on_removed = self._forget_topic
+        replicas.on_removed = self._forget_topic
 
     # -- for handlers
 
@@ -122,10 +122,10 @@ class Coordinator:
         if partition is None or not partition.is_leader:
             raise Refused(ErrorCode.NOT_COORDINATOR, f"{name} is not led by this broker")
         shard = self._shards.get(name)
-        if shard is not None and shard.partition is partition and shard.term is not None:
+        if shard is not None and shard.partition is partition and shard.registry is not None:
             shard.catch_up(now)
-            if shard.term is not None:
-                return Serving(shard, shard.term)
+            if shard.registry is not None:
+                return Serving(shard, shard.registry)
         raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{name} is being read")
 
     def check_session(self, shard: Shard, now: float) -> None:
@@ -139,21 +139,21 @@ class Coordinator:
 
     def _check_session(self, name: TopicPartition, now: float) -> None:
         is_present = self._replicas.is_role_present(name)
-        if not (is_present and self._around.is_lease_current(now)):
+        if not (is_present and self._is_lease_current(now)):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its session may have ended")
         partition = self._replicas.get(name)
         if partition is not None and partition.is_handing_over(now):
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "another broker is about to keep it")
 
-    def check_heartbeat(self, group_id: str, now: float) -> Term | None:
-        """The term that a member is alive in; None while its coordinator is about to begin it.
+    def check_heartbeat(self, group_id: str, now: float) -> GroupRegistry | None:
+        """Return the registry that keeps a member alive; None while the coordinator loads it.
 
         Raises `Refused` as `serving` does. While it loads, a member is kept only by a coordinator
         that nobody can have replaced, and only where what it loads can be read: a member that
         nobody else can put out loses nothing however long the load takes.
         """
         try:
-            return self.serving(group_id, now).term
+            return self.serving(group_id, now).registry
         except Refused as refused:
             name = self._name_of(group_id)
             if refused.code != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or name is None:
@@ -171,14 +171,14 @@ class Coordinator:
         is_loading = False
         for shard in self._shards.values():
             shard.catch_up(now)
-            if shard.term is not None:
-                found.append(Serving(shard, shard.term))
-            is_loading |= shard.term is None and shard.leader is not None
+            if shard.registry is not None:
+                found.append(Serving(shard, shard.registry))
+            is_loading |= shard.registry is None and shard.leader is not None
         return found, is_loading
 
     def append(self, shard: Shard, records: list[tuple[Key, Value | None]], now: float) -> int:
         """Write for groups of a shard; see `Shard.append`."""
-        end = shard.append(records, now, self._around.wall_ms())
+        end = shard.append(records, now, self._wall_ms())
         self._replicas.note_append(shard.partition, now)
         return end
 
@@ -192,7 +192,7 @@ class Coordinator:
 
     def fresh_id(self, prefix: str) -> str:
         """A member's id that nobody ever had, which begins with what the member says of itself."""
-        return f"{prefix}-{UUID(int=self._around.rng.getrandbits(128), version=4)}"
+        return f"{prefix}-{UUID(int=self._rng.getrandbits(128), version=4)}"
 
     def review(self) -> None:
         """A group may wait for something else than before: `run` is to look for what."""
@@ -201,16 +201,16 @@ class Coordinator:
 
     def statistics(self) -> tuple[int, int]:
         """How many groups and how many offsets are kept here."""
-        counts = [shard.table.statistics() for shard in self._shards.values() if shard.term]
+        counts = [shard.table.statistics() for shard in self._shards.values() if shard.registry]
         return sum(groups for groups, _ in counts), sum(offsets for _, offsets in counts)
 
     def groups_kept(self) -> Iterator[KeptGroup]:
         """Every group that is kept here, one after another; whoever asks may wait in between."""
         for shard in list(self._shards.values()):
             for group_id in list(shard.table.group_ids):
-                if shard.term is None:
+                if shard.registry is None:
                     break
-                members = shard.term.member_count(group_id)
+                members = shard.registry.member_count(group_id)
                 offsets = shard.table.offsets(group_id).items()
                 yield KeptGroup(group_id, members, {name: one.offset for name, one in offsets})
 
@@ -243,51 +243,53 @@ class Coordinator:
         for name in (TopicPartition(OFFSETS_TOPIC, number) for number in names):
             partition, shard = self._replicas.get(name), self._shards.get(name)
             if shard is not None and shard.partition is not partition:
-                shard.end_term(now)
+                shard.stop_serving(now)
                 del self._shards[name]
             if partition is not None and name not in self._shards:
                 self._shards[name] = Shard(partition)
 
     async def _see_to(self, name: TopicPartition, shard: Shard) -> None:
-        """Take in all that is committed, begin a term if it can be, and do what is due."""
+        """Replay all that is committed, start serving if possible, and do what is due."""
         if shard.catch_up(trio.current_time()):
             is_behind = True
             while is_behind:
                 await trio.lowlevel.checkpoint()
                 is_behind = shard.catch_up(trio.current_time())
             self._purgatory.notify(name)  # who waits had no chance to see all of it
-        if shard.term is None and shard.may_serve:
-            await self._begin_term(shard)
-        if shard.term is not None:
-            shard.term.tick(trio.current_time())
+        if shard.registry is None and shard.may_serve:
+            await self._start_serving(shard)
+        if shard.registry is not None:
+            shard.registry.tick(trio.current_time())
 
-    async def _begin_term(self, shard: Shard) -> None:
+    async def _start_serving(self, shard: Shard) -> None:
         leader = shard.leader
         assert leader is not None
-        term = Term(leader.leader_epoch, shard.table, self._world(shard))
+        registry = self._registry_of(shard, leader.leader_epoch)
         begun_at = trio.current_time()
         for count, group_id in enumerate(shard.table.with_members(), 1):
-            term.revive(group_id, trio.current_time())
+            registry.revive(group_id, trio.current_time())
             if count % GROUPS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
         if shard.leader is not leader:
             return
-        shard.term = term
+        shard.registry = registry
         groups, offsets = shard.table.statistics()
         logger.info(
             "%s: coordinator in epoch %d of %d groups with %d offsets, after %.0f ms",
-            *(shard.partition.topic_partition, term.leader_epoch, groups, offsets),
+            *(shard.partition.topic_partition, registry.leader_epoch, groups, offsets),
             (trio.current_time() - begun_at) * 1000,
         )
         self._drop_gone(shard)
 
-    def _world(self, shard: Shard) -> World:
-        return World(
+    def _registry_of(self, shard: Shard, leader_epoch: int) -> GroupRegistry:
+        return GroupRegistry(
+            leader_epoch,
+            shard.table,
             self._limits,
-            self._config.offsets_commit_timeout_ms / 1000,
-            self._around.wall_ms,
-            lambda records, now: self.append(shard, records, now),
-            self._purgatory.notify,
+            write_timeout_s=self._config.offsets_commit_timeout_ms / 1000,
+            wall_ms=self._wall_ms,
+            append=partial(self.append, shard),
+            wake=self._purgatory.notify,
         )
 
     async def _wait(self) -> None:
@@ -295,7 +297,7 @@ class Coordinator:
         self._is_to_review = False
         shards = self._shards.items()
         names = [name for name, shard in shards if _is_watched(shard)]
-        moments = [shard.term.deadline for _, shard in shards if shard.term]
+        moments = [shard.registry.deadline for _, shard in shards if shard.registry]
         deadline = min([trio.current_time() + FOLLOW_INTERVAL_S, self._retention_at, *moments])
 
         def attempt(now: float) -> bool | None:
@@ -313,13 +315,13 @@ class Coordinator:
         """Write tombstones for what nobody asked for during the retention (GRP-15), and for the
         offsets of topics that are gone."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
-        oldest_ms = self._around.wall_ms() - retention_ms
+        oldest_ms = self._wall_ms() - retention_ms
         for shard in list(self._shards.values()):
-            if shard.term is None:
+            if shard.registry is None:
                 continue
-            idle = shard.term.idle
+            idle = shard.registry.idle
             for first in range(0, len(idle), GROUPS_AT_ONCE):
-                if shard.term is not None:
+                if shard.registry is not None:
                     some = idle[first : first + GROUPS_AT_ONCE]
                     keys = shard.table.expired(some, oldest_ms)
                     self._try_drop(shard, keys, trio.current_time())
@@ -340,7 +342,7 @@ class Coordinator:
     def _try_drop(self, shard: Shard, keys: Iterable[Key], now: float) -> None:
         """Write tombstones where it is served; what cannot be written now is looked at again."""
         dropped = list(keys)
-        if not dropped or shard.term is None:
+        if not dropped or shard.registry is None:
             return
         try:
             self.drop(shard, dropped, now)
@@ -350,7 +352,7 @@ class Coordinator:
 
 def _is_watched(shard: Shard) -> bool:
     """Whether `run` must see at once how far a partition is committed."""
-    return shard.term.is_writing if shard.term is not None else shard.leader is not None
+    return shard.registry.is_writing if shard.registry is not None else shard.leader is not None
 
 
 def check_group_id(group_id: str) -> None:

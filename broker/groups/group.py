@@ -6,7 +6,7 @@
     LEAVE       takes a member out at once
 
 Nothing waits in here. A JOIN or SYNC gives a `Ticket`; what time brings is done by `tick(now)`,
-next at `deadline`; what must be stored comes from `take_writes`, and the caller says `written` or
+next at `deadline`; what must be stored comes from `pop_writes`, and the caller says `written` or
 `not_written` for each, in their order. After any call tickets may have been answered.
 
 Stored is what others may rely on: the assignment of a generation before any SYNC of it is answered,
@@ -31,10 +31,10 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from minibroker.broker.groups.group_members import GroupLimits, GroupMembers
 from minibroker.broker.groups.member import Client, Member, Ticket
 from minibroker.broker.groups.outbox import Assigned, Emptied, Outbox, Replaced, Write
 from minibroker.broker.groups.records import GroupMetadata
-from minibroker.broker.groups.roster import GroupLimits, Roster
 from minibroker.broker.groups.states import COMMIT, HEARTBEAT, TRANSITIONS, State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
@@ -60,8 +60,8 @@ class Group:
     ) -> None:
         self.group_id = group_id
         self._limits = limits
-        self._roster = Roster(stored, now)
-        self.state = State.STABLE if self._roster else State.EMPTY
+        self._members = GroupMembers(stored, now)
+        self.state = State.STABLE if self._members else State.EMPTY
         self._join_ends = math.inf  # of PreparingRebalance
         self._initial_ends: float | None = None  # how far the first join phase may be extended
         self._unsynced: set[str] = set()  # members that did not SYNC in this generation
@@ -82,10 +82,10 @@ class Group:
         """
         ticket: Ticket[JoinGroupResponse] = Ticket()
         is_dead = self.state is State.DEAD
-        error = self._died_of if is_dead else self._roster.refusal(request, self._limits)
+        error = self._died_of if is_dead else self._members.refusal(request, self._limits)
         if error:
             ticket.answer = JoinGroupResponse(error, member_id=request.member_id)
-        elif member := self._roster.find(request.member_id, request.instance_id):
+        elif member := self._members.find(request.member_id, request.instance_id):
             if request.member_id:
                 refused = JoinGroupResponse(
                     ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id
@@ -93,15 +93,15 @@ class Group:
                 member.answer_join(refused, now)
             else:
                 self._replace(member, fresh_id, now)
-            is_same = self._roster.rejoin(member, request, client)
+            is_same = self._members.rejoin(member, request, client)
             member.join = ticket
             self._rejoined(member, is_same, not request.member_id, now)
         elif request.member_id or request.instance_id is not None:
-            member = self._roster.add(request.member_id or fresh_id, request, client)
+            member = self._members.add(request.member_id or fresh_id, request, client)
             member.join = ticket
             self._added(now)
         else:
-            self._roster.expect(fresh_id, now + request.session_timeout_ms / 1000)
+            self._members.expect(fresh_id, now + request.session_timeout_ms / 1000)
             ticket.answer = JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id=fresh_id)
         return ticket
 
@@ -114,15 +114,15 @@ class Group:
         if error:
             ticket.answer = SyncGroupResponse(error)
             return ticket
-        member = self._roster[request.member_id]
+        member = self._members[request.member_id]
         self._synced(request.member_id)
         member.answer_sync(SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS), now)
         member.sync = ticket
         if self.state is State.STABLE:
             member.answer_sync(SyncGroupResponse(assignment=member.assignment), now)
-        elif self._roster.is_led_by(member) and not self._outbox.is_assigning:
+        elif self._members.is_led_by(member) and not self._outbox.is_assigning:
             parts = {part.member_id: part.assignment for part in request.assignments}
-            self._outbox.put(self._roster.stored(parts), Assigned(parts))
+            self._outbox.put(self._members.stored(parts), Assigned(parts))
         return ticket
 
     def heartbeat(self, request: HeartbeatRequest, now: float) -> ErrorCode:
@@ -140,13 +140,13 @@ class Group:
         """Take a member out: by its id, or a static one by its instance id alone."""
         if self.state is State.DEAD:
             return self._died_of
-        if self._roster.forget(leaving.member_id):
+        if self._members.forget(leaving.member_id):
             self._complete_if_joined(now)
             return ErrorCode.NONE
         member_id = leaving.member_id
-        if not member_id and (static := self._roster.static(leaving.instance_id)):
+        if not member_id and (static := self._members.static(leaving.instance_id)):
             member_id = static.member_id
-        if error := self._roster.unknown(member_id, leaving.instance_id):
+        if error := self._members.unknown(member_id, leaving.instance_id):
             return error
         self._remove([member_id], now)
         return ErrorCode.NONE
@@ -169,11 +169,11 @@ class Group:
     def deadline(self) -> float:
         """When `tick` has something to do next; looks at every member."""
         join_ends = self._join_ends if self.state is State.PREPARING_REBALANCE else math.inf
-        return min(self._roster.deadline, join_ends, self._sync_ends, self._empty_again_at)
+        return min(self._members.deadline, join_ends, self._sync_ends, self._empty_again_at)
 
     def tick(self, now: float) -> None:
         """Do what is due: sessions that ended, phases whose time is over."""
-        gone = self._roster.expired(now)
+        gone = self._members.expired(now)
         if self._sync_ends <= now:
             gone += self._unsynced.difference(gone)
         if gone:
@@ -184,25 +184,25 @@ class Group:
         if self._empty_again_at <= now:
             self._store_empty()
 
-    def take_writes(self) -> tuple[Write, ...]:
+    def pop_writes(self) -> tuple[Write, ...]:
         """What is to be appended now, in this order; each is given once."""
-        return self._outbox.take()
+        return self._outbox.pop_new()
 
     def written(self, token: int, now: float) -> None:
         """The record of a write is committed."""
-        reason = self._outbox.settle(token)
+        reason = self._outbox.complete(token)
         if isinstance(reason, Assigned):
             self._become(State.STABLE)
-            for member in self._roster:
+            for member in self._members:
                 member.assignment = reason.parts.get(member.member_id, b"")
                 member.answer_sync(SyncGroupResponse(assignment=member.assignment), now)
         elif isinstance(reason, Replaced):
-            member = self._roster[reason.member_id]
-            member.answer_join(self._roster.joined(member), now)
+            member = self._members[reason.member_id]
+            member.answer_join(self._members.joined(member), now)
 
     def not_written(self, token: int, error: ErrorCode, now: float) -> None:
         """The record of a write is not committed, or not known to be; the members start over."""
-        reason = self._outbox.settle(token)
+        reason = self._outbox.complete(token)
         if isinstance(reason, Assigned):
             # Clients of the classic protocol do not expect a time-out here.
             timed_out = error is ErrorCode.REQUEST_TIMED_OUT
@@ -217,10 +217,10 @@ class Group:
         self._died_of = error
         if self.state is not State.DEAD:
             self._become(State.DEAD)
-        for member in self._roster:
+        for member in self._members:
             member.refuse(error, now)
-        self._roster.clear()
-        self._outbox.take()
+        self._members.clear()
+        self._outbox.pop_new()
         self._outbox.forget()
         self._sync_ends = self._empty_again_at = math.inf
 
@@ -229,33 +229,33 @@ class Group:
     @property
     def generation(self) -> int:
         """Its newest generation, 0 before the first."""
-        return self._roster.generation
+        return self._members.generation
 
     @property
     def protocol_type(self) -> str:
         """What kind of group it is, "" before its first member."""
-        return self._roster.protocol_type
+        return self._members.protocol_type
 
     @property
     def members(self) -> Mapping[str, Member]:
         """Its members by id, to look at."""
-        return self._roster.by_id
+        return self._members.by_id
 
     def describe(self) -> DescribedGroup:
         """The group for people; what its members read only while that is settled."""
-        protocol = self._roster.protocol if self.state is State.STABLE else None
+        protocol = self._members.protocol if self.state is State.STABLE else None
         return DescribedGroup(
             self.group_id,
             state=self.state.value,
             protocol_type=self.protocol_type,
             protocol=protocol or "",
             generation=self.generation,
-            members=tuple(member.described(protocol) for member in self._roster),
+            members=tuple(member.described(protocol) for member in self._members),
         )
 
     def subscribes_to(self, topic: str) -> bool | None:
         """Whether a member reads this topic, or wants to; None if their metadata does not say."""
-        return self._roster.subscribes_to(topic)
+        return self._members.subscribes_to(topic)
 
     # -- members
 
@@ -269,7 +269,7 @@ class Group:
         """
         if self.state is State.DEAD:
             return self._died_of
-        if error := self._roster.unknown(request.member_id, request.instance_id):
+        if error := self._members.unknown(request.member_id, request.instance_id):
             is_later = request.generation > self.generation
             return ErrorCode.UNKNOWN_MEMBER_ID if is_later else error
         is_current = request.generation == self.generation
@@ -283,7 +283,7 @@ class Group:
     ) -> ErrorCode:
         if error := self._refusal(request):
             return error
-        self._roster[request.member_id].renew(now)
+        self._members[request.member_id].renew(now)
         return answers[self.state]
 
     def _added(self, now: float) -> None:
@@ -299,7 +299,7 @@ class Group:
         """A static member begins again: its place gets a new id, the old one is fenced."""
         old_id = member.member_id
         member.refuse(ErrorCode.FENCED_INSTANCE_ID, now)
-        self._roster.replace(member, fresh_id)
+        self._members.replace(member, fresh_id)
         self._synced(old_id)
         self._outbox.forget_replaced(old_id)
 
@@ -308,12 +308,12 @@ class Group:
         if self.state is State.PREPARING_REBALANCE:
             self._complete_if_joined(now)
         elif is_same and began_again and is_stable:
-            parts = {each.member_id: each.assignment for each in self._roster}
-            self._outbox.put(self._roster.stored(parts), Replaced(member.member_id))
-        elif not is_same or began_again or (is_stable and self._roster.is_led_by(member)):
+            parts = {each.member_id: each.assignment for each in self._members}
+            self._outbox.put(self._members.stored(parts), Replaced(member.member_id))
+        elif not is_same or began_again or (is_stable and self._members.is_led_by(member)):
             self._prepare(now)
         else:
-            member.answer_join(self._roster.joined(member), now)
+            member.answer_join(self._members.joined(member), now)
 
     def _synced(self, member_id: str) -> None:
         self._unsynced.discard(member_id)
@@ -322,7 +322,7 @@ class Group:
 
     def _remove(self, member_ids: Collection[str], now: float) -> None:
         for member_id in member_ids:
-            self._roster.remove(member_id).refuse(ErrorCode.UNKNOWN_MEMBER_ID, now)
+            self._members.remove(member_id).refuse(ErrorCode.UNKNOWN_MEMBER_ID, now)
         if self.state is State.PREPARING_REBALANCE:
             self._complete_if_joined(now)
         else:
@@ -339,11 +339,11 @@ class Group:
         """Everybody is to join again; syncs that wait are told so, or why."""
         is_first = self.state is State.EMPTY
         self._become(State.PREPARING_REBALANCE)
-        for member in self._roster:
+        for member in self._members:
             member.answer_sync(SyncGroupResponse(told), now)
         self._outbox.forget()
         self._sync_ends = self._empty_again_at = math.inf
-        timeout_s = self._roster.rebalance_timeout_s
+        timeout_s = self._members.rebalance_timeout_s
         delay_s = min(self._limits.initial_rebalance_delay_ms / 1000, timeout_s)
         self._join_ends = now + (delay_s if is_first else timeout_s)
         self._initial_ends = now + timeout_s if is_first else None
@@ -352,24 +352,24 @@ class Group:
     def _complete_if_joined(self, now: float) -> None:
         if self.state is not State.PREPARING_REBALANCE:
             return
-        have_joined = self._initial_ends is None and self._roster.have_all_joined
+        have_joined = self._initial_ends is None and self._members.have_all_joined
         if have_joined or self._join_ends <= now:
             self._next_generation(now)
 
     def _next_generation(self, now: float) -> None:
-        self._roster.next_generation()
-        if not self._roster:
+        self._members.next_generation()
+        if not self._members:
             self._become(State.EMPTY)
             self._store_empty()
             return
-        self._unsynced = set(self._roster.by_id)
-        self._sync_ends = now + self._roster.rebalance_timeout_s
+        self._unsynced = set(self._members.by_id)
+        self._sync_ends = now + self._members.rebalance_timeout_s
         self._become(State.COMPLETING_REBALANCE)
-        counts = (self.generation, len(self._roster))
+        counts = (self.generation, len(self._members))
         LOGGER.info("[Group %.99s] Generation %d has %d members", self.group_id, *counts)
-        for member in self._roster:
-            member.answer_join(self._roster.joined(member), now)
+        for member in self._members:
+            member.answer_join(self._members.joined(member), now)
 
     def _store_empty(self) -> None:
         self._empty_again_at = math.inf
-        self._outbox.put(self._roster.stored({}), Emptied())
+        self._outbox.put(self._members.stored({}), Emptied())

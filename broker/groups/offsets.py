@@ -77,7 +77,7 @@ class OffsetTable:
             if not self._topics[topic]:
                 del self._topics[topic]
 
-    def note_appended(self, key: Key, offset: int) -> None:
+    def add_pending(self, key: Key, offset: int) -> None:
         """A record of this key was appended at an offset; it is not known to be committed."""
         self._pending[key] = offset
 

@@ -1,7 +1,7 @@
-"""What a group wants stored, and what follows when it is.
+"""The writes of a group: what it wants stored, and what follows when it is.
 
-A write is under way from `put` until its caller settles it, or until the group has moved on and no
-longer cares (`forget`): its record may still be committed then, but nothing here hangs on it.
+A write is under way from `put` until its result is known (`complete`), or until the group has moved
+on (`forget`): its record may still be committed then, but nothing here depends on it.
 """
 
 import itertools
@@ -50,13 +50,13 @@ class Outbox:
         self._new.append(Write(token, value))
         self._under_way[token] = reason
 
-    def take(self) -> tuple[Write, ...]:
-        """What is to be appended, in order; each is given once."""
+    def pop_new(self) -> tuple[Write, ...]:
+        """Return what is to be appended, in order; each write is returned once."""
         writes, self._new = tuple(self._new), []
         return writes
 
-    def settle(self, token: int) -> Reason | None:
-        """What a write was for, now that it is known what became of it."""
+    def complete(self, token: int) -> Reason | None:
+        """End a write whose result is known. Return what it was for, None if forgotten."""
         return self._under_way.pop(token, None)
 
     def forget(self) -> None:

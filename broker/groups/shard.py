@@ -1,9 +1,9 @@
-"""One partition of the offsets topic at this broker: what it says, how far it was replayed, and
-the term in which this broker serves it, if it does.
+"""One partition of the offsets topic at this broker: its contents, how far it was replayed, and the
+registry of its live groups while this broker serves it.
 
-`catch_up` is the whole of it, and may be called at any time: it ends a term that is over, replays
-what became committed, and lets groups know. Followers replay too, so that a failover finds little
-left to do.
+`catch_up` may be called at any time: it stops serving when the leader's term is over, replays what
+became committed, and tells the groups. Followers replay too, so that a failover has little left to
+do.
 
 A leader serves only once its high watermark has reached the start of its term and all below it is
 replayed. A new leader's high watermark may lag behind what its predecessor had committed and told;
@@ -12,6 +12,10 @@ at the start of the term it cannot, and nothing can be told then that could stil
 A log that was cut below what was replayed of it (which takes an unclean election, or a log that
 began anew) is replayed from its start. It shows by the leader epoch of the last replayed record:
 where offset and epoch are the same, so is everything before.
+
+A group belongs to the partition that Kafka's rule names (GRP-01), so that Kafka's tools look for a
+group in the right place: the hash that Java gives the group id, made positive, modulo the number of
+partitions. Java's hash counts the text in UTF-16.
 """
 
 import logging
@@ -26,8 +30,8 @@ from minibroker.broker.groups.records import (
     encode_key,
     encode_value,
 )
+from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.replay import read_chunk
-from minibroker.broker.groups.term import Term
 from minibroker.broker.log.log import Log
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Leader, Offline
@@ -38,10 +42,22 @@ from minibroker.protocol.records.record import RecordToSend, encode_batch
 logger = logging.getLogger(__name__)
 
 UNREADABLE_CHARS_MAX: Final = 200  # of a log line about a record
+_INT_MIN: Final = -(2**31)
+
+
+def partition_of(group_id: str, partition_count: int) -> int:
+    """The number of the partition that keeps the group."""
+    number = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        number = (number * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    if number >= 2**31:
+        number -= 2**32
+    return 0 if number == _INT_MIN else abs(number) % partition_count
 
 
 class Shard:
-    """See the head of this module. `term` is None while this broker does not serve it.
+    """See the head of this module. `registry` is None while this broker does not serve it.
 
     All below `replayed_end` is in `table`. `is_broken`: what follows cannot be read.
     """
@@ -50,7 +66,7 @@ class Shard:
         self.partition = partition
         self.table = OffsetTable()
         self.replayed_end = partition.log.log_start
-        self.term: Term | None = None
+        self.registry: GroupRegistry | None = None
         self._replayed_epoch = NO_EPOCH  # of the last record below `replayed_end`
         self._looked_up_to = self.replayed_end  # whether or not it could be read
         self.is_broken = False
@@ -65,27 +81,31 @@ class Shard:
 
     def catch_up(self, now: float) -> bool:
         """Take in what has become committed, at most one chunk; whether something may be left."""
-        term, leader = self.term, self.leader
-        if term is not None and (leader is None or leader.leader_epoch != term.leader_epoch):
-            self.end_term(now)
+        registry, leader = self.registry, self.leader
+        if registry is not None and (
+            leader is None or leader.leader_epoch != registry.leader_epoch
+        ):
+            self.stop_serving(now)
         is_behind = self._replay_chunk(now)
-        if self.term is not None:
-            self.term.note_replayed(self.replayed_end, now)
+        if self.registry is not None:
+            self.registry.on_replayed(self.replayed_end, now)
         return is_behind
 
-    def end_term(self, now: float) -> None:
+    def stop_serving(self, now: float) -> None:
         """Serve it no more; who waits on its groups is told."""
-        if self.term is not None:
-            self.term.close(now)
-            self.term = None
+        if self.registry is not None:
+            self.registry.close(now)
+            self.registry = None
             self.table.forget_pending()
 
     def is_due(self, now: float) -> bool:
         """Whether there is something to do here that somebody may wait for."""
-        term, leader = self.term, self.leader
-        if term is None or leader is None or term.leader_epoch != leader.leader_epoch:
-            return term is not None or (leader is not None and (self.may_serve or self._is_behind))
-        return term.deadline <= now or (term.is_writing and self._is_behind)
+        registry, leader = self.registry, self.leader
+        if registry is None or leader is None or registry.leader_epoch != leader.leader_epoch:
+            return registry is not None or (
+                leader is not None and (self.may_serve or self._is_behind)
+            )
+        return registry.deadline <= now or (registry.is_writing and self._is_behind)
 
     @property
     def _is_behind(self) -> bool:
@@ -110,7 +130,7 @@ class Shard:
                 "%s: its log is not the one that was replayed up to offset %d, starting again",
                 *(self.partition.topic_partition, self.replayed_end),
             )
-            self.end_term(now)
+            self.stop_serving(now)
             self.table = OffsetTable()
             self.replayed_end, self._replayed_epoch = log.log_start, NO_EPOCH
             self._looked_up_to = self.replayed_end
@@ -167,13 +187,13 @@ class Shard:
         batch = memoryview(encode_batch(encoded))
         appended = self.partition.append_as_leader(batch, ACKS_ALL, now, now_ms)
         for offset, (key, _) in enumerate(records, appended.base_offset):
-            self.table.note_appended(key, offset)
+            self.table.add_pending(key, offset)
         return appended.last_offset + 1
 
-    def outcome(self, end: int, term: Term) -> ErrorCode | None:
-        """What became of records that were appended below `end` in a term; None: not known yet."""
+    def outcome(self, end: int, registry: GroupRegistry) -> ErrorCode | None:
+        """Return the result of records that were appended below `end`; None: not known yet."""
         leader = self.leader
-        if self.term is not term or leader is None:
+        if self.registry is not registry or leader is None:
             return ErrorCode.NOT_COORDINATOR
         if self.replayed_end < end:
             return None

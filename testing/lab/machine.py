@@ -18,7 +18,7 @@ from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.ports import Ports
 from minibroker.broker.controller.producer_ids import ProducerIds
 from minibroker.broker.controller.state import Registered
-from minibroker.broker.groups.coordinator import Around, Coordinator
+from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
@@ -158,14 +158,13 @@ class Process:
         controller = LabController(config, machine.store, network, ports, rng)
         self.block_claim = controller.block_claim
         is_lease_current = controller.is_lease_current
-        around = Around(self.replicas, purgatory, wall_ms, is_lease_current, rng)
         self.services = Services(
             config=config,
             replicas=self.replicas,
             purgatory=purgatory,
             controller=controller,
             fetch_sessions=FetchSessions(rng, 10, purgatory),
-            groups=Coordinator(config, around),
+            groups=Coordinator(config, self.replicas, purgatory, wall_ms, is_lease_current, rng),
             times=RequestTimes(),
             wall_ms=wall_ms,
         )

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from minibroker.broker.config import Config, load
-from minibroker.broker.groups.coordinator import Around, Coordinator
+from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.manager import LogManager
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
@@ -152,13 +152,11 @@ class Node:
         self.controller = NoController()
         self.groups = Coordinator(
             self.config,
-            Around(
-                self.replicas,
-                self.purgatory,
-                lambda: self.wall_time_ms,
-                self.controller.is_lease_current,
-                random.Random(3),
-            ),
+            self.replicas,
+            self.purgatory,
+            lambda: self.wall_time_ms,
+            self.controller.is_lease_current,
+            random.Random(3),
         )
         self.services = Services(
             config=self.config,

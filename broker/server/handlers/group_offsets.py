@@ -21,8 +21,8 @@ from minibroker.broker.groups.records import (
     OffsetKey,
     Value,
 )
+from minibroker.broker.groups.registry import append_error
 from minibroker.broker.groups.states import State
-from minibroker.broker.groups.term import append_error
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import NO_EPOCH, ErrorCode
@@ -80,7 +80,7 @@ def _check_member(serving: Serving, request: OffsetCommitRequest, now: float) ->
 
     A group that does not exist has no generation; who names none makes one by the commit.
     """
-    group = serving.term.get(request.group_id, now)
+    group = serving.registry.get(request.group_id, now)
     if group is not None:
         error = group.check_commit(request, now)
     else:
@@ -116,7 +116,7 @@ def _write(
     """Append records, and answer with what became of them."""
     if not records:
         return answer(ErrorCode.NONE)
-    shard, term = serving
+    shard, registry = serving
     try:
         end = services.groups.append(shard, records, now)
     except Refused as refused:
@@ -124,7 +124,7 @@ def _write(
 
     def attempt(now: float) -> Answer | None:
         shard.catch_up(now)
-        error = shard.outcome(end, term)
+        error = shard.outcome(end, registry)
         return None if error is None else answer(error)
 
     deadline = now + services.config.offsets_commit_timeout_ms / 1000
@@ -176,7 +176,7 @@ def delete(
         serving = services.groups.serving(request.group_id, now)
     except Refused as refused:
         return OffsetDeleteResponse(refused.code)
-    group = serving.term.get(request.group_id, now)
+    group = serving.registry.get(request.group_id, now)
     if group is None:
         return OffsetDeleteResponse(ErrorCode.GROUP_ID_NOT_FOUND)
     offsets = serving.shard.table.offsets(request.group_id)

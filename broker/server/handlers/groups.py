@@ -11,8 +11,8 @@ from typing import TypeVar
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Serving, check_group_id
 from minibroker.broker.groups.member import Client, Ticket
+from minibroker.broker.groups.registry import append_error
 from minibroker.broker.groups.states import State
-from minibroker.broker.groups.term import append_error
 from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.replication.replicas import IMAGE, ROLES
@@ -79,21 +79,21 @@ def join(
 ) -> groups.JoinGroupResponse | Parked[groups.JoinGroupResponse]:
     """Become a member; only this request can make a group. `client` is told to people only."""
     try:
-        term = services.groups.serving(request.group_id, now).term
+        registry = services.groups.serving(request.group_id, now).registry
     except Refused as refused:
         return groups.JoinGroupResponse(refused.code, member_id=request.member_id)
     if request.member_id:
-        group = term.get(request.group_id, now)
+        group = registry.get(request.group_id, now)
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return groups.JoinGroupResponse(unknown, member_id=request.member_id)
     else:
-        group = term.get_or_make(request.group_id, now)
+        group = registry.get_or_make(request.group_id, now)
     prefix = request.instance_id or client.client_id
     fresh_id = services.groups.fresh_id(prefix[:PREFIX_CHARS_MAX])
     ticket = group.join(request, client, fresh_id, now)
-    term.wait_for(group, ticket)
-    term.settle(group, now)
+    registry.wait_for(group, ticket)
+    registry.follow_up(group, now)
     services.groups.review()
     return _answer(ticket)
 
@@ -103,15 +103,15 @@ def sync(
 ) -> groups.SyncGroupResponse | Parked[groups.SyncGroupResponse]:
     """Get the part of a member, once the leader's assignment is stored."""
     try:
-        term = services.groups.serving(request.group_id, now).term
+        registry = services.groups.serving(request.group_id, now).registry
     except Refused as refused:
         return groups.SyncGroupResponse(refused.code)
-    group = term.get(request.group_id, now)
+    group = registry.get(request.group_id, now)
     if group is None:
         return groups.SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID)
     ticket = group.sync(request, now)
-    term.wait_for(group, ticket)
-    term.settle(group, now)
+    registry.wait_for(group, ticket)
+    registry.follow_up(group, now)
     services.groups.review()
     return _answer(ticket)
 
@@ -134,12 +134,12 @@ def heartbeat(
     While the coordinator loads, the member has nothing to do but to go on (as in Kafka).
     """
     try:
-        term = services.groups.check_heartbeat(request.group_id, now)
+        registry = services.groups.check_heartbeat(request.group_id, now)
     except Refused as refused:
         return groups.HeartbeatResponse(refused.code)
-    if term is None:
+    if registry is None:
         return groups.HeartbeatResponse(is_loading=True)
-    group = term.get(request.group_id, now)
+    group = registry.get(request.group_id, now)
     if group is None:
         return groups.HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID)
     return groups.HeartbeatResponse(group.heartbeat(request, now))
@@ -150,16 +150,16 @@ def leave(
 ) -> groups.LeaveGroupResponse:
     """Take members out, each with its own result."""
     try:
-        term = services.groups.serving(request.group_id, now).term
+        registry = services.groups.serving(request.group_id, now).registry
     except Refused as refused:
         return groups.LeaveGroupResponse(refused.code)
-    group = term.get(request.group_id, now)
+    group = registry.get(request.group_id, now)
     left = []
     for member in request.members:
         error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else group.leave(member, now)
         left.append(groups.LeftMember(member.member_id, member.instance_id, error))
     if group is not None:
-        term.settle(group, now)
+        registry.follow_up(group, now)
         services.groups.review()
     return groups.LeaveGroupResponse(members=tuple(left))
 
@@ -178,10 +178,10 @@ def describe(
 
 def _description(services: Services, group_id: str, now: float) -> groups.DescribedGroup:
     try:
-        term = services.groups.serving(group_id, now).term
+        registry = services.groups.serving(group_id, now).registry
     except Refused as refused:
         return groups.DescribedGroup(group_id, refused.code)
-    group = term.get(group_id, now)
+    group = registry.get(group_id, now)
     if group is None:
         return groups.DescribedGroup(group_id, state=State.DEAD)
     return group.describe()
@@ -195,7 +195,7 @@ def list_groups(
     listed = tuple(
         group
         for serving in served
-        for group in serving.term.listed()
+        for group in serving.registry.listed()
         if not request.states or group.state in request.states
     )
     error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
@@ -218,7 +218,7 @@ class _Deleting:
             self.name = self._serving.shard.partition.topic_partition
 
     def _delete(self, services: Services, serving: Serving, now: float) -> int:
-        error = serving.term.delete(self._group_id, now)
+        error = serving.registry.delete(self._group_id, now)
         if error:
             raise Refused(error)
         keys = serving.shard.table.of_group(self._group_id)
@@ -227,7 +227,7 @@ class _Deleting:
     def attempt(self, now: float) -> groups.DeletedGroup | None:
         if self._error is None:
             self._serving.shard.catch_up(now)
-            self._error = self._serving.shard.outcome(self._end, self._serving.term)
+            self._error = self._serving.shard.outcome(self._end, self._serving.registry)
         return None if self._error is None else groups.DeletedGroup(self._group_id, self._error)
 
     def result(self) -> groups.DeletedGroup:

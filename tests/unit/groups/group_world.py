@@ -16,10 +16,10 @@ import random
 from dataclasses import replace
 
 from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.member import Client, Ticket
 from minibroker.broker.groups.outbox import Write
 from minibroker.broker.groups.records import GroupMetadata
-from minibroker.broker.groups.roster import GroupLimits
 from minibroker.broker.groups.states import State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
@@ -252,7 +252,7 @@ class World:
         self.now = end
 
     def _write(self) -> None:
-        for write in self.group.take_writes():
+        for write in self.group.pop_writes():
             if self.chance.random() < 0.1:
                 error = ErrorCode.COORDINATOR_NOT_AVAILABLE
                 self.group.not_written(write.token, error, self.now)
@@ -296,7 +296,7 @@ class World:
             for consumer in self.consumers:
                 consumer.step(well_behaved=True)
                 self.check()
-            for write in self.group.take_writes():
+            for write in self.group.pop_writes():
                 self._in_flight.append(Record(write, self.group))
             while self._in_flight:
                 self._commit()

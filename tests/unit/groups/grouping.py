@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.member import Client, Ticket
 from minibroker.broker.groups.outbox import Write
 from minibroker.broker.groups.records import GroupMetadata
-from minibroker.broker.groups.roster import GroupLimits
 from minibroker.broker.groups.states import State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.group_offsets import OffsetCommitRequest
@@ -113,12 +113,12 @@ class Bench:
 
     def take(self) -> Write:
         """The one write that the group asks for."""
-        (write,) = self.group.take_writes()
+        (write,) = self.group.pop_writes()
         return write
 
     def store(self) -> None:
         """Commit what the group asks for."""
-        for write in self.group.take_writes():
+        for write in self.group.pop_writes():
             self.written.append(write.value)
             self.group.written(write.token, self.now)
 

@@ -170,7 +170,7 @@ def test_whoever_waits_is_told_that_the_coordinator_moved() -> None:
     syncs = [bench.sync(FOLLOWER), bench.sync("m1")]
     close(bench)
     assert {synced(sync).error for sync in syncs} == {MOVED}
-    assert bench.group.take_writes() == (), "it may not write any more"
+    assert bench.group.pop_writes() == (), "it may not write any more"
     close(bench)
     assert bench.group.deadline == float("inf")
 
@@ -180,4 +180,4 @@ def test_a_deleted_group_sends_everybody_away_for_a_moment() -> None:
     bench = bench_in(EMPTY)
     assert bench.group.delete(bench.now) == OK
     assert joined(bench.join()).error == E.COORDINATOR_NOT_AVAILABLE
-    assert bench.group.take_writes() == ()
+    assert bench.group.pop_writes() == ()

@@ -89,7 +89,7 @@ def test_a_restarted_leader_goes_on_leading() -> None:
     assert (answer.leader, answer.member_id) == ("m3", "m3")
     assert [each.member_id for each in answer.members] == ["m3", "m2"]
     assert synced(bench.sync("m3", {"m3": b"else"})).assignment == b"m1"
-    assert bench.group.take_writes() == ()
+    assert bench.group.pop_writes() == ()
 
 
 def test_the_old_id_is_fenced_everywhere() -> None:

@@ -135,14 +135,14 @@ def test_that_a_group_is_empty_is_written_until_it_is_stored() -> None:
     first = bench.take()
     bench.group.not_written(first.token, ErrorCode.REQUEST_TIMED_OUT, bench.now)
     bench.wait(0.9)
-    assert bench.group.take_writes() == ()
+    assert bench.group.pop_writes() == ()
     bench.wait(0.2)
     again = bench.take()
     assert again.value == first.value
     assert again.token != first.token
     bench.group.written(again.token, bench.now)
     bench.wait(60)
-    assert bench.group.take_writes() == ()
+    assert bench.group.pop_writes() == ()
 
 
 def test_a_group_that_is_used_again_is_not_said_to_be_empty() -> None:
@@ -154,7 +154,7 @@ def test_a_group_that_is_used_again_is_not_said_to_be_empty() -> None:
     bench.stable(members=1)
     bench.beat_on(5, *bench.group.members)
     assert [value.members != () for value in bench.written] == [True, True]
-    assert bench.group.take_writes() == ()
+    assert bench.group.pop_writes() == ()
 
 
 def loaded(now: float = 1000.0) -> tuple[Bench, list[str]]:

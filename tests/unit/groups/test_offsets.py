@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.broker.groups.offsets import OffsetTable
-from minibroker.broker.groups.placement import partition_of
 from minibroker.broker.groups.records import (
     CommittedOffset,
     GroupKey,
@@ -15,6 +14,7 @@ from minibroker.broker.groups.records import (
     StoredMember,
     Value,
 )
+from minibroker.broker.groups.shard import partition_of
 from minibroker.protocol.types import TopicPartition
 
 MEMBER = StoredMember("m", None, "c", "h", 1, 1, b"", b"")
@@ -82,14 +82,14 @@ def test_an_offset_is_pending_until_its_own_record_is_replayed() -> None:
     """GRP-02: of two commits under way the second one's record ends it, not the first one's."""
     key = OffsetKey("g", "t", 0)
     table = OffsetTable()
-    table.note_appended(key, 5)
-    table.note_appended(key, 6)
+    table.add_pending(key, 5)
+    table.add_pending(key, 6)
     table.replay(5, key, committed(1))
     assert table.is_pending(key)
     assert table.offsets("g")[TopicPartition("t", 0)].offset == 1
     table.replay(6, key, committed(2))
     assert not table.is_pending(key)
-    table.note_appended(key, 7)
+    table.add_pending(key, 7)
     table.forget_pending()
     assert not table.is_pending(key)
 
@@ -129,20 +129,20 @@ def test_what_expires(
 def test_what_is_under_way_does_not_expire() -> None:
     """GRP-15: an entry with a pending commit stays, and its group with it."""
     table = table_of((OFFSET, committed(1, 50)), (LATER, committed(1, 50)), (GROUP, EMPTY))
-    table.note_appended(OFFSET, 9)
+    table.add_pending(OFFSET, 9)
     assert table.expired(["g"], 101) == [LATER]
     table = table_of((GROUP, EMPTY))
-    table.note_appended(GROUP, 9)
+    table.add_pending(GROUP, 9)
     assert table.expired(["g"], 101) == []
 
 
 def test_what_is_under_way_goes_with_its_group_and_topic() -> None:
     """A commit whose record lies before the tombstones would else outlive what it belongs to."""
     table = table_of((LATER, committed(1)), (GROUP, EMPTY))
-    table.note_appended(OFFSET, 9)
-    table.note_appended(OffsetKey("h", "u", 0), 10)
+    table.add_pending(OFFSET, 9)
+    table.add_pending(OffsetKey("h", "u", 0), 10)
     assert table.of_group("g") == [GROUP, OFFSET, LATER]
     assert table.of_topics(("t",)) == [OFFSET, LATER]
-    table.note_appended(GroupKey("i"), 11)
+    table.add_pending(GroupKey("i"), 11)
     assert table.of_group("h") == table.of_topics(("u",)) == [OffsetKey("h", "u", 0)]
     assert table.of_group("i") == [GroupKey("i")]

@@ -29,7 +29,7 @@ class GroupLimits(NamedTuple):
     initial_rebalance_delay_ms: int
 
 
-class Roster:
+class GroupMembers:
     """See the head of this module. Times are the trio clock's."""
 
     def __init__(self, stored: GroupMetadata | None, now: float) -> None:

@@ -1,13 +1,13 @@
-"""The live groups of one partition, in one term of its leader.
+"""The live groups of one partition, in one leader epoch.
 
-A group lives here while it has members, or waits for something. One that does not is only what the
-table says of it, and is made from that when it is asked for: so what nobody uses costs no task, no
-timer and, once its offsets have expired, no memory.
+A group is live while it has members, or waits for something. An idle group exists only as stored
+records; it is rebuilt from them when first used. So an unused group costs no task, no timer and,
+once its offsets have expired, no memory.
 
-After anything was done to a group comes `settle`: what it wants stored is appended, whose ticket
-was answered is woken, and its next moment is noted. A group hears `written` when its record has
-been replayed, which is when it is committed, or `not_written` when it could not be appended or took
-longer than `offsets.commit.timeout.ms`.
+After each call to a group comes `follow_up`: what the group wants stored is appended, requests
+whose ticket was answered are woken, and the group's next deadline is recorded. `written` tells a
+group that its record has been replayed, which means that it is committed; `not_written` that it
+could not be appended or took longer than `offsets.commit.timeout.ms`.
 """
 
 import heapq
@@ -19,11 +19,11 @@ from typing import Any, Final, NamedTuple
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.groups.group import Group
+from minibroker.broker.groups.group_members import GroupLimits
 from minibroker.broker.groups.member import Ticket
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.outbox import Write
 from minibroker.broker.groups.records import GroupKey, Key, Value
-from minibroker.broker.groups.roster import GroupLimits
 from minibroker.broker.groups.states import State
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.groups import ListedGroup
@@ -46,18 +46,6 @@ def append_error(code: ErrorCode) -> ErrorCode:
     return APPEND_ERRORS.get(code, code)
 
 
-class World(NamedTuple):
-    """What live groups work with: their limits, how long a write may take (seconds), the wall clock
-    (ms), and how to append records (the offset behind them, or `Refused`) and to wake who waits for
-    a ticket."""
-
-    limits: GroupLimits
-    write_timeout_s: float
-    wall_ms: Callable[[], int]
-    append: Callable[[list[tuple[Key, Value | None]], float], int]
-    wake: Callable[[Ticket[Any]], None]
-
-
 class _Waiting(NamedTuple):
     """A group's record in the log that is not replayed yet."""
 
@@ -67,13 +55,29 @@ class _Waiting(NamedTuple):
     deadline: float
 
 
-class Term:
-    """See the head of this module. `leader_epoch` is the term's."""
+class GroupRegistry:
+    """See the head of this module. `leader_epoch` is that of the partition's leader."""
 
-    def __init__(self, leader_epoch: int, table: OffsetTable, world: World) -> None:
+    def __init__(
+        self,
+        leader_epoch: int,
+        table: OffsetTable,
+        limits: GroupLimits,
+        *,
+        write_timeout_s: float,
+        wall_ms: Callable[[], int],
+        append: Callable[[list[tuple[Key, Value | None]], float], int],
+        wake: Callable[[Ticket[Any]], None],
+    ) -> None:
+        """`wall_ms` is the wall clock; `append` appends records and returns the offset behind them,
+        or raises `Refused`; `wake` wakes the request that waits for a ticket."""
         self.leader_epoch = leader_epoch
         self._table = table
-        self._world = world
+        self._limits = limits
+        self._write_timeout_s = write_timeout_s
+        self._wall_ms = wall_ms
+        self._append = append
+        self._wake = wake
         self._groups: dict[str, Group] = {}
         self._tickets: dict[str, list[Ticket[Any]]] = {}  # that nobody was woken for yet
         self._waiting: deque[_Waiting] = deque()  # by end, which is by deadline too
@@ -91,16 +95,16 @@ class Term:
         return group
 
     def get_or_make(self, group_id: str, now: float) -> Group:
-        """The group, a new one if there is none. It stays only if `settle` finds a reason."""
+        """The group, a new one if there is none. It stays only if `follow_up` finds a reason."""
         return self.get(group_id, now) or self._make(group_id, now)
 
     def revive(self, group_id: str, now: float) -> None:
         """A group with members begins to live, from what is stored of it."""
         group = self._groups[group_id] = self._make(group_id, now)
-        self.settle(group, now)
+        self.follow_up(group, now)
 
     def _make(self, group_id: str, now: float) -> Group:
-        return Group(group_id, self._world.limits, self._table.metadata(group_id), now)
+        return Group(group_id, self._limits, self._table.metadata(group_id), now)
 
     def member_count(self, group_id: str) -> int:
         """How many members a group has; none if there is no such group."""
@@ -123,9 +127,9 @@ class Term:
 
     # -- what happens to them
 
-    def settle(self, group: Group, now: float) -> None:
-        """Something was done to a group: see to what follows from it."""
-        while writes := group.take_writes():
+    def follow_up(self, group: Group, now: float) -> None:
+        """Append what a group wants stored, wake answered requests, record the next deadline."""
+        while writes := group.pop_writes():
             for write in writes:
                 self._store(group, write, now)
         self._wake_answered(group.group_id)
@@ -161,30 +165,30 @@ class Term:
             if ticket.answer is None:
                 left.append(ticket)
             else:
-                self._world.wake(ticket)
+                self._wake(ticket)
         if left:
             self._tickets[group_id] = left
 
     def _store(self, group: Group, write: Write, now: float) -> None:
-        value = replace(write.value, state_timestamp_ms=self._world.wall_ms())
+        value = replace(write.value, state_timestamp_ms=self._wall_ms())
         try:
-            end = self._world.append([(GroupKey(group.group_id), value)], now)
+            end = self._append([(GroupKey(group.group_id), value)], now)
         except Refused as refused:
             group.not_written(write.token, append_error(refused.code), now)
         else:
-            deadline = now + self._world.write_timeout_s
+            deadline = now + self._write_timeout_s
             self._waiting.append(_Waiting(end, group, write.token, deadline))
 
-    def note_replayed(self, end: int, now: float) -> None:
+    def on_replayed(self, end: int, now: float) -> None:
         """All below `end` is committed and in the table; what is not in time is given up."""
         while self._waiting and self._waiting[0].end <= end:
             item = self._waiting.popleft()
             item.group.written(item.token, now)
-            self.settle(item.group, now)
+            self.follow_up(item.group, now)
         while self._waiting and self._waiting[0].deadline <= now:
             item = self._waiting.popleft()
             item.group.not_written(item.token, ErrorCode.REQUEST_TIMED_OUT, now)
-            self.settle(item.group, now)
+            self.follow_up(item.group, now)
 
     @property
     def is_writing(self) -> bool:
@@ -208,7 +212,7 @@ class Term:
         for group in due:
             if group.deadline <= now:
                 group.tick(now)
-            self.settle(group, now)
+            self.follow_up(group, now)
 
     def delete(self, group_id: str, now: float) -> ErrorCode:
         """End a group that has no members; its tombstones are for the caller to write."""
@@ -217,7 +221,7 @@ class Term:
             return ErrorCode.GROUP_ID_NOT_FOUND
         error = group.delete(now)
         if not error:
-            self.settle(group, now)
+            self.follow_up(group, now)
         return error
 
     def statistics(self) -> tuple[int, int]:
@@ -225,7 +229,7 @@ class Term:
         return len(self._groups), len(self._moments)
 
     def close(self, now: float) -> None:
-        """The term is over: whoever waits on a group is told to look for its coordinator."""
+        """End the registry: waiting requests are answered NOT_COORDINATOR."""
         for group in [*self._groups.values()]:
             group.close(ErrorCode.NOT_COORDINATOR, now)
             self._wake_answered(group.group_id)
