@@ -54,7 +54,7 @@ def recover(
         raise Failure(f"there is no partition {topic}-{number} in {root}; see --data-dir")
     data = DataDirectory(files, root)
     with explaining(root):
-        data.take()
+        data.acquire()
     try:
         kept = kept_aside(files, directory)
         if not kept:
