@@ -60,7 +60,7 @@ from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import IsrProposals, keep_isrs
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
-from minibroker.broker.replication.replica_table import Parts
+from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
@@ -205,7 +205,11 @@ async def _serving_http(config: Config, system: System) -> "AsyncIterator[HttpSe
 
 
 class _Broker:
-    """The parts of a running broker, and the tasks that keep them going."""
+    """The parts of a running broker, and the tasks that keep them going.
+
+    Replicas are made before the node and the coordinator, which need them. What replicas need of
+    those two, they ask of this object (`Broker` in `replica_table`).
+    """
 
     def __init__(
         self,
@@ -223,24 +227,18 @@ class _Broker:
         purgatory = Purgatory()
         self._flusher = Flusher(self._sync_dir)
         self._isr_proposals = IsrProposals()
-        self._fetchers = ReplicaFetchers(
-            config,
-            _connect(config, system.network),
-            lambda partition, now: self._replicas.note_append(partition, now),
-            system.wall_ms,
-            lambda: self._node.broker_epoch,
-        )
+        connect = _connect(config, system.network)
+        self._fetchers = ReplicaFetchers(config, connect, system.wall_ms)
         self._replicas = system.replicas_type(
             config,
-            Parts(
+            Collaborators(
                 manager=manager,
                 purgatory=purgatory,
                 flusher=self._flusher,
                 copier=self._fetchers,
                 isr_proposals=self._isr_proposals,
                 wall_ms=system.wall_ms,
-                broker_epoch=lambda: self._node.broker_epoch,
-                note_damage=lambda: self._node.register_anew(),
+                broker=self,
             ),
         )
         ports = _ports(self._replicas, purgatory)
@@ -267,6 +265,19 @@ class _Broker:
         self._sources = Sources(
             services, acceptor, self._fetchers, self._flusher, self._isr_proposals
         )
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of the present registration, -1 before the first."""
+        return self._node.broker_epoch
+
+    def on_damage(self) -> None:
+        """Register anew: the controller learns which logs are damaged from the registration."""
+        self._node.register_anew()
+
+    def on_topic_removed(self, topic: str, now: float) -> None:
+        """Delete the committed offsets of a topic that was deleted."""
+        self._groups.forget_topic(topic, now)
 
     async def run(
         self, cluster_id: str, http: "HttpServer | None", task_status: trio.TaskStatus[Started]
@@ -315,8 +326,8 @@ class _Broker:
         """Serve until the shutdown, and until the leaderships are given away."""
         interval_s = self._config.replica_lag_time_max_ms / 2000
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._flusher.run)
-            nursery.start_soon(self._fetchers.run)
+            nursery.start_soon(self._flusher.run, self._replicas.on_flushed)
+            nursery.start_soon(self._fetchers.run, self._replicas)
             nursery.start_soon(self._tend)
             nursery.start_soon(
                 keep_isrs, self._replicas, self._isr_proposals, self._node.call, interval_s

@@ -149,9 +149,9 @@ class ObedientReplicas(Replicas):
 class OverlookingReplicas(Replicas):
     """Lets fetch sessions rest when records are appended (A17)."""
 
-    def note_append(self, partition: Partition, now: float) -> None:
+    def _on_append(self, partition: Partition, now: float) -> None:
         """Nobody is notified."""
-        self._parts.flusher.note_append(partition, now)
+        self._collaborators.flusher.schedule(partition, now)
 
 
 PLANTED: Final[Mapping[str, type[Replicas]]] = MappingProxyType(

@@ -128,6 +128,8 @@ CLOCK_AND_RANDOM_FREE = ("broker", "client", "protocol", "testing")
 SIZES_ALLOWED: dict[str, str] = {
     "broker/log/manager.py:LogManager": "the one owner of the data directory and of the table of"
     " its logs, from the start to the end of each",
+    "broker/replication/replicas.py:Replicas": "the one door to all replicas: orders, appends,"
+    " fetches and flushes; most methods pass to a partition and notify",
     "client/producer/accumulator.py:Accumulator": "the one owner of the partitions' queues and of"
     " buffer.memory: what it counts must change together",
     "client/producer/producer.py:Producer": "what an application calls: taking records, the fastest"

@@ -86,7 +86,6 @@ class Coordinator:
         )
         self._retention_at = math.inf
         self._is_to_review = False
-        replicas.on_removed = self._forget_topic
 
     # -- for handlers
 
@@ -178,9 +177,7 @@ class Coordinator:
 
     def append(self, shard: Shard, records: list[tuple[Key, Value | None]], now: float) -> int:
         """Write for groups of a shard; see `Shard.append`."""
-        end = shard.append(records, now, self._wall_ms())
-        self._replicas.note_append(shard.partition, now)
-        return end
+        return shard.append(records, now, self._wall_ms())
 
     def drop(self, shard: Shard, keys: list[Key], now: float) -> int:
         """Write tombstones for these keys, at least one; as `append`."""
@@ -246,7 +243,7 @@ class Coordinator:
                 shard.stop_serving(now)
                 del self._shards[name]
             if partition is not None and name not in self._shards:
-                self._shards[name] = Shard(partition)
+                self._shards[name] = Shard(partition, self._replicas.append)
 
     async def _see_to(self, name: TopicPartition, shard: Shard) -> None:
         """Replay all that is committed, start serving if possible, and do what is due."""
@@ -334,7 +331,7 @@ class Coordinator:
             gone = set(shard.table.topics) - self._replicas.image.topics.keys()
             self._try_drop(shard, shard.table.of_topics(gone), trio.current_time())
 
-    def _forget_topic(self, topic: str, now: float) -> None:
+    def forget_topic(self, topic: str, now: float) -> None:
         """A topic is no more, or another one of its name: offsets say nothing about that one."""
         for shard in self._shards.values():
             self._try_drop(shard, shard.table.of_topics((topic,)), now)

@@ -19,7 +19,8 @@ partitions. Java's hash counts the text in UTF-16.
 """
 
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from minibroker.broker.groups.offsets import OffsetTable
 from minibroker.broker.groups.records import (
@@ -33,6 +34,7 @@ from minibroker.broker.groups.records import (
 from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.replay import read_chunk
 from minibroker.broker.log.log import Log
+from minibroker.broker.log.outcomes import Appended
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.roles import Leader, Offline
 from minibroker.protocol.constants import ACKS_ALL, NO_EPOCH, ErrorCode
@@ -43,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 UNREADABLE_CHARS_MAX: Final = 200  # of a log line about a record
 _INT_MIN: Final = -(2**31)
+
+Append: TypeAlias = Callable[[Partition, memoryview, int, float, int], Appended]
 
 
 def partition_of(group_id: str, partition_count: int) -> int:
@@ -62,8 +66,10 @@ class Shard:
     All below `replayed_end` is in `table`. `is_broken`: what follows cannot be read.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, append: Append) -> None:
+        """`append` is `Replicas.append`."""
         self.partition = partition
+        self._append = append
         self.table = OffsetTable()
         self.replayed_end = partition.log.log_start
         self.registry: GroupRegistry | None = None
@@ -185,7 +191,7 @@ class Shard:
             for key, value in records
         ]
         batch = memoryview(encode_batch(encoded))
-        appended = self.partition.append_as_leader(batch, ACKS_ALL, now, now_ms)
+        appended = self._append(self.partition, batch, ACKS_ALL, now, now_ms)
         for offset, (key, _) in enumerate(records, appended.base_offset):
             self.table.add_pending(key, offset)
         return appended.last_offset + 1

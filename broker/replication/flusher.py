@@ -18,12 +18,14 @@ next time, so the error leaves this task, and with it the process; recovery read
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import trio
 
 from minibroker.broker.histogram import FLUSH_BOUNDS_S, Distribution, Histogram
 from minibroker.broker.replication.partition import Partition
+
+OnFlushed: TypeAlias = Callable[[Partition, float], None]
 
 
 class FlushStatistics(NamedTuple):
@@ -37,18 +39,16 @@ class FlushStatistics(NamedTuple):
 class Flusher:
     """Knows which partitions are dirty, and who flushes which of them when.
 
-    `sync_dir` makes the names in a directory durable, which is due after a roll. `on_flushed` is
-    told of each partition whose log is durable further than before, and when (seconds).
+    `sync_dir` makes the names in a directory durable, which is due after a roll.
     """
 
     def __init__(self, sync_dir: Callable[[PurePath], Awaitable[None]]) -> None:
-        self.on_flushed: Callable[[Partition, float], None] = lambda *_: None
         self._queues: dict[str, _FlushQueue] = {
-            mode: _FlushQueue(self._note_flushed, sync_dir) for mode in ("always", "interval")
+            mode: _FlushQueue(sync_dir) for mode in ("always", "interval")
         }
 
-    def note_append(self, partition: Partition, now: float) -> None:
-        """A partition has records that are not durable."""
+    def schedule(self, partition: Partition, now: float) -> None:
+        """Schedule the flush of a partition that has records which are not durable."""
         queue = self._queues.get(partition.settings.flush)
         if queue is not None:
             queue.add(partition, now)
@@ -58,7 +58,7 @@ class Flusher:
         for queue in self._queues.values():
             queue.discard(partition)
         if partition.log.durable_end < partition.log.log_end:
-            self.note_append(partition, now)
+            self.schedule(partition, now)
 
     def forget(self, partition: Partition) -> None:
         """The partition's log is about to be deleted."""
@@ -70,14 +70,14 @@ class Flusher:
         """By mode."""
         return {mode: queue.statistics() for mode, queue in self._queues.items()}
 
-    def _note_flushed(self, partition: Partition) -> None:
-        self.on_flushed(partition, trio.current_time())
+    async def run(self, on_flushed: OnFlushed) -> None:
+        """Flush what is due, for ever. Raises the `OSError` of an fsync that failed, in a group.
 
-    async def run(self) -> None:
-        """Flush what is due, for ever. Raises the `OSError` of an fsync that failed, in a group."""
+        `on_flushed` is told of each partition whose log is durable further, and when (seconds).
+        """
         async with trio.open_nursery() as nursery:
             for queue in self._queues.values():
-                nursery.start_soon(queue.run)
+                nursery.start_soon(queue.run, on_flushed)
 
 
 class _FlushQueue:
@@ -85,10 +85,8 @@ class _FlushQueue:
 
     def __init__(
         self,
-        on_flushed: Callable[[Partition], None],
         sync_dir: Callable[[PurePath], Awaitable[None]],
     ) -> None:
-        self._note_flushed = on_flushed
         self._sync_dir = sync_dir
         # In the order of their first append since the last flush.
         self._due: dict[Partition, float] = {}
@@ -120,7 +118,7 @@ class _FlushQueue:
         """This mode now."""
         return FlushStatistics(len(self._due), self._times.statistics())
 
-    async def run(self) -> None:
+    async def run(self, on_flushed: OnFlushed) -> None:
         """Flush what is due, for ever."""
         while True:
             now = trio.current_time()
@@ -128,11 +126,11 @@ class _FlushQueue:
             for partition in group:
                 # Out of the table first: what is appended during the fsync is due anew.
                 if self._due.pop(partition, None) is not None:
-                    await self._flush(partition)
+                    await self._flush(partition, on_flushed)
             if not group:
                 await self._wait()
 
-    async def _flush(self, partition: Partition) -> None:
+    async def _flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
         self._flushing = partition
         began_at = trio.current_time()
         flush = partition.log.start_flush()
@@ -147,7 +145,7 @@ class _FlushQueue:
                 raise
         self._times.note(trio.current_time() - began_at)
         partition.log.finish_flush(flush)
-        self._note_flushed(partition)
+        on_flushed(partition, trio.current_time())
 
     async def _wait(self) -> None:
         self._news = trio.Event()

@@ -4,7 +4,7 @@ All that happens to a partition goes through here, and nothing in here waits: ch
 producer state, epochs, in-sync set and high watermark change together or not at all, with no lock.
 What a change means for others (waiting requests, the controller, the next fsync) is not known here:
 it is returned as a `Change`, and `Replicas` sees to it. Only the answers of a leader are applied
-past this module, by the fetcher, through the `Follower` role.
+past this module, by `Replicas.append_copied`, through the `Follower` role.
 
 `version` orders what the controller says: (leader epoch, partition epoch), which never falls. A
 leader epoch is a term of one leader; a partition epoch counts every change of leader, in-sync set
@@ -134,6 +134,11 @@ class Partition:
         if isinstance(role, Leader):
             return role
         raise Refused(role.error, f"{self.topic_partition}: {role.reason}")
+
+    def follower(self) -> Follower:
+        """Return the role of follower, which the replica must have."""
+        assert isinstance(self.role, Follower), "only a follower copies"
+        return self.role
 
     def statistics(self) -> ReplicaStatistics:
         """The replica as it is now."""

@@ -20,7 +20,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -55,38 +55,36 @@ class FetcherStatistics(NamedTuple):
     lags: dict[TopicPartition, int]
 
 
-class Tools(NamedTuple):
-    """What every fetcher needs of its broker.
+class CopiedReplicas(Protocol):
+    """The replicas of this broker, as their fetchers use them. Nothing here waits."""
 
-    `note_write` is told of each partition whose log was written, with the time; `wall_ms` is the
-    wall clock in milliseconds; `broker_epoch` that of the present registration.
-    """
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of the broker's present registration."""
 
-    limits: FetchLimits
-    connect: Connect
-    note_write: Callable[[Partition, float], None]
-    wall_ms: Callable[[], int]
-    broker_epoch: Callable[[], int]
+    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+        """Apply a leader's answer to a follower. Raises an `OSError` of the own disk."""
+
+    def fit_to_range(
+        self, partition: Partition, leader_range: tuple[int, int], now: float
+    ) -> Outcome:
+        """Fit a follower's log to the start and end of its leader's. Raises as `append_copied`."""
 
 
 class ReplicaFetchers:
     """All fetchers of a broker, as its `Replicas` use them; see the head of this module."""
 
-    def __init__(
-        self,
-        config: Config,
-        connect: Connect,
-        note_write: Callable[[Partition, float], None],
-        wall_ms: Callable[[], int],
-        broker_epoch: Callable[[], int],
-    ) -> None:
+    def __init__(self, config: Config, connect: Connect, wall_ms: Callable[[], int]) -> None:
+        """`wall_ms` is the wall clock in milliseconds."""
         self._count = config.num_replica_fetchers
         self._patience_s = config.replica_lag_time_max_ms / 1000
-        self._tools = Tools(FetchLimits.of(config), connect, note_write, wall_ms, broker_epoch)
+        self._limits = FetchLimits.of(config)
+        self._connect = connect
+        self._wall_ms = wall_ms
         self._endpoints: dict[int, Endpoint] = {}
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._assigned: dict[TopicPartition, Follower] = {}
-        self._nursery: trio.Nursery | None = None
+        self._running: tuple[trio.Nursery, CopiedReplicas] | None = None
 
     def assign(self, partition: Partition) -> None:
         """Copy a partition that is a follower. In the same role as before nothing changes."""
@@ -96,11 +94,11 @@ class ReplicaFetchers:
             return
         self.unassign(name)
         self._assigned[name] = role
-        role.begin(partition.log, self._tools.wall_ms())
+        role.begin(partition.log, self._wall_ms())
         key = self._key(name, role)
         fetcher = self._fetchers.get(key)
         if fetcher is None:
-            fetcher = self._fetchers[key] = ReplicaFetcher(*key, self._tools)
+            fetcher = self._fetchers[key] = ReplicaFetcher(*key, self._limits, self._connect)
             fetcher.endpoint = self._endpoints.get(role.leader)
             self._start(fetcher)
         fetcher.add(partition, role)
@@ -125,16 +123,16 @@ class ReplicaFetchers:
         if role is not None:
             self._fetchers[self._key(name, role)].wake()
 
-    async def run(self) -> None:
+    async def run(self, replicas: CopiedReplicas) -> None:
         """Copy until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self._running = nursery, replicas
             for fetcher in self._fetchers.values():
                 self._start(fetcher)
             try:
                 await trio.sleep_forever()
             finally:  # before the nursery closes: a role may be given until the broker has stopped
-                self._nursery = None
+                self._running = None
 
     def statistics(self) -> list[FetcherStatistics]:
         """Every fetcher now."""
@@ -155,11 +153,12 @@ class ReplicaFetchers:
         return role.leader, zlib.crc32(str(name).encode()) % self._count
 
     def _start(self, fetcher: "ReplicaFetcher") -> None:
-        if self._nursery is not None:
-            self._nursery.start_soon(self._run, fetcher)
+        if self._running is not None:
+            nursery, replicas = self._running
+            nursery.start_soon(self._run, fetcher, replicas)
 
-    async def _run(self, fetcher: "ReplicaFetcher") -> None:
-        await fetcher.run()
+    async def _run(self, fetcher: "ReplicaFetcher", replicas: CopiedReplicas) -> None:
+        await fetcher.run(replicas)
         # No wait lies between its end and this: nothing was assigned to it meanwhile.
         del self._fetchers[fetcher.leader, fetcher.fetcher_id]
 
@@ -167,17 +166,18 @@ class ReplicaFetchers:
 class ReplicaFetcher:
     """Copies some partitions from one leader; see the head of this module."""
 
-    def __init__(self, leader: int, fetcher_id: int, tools: Tools) -> None:
+    def __init__(self, leader: int, fetcher_id: int, limits: FetchLimits, connect: Connect) -> None:
         self.leader = leader
         self.fetcher_id = fetcher_id
         self.endpoint: Endpoint | None = None
         self.heard_at = math.inf  # its leader's last answer, or the start; before that, never
-        self._tools = tools
-        self._plan = FetchPlan(tools.limits)
-        self._reconnect = Backoff(tools.limits.backoff_s_max)
+        self._limits = limits
+        self._connect = connect
+        self._plan = FetchPlan(limits)
+        self._reconnect = Backoff(limits.backoff_s_max)
         self._news = trio.Event()
         self._events = PartitionEvents(
-            tools.limits.node_id
+            limits.node_id
         )  # of its partitions, as they are to be expected
         self._is_resting = False  # it waits for news, not for its leader
         self._connected = trio.CancelScope()
@@ -222,7 +222,7 @@ class ReplicaFetcher:
             self.leader, self.fetcher_id, self._requests, self._bytes, rate, lags
         )
 
-    async def run(self) -> None:
+    async def run(self, replicas: CopiedReplicas) -> None:
         """Copy until no partition is left. Raises an `OSError` of the own disk."""
         self.heard_at = trio.current_time()
         while self._plan:
@@ -233,8 +233,8 @@ class ReplicaFetcher:
             self._opened_at = trio.current_time()
             with trio.CancelScope() as self._connected:
                 try:
-                    async with self._tools.connect(endpoint) as connection:
-                        await self._copy(connection, endpoint)
+                    async with self._connect(endpoint) as connection:
+                        await self._copy(connection, endpoint, replicas)
                 except ConnectionLost as lost:
                     self._on_connection_lost(lost)
             self._plan.end_session()
@@ -258,14 +258,16 @@ class ReplicaFetcher:
             logger.warning("Broker %s is not copied from: %s", self.leader, lost)
         self._reconnect.fail(trio.current_time())
 
-    async def _copy(self, connection: FetchConnection, endpoint: Endpoint) -> None:
+    async def _copy(
+        self, connection: FetchConnection, endpoint: Endpoint, replicas: CopiedReplicas
+    ) -> None:
         """Ask and apply, as long as there is something to copy from there."""
         while self._plan and self.endpoint == endpoint:
             await self._wait_for_syncs()
             now = trio.current_time()
             self._events.flush(now)
             self._connected.deadline = math.inf  # for who joined until now
-            request = self._plan.next(now, self._tools.broker_epoch())
+            request = self._plan.next(now, replicas.broker_epoch)
             if request is None:
                 await self._rest_until(self._plan.next_due(now))
                 continue
@@ -276,9 +278,9 @@ class ReplicaFetcher:
             self._requests += 1
             self._reconnect.reset()
             self._plan.on_response(fetched.response)
-            without_range = await self._take(fetched)
+            without_range = await self._apply(fetched, replicas)
             if without_range:
-                await self._settle_ranges(connection, without_range)
+                await self._fit_to_ranges(connection, without_range, replicas)
 
     async def _wait_for_syncs(self) -> None:
         """For those that the last answer made necessary: mostly they take less than a turn."""
@@ -286,7 +288,7 @@ class ReplicaFetcher:
         while self._plan.is_syncing and trio.current_time() < patience:
             await self._rest_until(patience)
 
-    async def _take(self, fetched: Fetched) -> list[Assignment]:
+    async def _apply(self, fetched: Fetched, replicas: CopiedReplicas) -> list[Assignment]:
         """Apply an answer; those whose end the leader does not have are returned."""
         without_range = []
         for answer, batches in zip(fetched.response.partitions, fetched.batches, strict=True):
@@ -294,29 +296,21 @@ class ReplicaFetcher:
             if asked is None:
                 continue
             each = asked.assignment
-            partition = each.partition
-            before = partition.log.log_end
-            outcome = each.role.handle_answer(
-                partition.log,
-                LeaderAnswer(asked.offset, answer, batches),
-                partition.settings,
-                self._tools.wall_ms(),
+            outcome = replicas.append_copied(
+                each.partition, LeaderAnswer(asked.offset, answer, batches), trio.current_time()
             )
-            self._settle(each, outcome, before)
+            self._record(each, outcome)
             if outcome.next is Next.ASK_RANGE:
                 without_range.append(each)
             if outcome.size:
                 await trio.lowlevel.checkpoint()  # others may want to go on between appends
         return without_range
 
-    def _settle(self, assignment: Assignment, outcome: Outcome, log_end_before: int) -> None:
+    def _record(self, assignment: Assignment, outcome: Outcome) -> None:
+        """Record what an answer came to, and when the partition is asked for next."""
         now = trio.current_time()
-        partition = assignment.partition
-        if partition.log.log_end != log_end_before:
-            self._tools.note_write(partition, now)
         if outcome.size:
             self._bytes += outcome.size
-            partition.traffic.bytes_from_leader += outcome.size
             self._rate.add(outcome.size, now)
             self._plan.put_last(assignment)
         assignment.role.delay = outcome.reason if outcome.next is Next.BACK_OFF else ""
@@ -324,15 +318,19 @@ class ReplicaFetcher:
             assignment.backoff.reset()
         elif outcome.next is Next.BACK_OFF:
             if assignment.backoff.due == -math.inf:
+                name = assignment.partition.topic_partition
                 text = f"copying from broker {self.leader} is delayed: {outcome.reason}"
                 if outcome.is_routine:
-                    self._events.record(partition.topic_partition, text, now)
+                    self._events.record(name, text, now)
                 else:
-                    logger.warning("%s: %s", partition.topic_partition, text)
+                    logger.warning("%s: %s", name, text)
             assignment.backoff.fail(now)
 
-    async def _settle_ranges(
-        self, connection: FetchConnection, assignments: list[Assignment]
+    async def _fit_to_ranges(
+        self,
+        connection: FetchConnection,
+        assignments: list[Assignment],
+        replicas: CopiedReplicas,
     ) -> None:
         """Ask where the leader's logs start and end, and start again within."""
         asked = tuple(
@@ -340,21 +338,19 @@ class ReplicaFetcher:
             for each in assignments
             for time in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)
         )
-        request = ListOffsetsRequest(self._tools.limits.node_id, asked)
+        request = ListOffsetsRequest(self._limits.node_id, asked)
         found = (await connection.list_offsets(request)).partitions
         if len(found) != len(asked):
             raise ConnectionLost(f"it answers {len(asked)} of LIST_OFFSETS with {len(found)}")
         for each, start, end in zip(assignments, found[::2], found[1::2], strict=True):
             if not self._plan.is_valid(each):
                 continue
-            log, settings = each.partition.log, each.partition.settings
-            before = log.log_end
             if start.error or end.error:
                 outcome = Outcome(Next.BACK_OFF, "it does not tell where its log starts and ends")
             else:
                 theirs = (start.offset, end.offset)
-                outcome = each.role.handle_range(log, theirs, settings, self._tools.wall_ms())
-            self._settle(each, outcome, before)
+                outcome = replicas.fit_to_range(each.partition, theirs, trio.current_time())
+            self._record(each, outcome)
 
 
 class Rate:

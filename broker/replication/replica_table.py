@@ -75,14 +75,23 @@ class Copier(Protocol):
         """A partition's log is durable further than before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What replicas work with.
+class Broker(Protocol):
+    """The broker that replicas belong to, as they see it. Nothing here waits."""
 
-    `wall_ms` is the wall clock in milliseconds; `broker_epoch` that of the present registration,
-    -1 before the first. `note_damage` is called when a log turns out to be damaged: the controller
-    must hear of it.
-    """
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of its present registration, -1 before the first."""
+
+    def on_damage(self) -> None:
+        """Follow that a log turned out to be damaged: the controller must be told."""
+
+    def on_topic_removed(self, topic: str, now: float) -> None:
+        """Follow that a topic was deleted, or is another topic of the same name now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collaborators:
+    """The parts of a broker that its replicas work with; `wall_ms` is the wall clock in ms."""
 
     manager: LogManager
     purgatory: Purgatory
@@ -90,8 +99,7 @@ class Parts:
     copier: Copier
     isr_proposals: IsrProposals
     wall_ms: Callable[[], int]
-    broker_epoch: Callable[[], int]
-    note_damage: Callable[[], None]
+    broker: Broker
 
 
 class ReplicaTable:
@@ -103,12 +111,12 @@ class ReplicaTable:
 
     def __init__(
         self,
-        parts: Parts,
+        collaborators: Collaborators,
         local_broker: LocalBroker,
         partition_type: type[Partition],
         settings_of: Callable[[str], TopicConfig],
     ) -> None:
-        self._parts = parts
+        self._collaborators = collaborators
         self._local_broker = local_broker
         self._partition_type = partition_type
         self._settings_of = settings_of
@@ -142,9 +150,9 @@ class ReplicaTable:
             return ErrorCode.FENCED_LEADER_EPOCH
         if partition.is_news(state):
             change = self._change_role(partition, state, now)
-            self._parts.flusher.reschedule(partition, now)
+            self._collaborators.flusher.reschedule(partition, now)
             self.see_to(partition, change, now)
-            self._parts.purgatory.notify(name)
+            self._collaborators.purgatory.notify(name)
             if len(state.replicas) > 1:
                 self.events.record(name, role_text(partition), now)
         return ErrorCode.NONE
@@ -152,12 +160,14 @@ class ReplicaTable:
     def _open(self, name: TopicPartition, state: PartitionState) -> Partition:
         """The log that was found at start, or a new one. Raises `Refused` if there is no room."""
         settings = self._settings_of(name.topic)
-        manager = self._parts.manager
+        manager = self._collaborators.manager
         self._make_way(name, state.topic_id)
         log = manager.get(name)
         if log is None:
             try:
-                log = manager.create(name, state.topic_id, settings.limits(), self._parts.wall_ms())
+                log = manager.create(
+                    name, state.topic_id, settings.limits(), self._collaborators.wall_ms()
+                )
             except Refused as refused:
                 if name not in self.uncreated:
                     logger.error("%s is offline until its log can be made: %s", name, refused)
@@ -174,7 +184,7 @@ class ReplicaTable:
 
         One that does not say whose it is, and is empty, is what stands for one that is gone.
         """
-        manager = self._parts.manager
+        manager = self._collaborators.manager
         log = manager.get(name)
         if log is None or log.topic_id == topic_id:
             return
@@ -187,7 +197,7 @@ class ReplicaTable:
         if partition.follows(state):
             partition.become_follower(state)
             return NO_CHANGE
-        self._parts.copier.unassign(partition.topic_partition)
+        self._collaborators.copier.unassign(partition.topic_partition)
         if state.leader == NO_NODE and partition.log.damage is None:
             error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             partition.become_offline(state, error, "nobody leads it")
@@ -196,7 +206,7 @@ class ReplicaTable:
             partition.become_offline(state, error, damage_text(partition.log))
         elif state.leader != self._local_broker.broker_id:
             partition.become_follower(state)
-            self._parts.copier.assign(partition)
+            self._collaborators.copier.assign(partition)
         elif state.leader_epoch < partition.log.epochs.newest_epoch:
             # What it would append under an epoch that was used before, nobody could tell from
             # what is there.
@@ -224,16 +234,16 @@ class ReplicaTable:
         )
         # The cut first: until it is done the log must go on saying that it is damaged.
         try:
-            log.truncate_to(log.damage.offset, self._parts.wall_ms())
+            log.truncate_to(log.damage.offset, self._collaborators.wall_ms())
         except BadBytes as bad:  # and that is not all
-            log.truncate_to(bad.offset, self._parts.wall_ms())
+            log.truncate_to(bad.offset, self._collaborators.wall_ms())
         log.accept_damage()
         return True
 
     def give_up(self, stopped: StoppedPartition) -> PartitionObeyed:
         """Serve a partition no more; what is not here was given up before."""
         name = TopicPartition(stopped.topic, stopped.partition)
-        manager = self._parts.manager
+        manager = self._collaborators.manager
         partition = self.partitions.get(name)
         if partition is None:
             uncreated = self.uncreated.get(name)
@@ -241,21 +251,21 @@ class ReplicaTable:
                 del self.uncreated[name]
             log = manager.get(name)
             if stopped.delete and log is not None and log.topic_id == stopped.topic_id:
-                manager.delete(name, self._parts.wall_ms())
+                manager.delete(name, self._collaborators.wall_ms())
             return PartitionObeyed(*name)
         if partition.topic_id != stopped.topic_id:
             return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
         if EPOCH_DURING_DELETE != stopped.leader_epoch < partition.leader_epoch:
             return PartitionObeyed(*name, ErrorCode.FENCED_LEADER_EPOCH, *partition.version)
-        self._parts.copier.unassign(partition.topic_partition)
+        self._collaborators.copier.unassign(partition.topic_partition)
         partition.go_offline(ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was stopped")
         if stopped.delete:
-            self._parts.flusher.forget(partition)
+            self._collaborators.flusher.forget(partition)
             del self.partitions[name]
             self._reported_corruption.pop(name, None)
             self.gone.add(partition.traffic)
-            manager.delete(name, self._parts.wall_ms())
-        self._parts.purgatory.notify(name)
+            manager.delete(name, self._collaborators.wall_ms())
+        self._collaborators.purgatory.notify(name)
         return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
 
     def hand_over(self, request: HandOverRequest, now: float) -> tuple[PartitionHandedOver, ...]:
@@ -279,7 +289,7 @@ class ReplicaTable:
     def describe(self, topics: Collection[str] | None) -> Turns[list[ReplicaDescription]]:
         """How far the replicas of these topics, or all of them, are; those without a role or a log
         too."""
-        logs = self._parts.manager.logs
+        logs = self._collaborators.manager.logs
         found = yield from describe_all(
             logs, self.partitions, self.uncreated, self._local_broker.broker_id
         )
@@ -306,8 +316,8 @@ class ReplicaTable:
             return
         log.record_damage(damage)
         partition.go_offline(ErrorCode.KAFKA_STORAGE_ERROR, damage_text(log))
-        self._parts.purgatory.notify(log.topic_partition)
-        self._parts.note_damage()
+        self._collaborators.purgatory.notify(log.topic_partition)
+        self._collaborators.broker.on_damage()
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
         """Make the logs for which there was no room before; called now and then."""
@@ -318,18 +328,18 @@ class ReplicaTable:
 
     def set_strays_aside(self) -> None:
         """Every role was told: a log without one is kept, but in nobody's way."""
-        for name in self._parts.manager.logs:
+        for name in self._collaborators.manager.logs:
             if name not in self.partitions:
-                self._parts.manager.set_aside(name)
+                self._collaborators.manager.set_aside(name)
 
     def see_to(self, partition: Partition, change: Change, now: float) -> None:
         """Tell others what became different."""
         if change.high_watermark_rose:
-            self._parts.purgatory.notify(partition.topic_partition)
+            self._collaborators.purgatory.notify(partition.topic_partition)
         role = partition.role
         if change.proposal is not None and isinstance(role, Leader):
             pending = change.proposal.pending
-            now_ms = self._parts.wall_ms()
+            now_ms = self._collaborators.wall_ms()
             text = proposal_text(partition, role, pending, now, now_ms)
             self.events.record(partition.topic_partition, text, now)
-            self._parts.isr_proposals.put(change.proposal)
+            self._collaborators.isr_proposals.put(change.proposal)

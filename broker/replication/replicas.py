@@ -27,14 +27,15 @@ import trio
 
 from minibroker.broker.config import NOTHING, Config, ConfigError, TopicConfig
 from minibroker.broker.errors import Refused
-from minibroker.broker.log.outcomes import Damage
+from minibroker.broker.log.outcomes import Appended, Damage
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.metadata.cache import merged, without
 from minibroker.broker.metadata.model import BrokerImage, ClusterImage
 from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import confirmed_text
+from minibroker.broker.replication.follower import LeaderAnswer, Outcome
 from minibroker.broker.replication.partition import NO_CHANGE, Partition
-from minibroker.broker.replication.replica_table import Parts, ReplicaTable
+from minibroker.broker.replication.replica_table import Collaborators, ReplicaTable
 from minibroker.broker.replication.roles import (
     NEVER,
     FollowerFetch,
@@ -92,12 +93,12 @@ class Replicas:
 
     partition_type: ClassVar[type[Partition]] = Partition
 
-    def __init__(self, config: Config, parts: Parts) -> None:
+    def __init__(self, config: Config, collaborators: Collaborators) -> None:
         self._config = config
-        self._parts = parts
+        self._collaborators = collaborators
         lag_s_max = config.replica_lag_time_max_ms / 1000
         here = self._local_broker = LocalBroker(config.node_id, lag_s_max, self._live_broker)
-        self._table = ReplicaTable(parts, here, self.partition_type, self._settings_of)
+        self._table = ReplicaTable(collaborators, here, self.partition_type, self._settings_of)
         self._partitions = self._table.partitions
         self._controller_epoch = NO_EPOCH
         self._told_of_weak_acks: dict[str, float] = {}
@@ -112,9 +113,6 @@ class Replicas:
         self._isr_expands = 0
         self.image = ClusterImage()
         self.ready = trio.Event()
-        # Called with the name of a topic that is not, or is another topic of that name now.
-        self.on_removed: Callable[[str, float], None] = lambda topic, now: None
-        parts.flusher.on_flushed = self.on_flushed
 
     # -- the registry
 
@@ -131,7 +129,7 @@ class Replicas:
     @property
     def broker_epoch(self) -> int:
         """Of its present registration, -1 before the first."""
-        return self._parts.broker_epoch()
+        return self._collaborators.broker.broker_epoch
 
     def get(self, name: TopicPartition) -> Partition | None:
         """The replica of this name, whatever its role."""
@@ -218,12 +216,12 @@ class Replicas:
             self._forget(removed, now)
             for topic in reconfigured:
                 self._reconfigure(topic, now)
-            self._parts.copier.set_endpoints(
+            self._collaborators.copier.set_endpoints(
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
             self._is_image_whole |= request.is_full
             self._update_readiness()
-            self._parts.purgatory.notify(IMAGE)
+            self._collaborators.purgatory.notify(IMAGE)
         return UpdateMetadataResponse(error)
 
     def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
@@ -233,7 +231,7 @@ class Replicas:
             error = ErrorCode.INVALID_REQUEST
         if error:
             return LeaderAndIsrResponse(error)
-        self._parts.copier.set_endpoints(
+        self._collaborators.copier.set_endpoints(
             {broker.node_id: Endpoint(broker.host, broker.port) for broker in request.brokers}
         )
         obeyed = tuple(self._table.obey(state, now) for state in request.partitions)
@@ -243,7 +241,7 @@ class Replicas:
                 self._told_in.pop(name, None)
             else:
                 self._told_in[name] = request.broker_epoch
-        self._parts.purgatory.notify(ROLES)
+        self._collaborators.purgatory.notify(ROLES)
         if request.is_full:
             self._all_told_in = request.broker_epoch
             self._table.set_strays_aside()
@@ -269,7 +267,7 @@ class Replicas:
         for topic in topics:
             logger.info("topic %s is deleted", topic)
             self._told_of_weak_acks.pop(topic, None)
-            self.on_removed(topic, now)
+            self._collaborators.broker.on_topic_removed(topic, now)
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
         """Give replicas up. What is not here was given up before."""
@@ -281,7 +279,7 @@ class Replicas:
             name = TopicPartition(each.topic, each.partition)
             if name not in self._partitions:
                 self._told_in.pop(name, None)
-        self._parts.purgatory.notify(ROLES)
+        self._collaborators.purgatory.notify(ROLES)
         return StopReplicaResponse(ErrorCode.NONE, obeyed)
 
     def hand_over(self, request: HandOverRequest, now: float) -> HandOverResponse:
@@ -303,9 +301,9 @@ class Replicas:
             if partition is not None and partition.topic_id == image.id:
                 partition.settings = settings
                 partition.log.limits = settings.limits()
-                self._parts.flusher.reschedule(partition, now)
+                self._collaborators.flusher.reschedule(partition, now)
                 partition.advance(now)
-                self._parts.purgatory.notify(name)
+                self._collaborators.purgatory.notify(name)
 
     def _settings_of(self, topic: str) -> TopicConfig:
         image = self.image.topics.get(topic)
@@ -326,10 +324,41 @@ class Replicas:
 
     # -- what happens to a partition
 
-    def note_append(self, partition: Partition, now: float) -> None:
-        """Records were appended: wake who waits for them, and see to their flush."""
-        self._parts.purgatory.notify(partition.topic_partition)
-        self._parts.flusher.note_append(partition, now)
+    def append(
+        self, partition: Partition, batch: memoryview, acks: int, now: float, now_ms: int
+    ) -> Appended:
+        """Append one batch as the leader; `now_ms` is the wall clock. Raises `Refused`."""
+        appended = partition.append_as_leader(batch, acks, now, now_ms)
+        self._on_append(partition, now)
+        return appended
+
+    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+        """Apply a leader's answer to a follower. Raises an `OSError` of the own disk."""
+        log_end = partition.log.log_end
+        outcome = partition.follower().handle_answer(
+            partition.log, answer, partition.settings, self._collaborators.wall_ms()
+        )
+        partition.traffic.bytes_from_leader += outcome.size
+        if partition.log.log_end != log_end:
+            self._on_append(partition, now)
+        return outcome
+
+    def fit_to_range(
+        self, partition: Partition, leader_range: tuple[int, int], now: float
+    ) -> Outcome:
+        """Fit a follower's log to the start and end of its leader's. Raises as `append_copied`."""
+        log_end = partition.log.log_end
+        outcome = partition.follower().handle_range(
+            partition.log, leader_range, partition.settings, self._collaborators.wall_ms()
+        )
+        if partition.log.log_end != log_end:
+            self._on_append(partition, now)
+        return outcome
+
+    def _on_append(self, partition: Partition, now: float) -> None:
+        """Wake the requests that wait for new records, and schedule their flush."""
+        self._collaborators.purgatory.notify(partition.topic_partition)
+        self._collaborators.flusher.schedule(partition, now)
 
     def warn_of_weak_acks(self, partition: Partition, acks: int, now: float) -> None:
         """A producer does not wait for the followers; the operator is told now and then (K4)."""
@@ -345,10 +374,10 @@ class Replicas:
             )
 
     def on_flushed(self, partition: Partition, now: float) -> None:
-        """Its log is durable further than before."""
+        """Follow that a partition's log is durable further than before."""
         partition.advance(now)
-        self._parts.purgatory.notify(partition.topic_partition)
-        self._parts.copier.on_flushed(partition)
+        self._collaborators.purgatory.notify(partition.topic_partition)
+        self._collaborators.copier.on_flushed(partition)
 
     def record_fetch(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
         """A follower's read was granted. A log that turns out to be damaged does not lead on."""
@@ -356,7 +385,7 @@ class Replicas:
         if isinstance(role, Leader):
             if role.is_resting(fetch.replica_id):
                 # In another fetch session, which has to look at it again.
-                self._parts.purgatory.notify(partition.topic_partition)
+                self._collaborators.purgatory.notify(partition.topic_partition)
             if role.is_asked_again(fetch):
                 self._table.check(partition, fetch.offset)
                 if not partition.is_leader:
@@ -391,9 +420,9 @@ class Replicas:
                 if self._partitions.get(name) is not partition:
                     continue
                 log_start = log.log_start
-                self._parts.manager.apply_retention(name, partition.high_watermark, now_ms)
+                self._collaborators.manager.apply_retention(name, partition.high_watermark, now_ms)
                 if log.log_start != log_start:
-                    self._parts.purgatory.notify(name)
+                    self._collaborators.purgatory.notify(name)
                     yield  # a checkpoint was written
             yield
 
@@ -414,7 +443,7 @@ class Replicas:
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
             # A follower that has left the in-sync set asks to join by its next fetch.
-            self._parts.purgatory.notify(partition.topic_partition)
+            self._collaborators.purgatory.notify(partition.topic_partition)
             name, text = partition.topic_partition, confirmed_text(partition, role)
             self._table.events.record(name, text, now)
             self._count_isr_change(proposal.pending.isr, role.isr)

@@ -173,18 +173,16 @@ class Copying:
         asked = process.copier.plan.complete(answer)
         assert asked is not None, "the answer is to the request under way"
         role, before = asked.assignment.role, log.log_end
-        wall_ms = process.services.wall_ms()
-        outcome = role.handle_answer(
-            log, LeaderAnswer(asked.offset, answer, batches), partition.settings, wall_ms
+        replicas = process.replicas
+        outcome = replicas.append_copied(
+            partition, LeaderAnswer(asked.offset, answer, batches), now
         )
         if outcome.next is Next.ASK_RANGE:
             leader = self._machines[role.leader].process
             if leader is not None:
                 theirs = leader.partition.log
                 ends = (theirs.log_start, theirs.log_end)
-                outcome = role.handle_range(log, ends, partition.settings, wall_ms)
-        if outcome.size:
-            process.replicas.note_append(partition, now)
+                outcome = replicas.fit_to_range(partition, ends, now)
         if outcome.next is Next.BACK_OFF:
             asked.assignment.backoff.fail(now)
         else:

@@ -27,7 +27,7 @@ from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
-from minibroker.broker.replication.replica_table import Parts
+from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.roles import IsrProposal, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
@@ -134,15 +134,14 @@ class Process:
         self.broker_epoch = NO_EPOCH
         self.replicas = machine.rule.replicas_type(
             config,
-            Parts(
+            Collaborators(
                 manager=manager,
                 purgatory=purgatory,
                 flusher=flusher,
                 copier=self.copier,
                 isr_proposals=self.wishes,
                 wall_ms=wall_ms,
-                broker_epoch=lambda: self.broker_epoch,
-                note_damage=lambda: None,  # no disk rots here
+                broker=self,
             ),
         )
         ports = Ports(
@@ -168,6 +167,13 @@ class Process:
             times=RequestTimes(),
             wall_ms=wall_ms,
         )
+
+    def on_damage(self) -> None:
+        """No disk corrupts bytes here."""
+
+    def on_topic_removed(self, topic: str, now: float) -> None:
+        """Have the coordinator delete the topic's offsets."""
+        self.services.groups.forget_topic(topic, now)
 
     @property
     def partition(self) -> Partition:

@@ -25,12 +25,13 @@ from minibroker.broker.log.outcomes import LogLocation
 from minibroker.broker.replication.fetch_plan import FetchLimits
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
+from minibroker.broker.replication.follower import LeaderAnswer, Outcome
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.replica_fetcher import ReplicaFetcher, Tools
+from minibroker.broker.replication.replica_fetcher import ReplicaFetcher
 from minibroker.broker.replication.roles import LocalBroker
 from minibroker.client.net.channel import ChannelOptions
 from minibroker.client.net.network import TcpNetwork
-from minibroker.protocol.constants import NO_NODE, ApiKey
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ApiKey
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.types import Endpoint, TopicPartition
@@ -89,26 +90,35 @@ class Copy:
             PartitionState(topic, b"", 0, leader, leader_epoch, 0, replicas, replicas)
         )
         options = ChannelOptions()
-        tools = Tools(
-            limits=replace(FetchLimits.of(config), node_id=NO_NODE),
-            connect=connect_by_thread(options)
-            if config.replica_fetcher == "thread"
-            else connect_by_task(TcpNetwork(), options),
-            note_write=lambda *_: self._has_written.unpark_all(),
-            wall_ms=lambda: 0,
-            broker_epoch=lambda: -1,
+        limits = replace(FetchLimits.of(config), node_id=NO_NODE)
+        is_thread = config.replica_fetcher == "thread"
+        connect = (
+            connect_by_thread(options) if is_thread else connect_by_task(TcpNetwork(), options)
         )
+        self.broker_epoch = NO_EPOCH
         self._has_written = trio.lowlevel.ParkingLot()
-        self._fetcher = ReplicaFetcher(leader, 0, tools)
+        self._fetcher = ReplicaFetcher(leader, 0, limits, connect)
         host, _, port = address.rpartition(":")
         self._fetcher.endpoint = Endpoint(host, int(port))
         self._fetcher.add(partition, partition.role)
+
+    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+        """Append without purgatory and flusher."""
+        outcome = partition.follower().handle_answer(self.log, answer, partition.settings, 0)
+        self._has_written.unpark_all()
+        return outcome
+
+    def fit_to_range(
+        self, partition: Partition, leader_range: tuple[int, int], now: float
+    ) -> Outcome:
+        """The leader has all that is asked for."""
+        raise AssertionError(f"the leader has {leader_range}, this log ends at {self.log.log_end}")
 
     async def run(self, total: int) -> float:
         """Copy so many bytes; bytes a second."""
         async with trio.open_nursery() as nursery:
             start = time.perf_counter()
-            nursery.start_soon(self._fetcher.run)
+            nursery.start_soon(self._fetcher.run, self)
             while self.log.size < total:
                 await self._has_written.park()
             duration = time.perf_counter() - start

@@ -19,7 +19,7 @@ from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import IsrProposals
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
-from minibroker.broker.replication.replica_table import Parts
+from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import FollowerFetch, Leader
 from minibroker.broker.server.fetch_sessions import FetchSessions
@@ -127,6 +127,7 @@ class Node:
         self.files = files or SimulatedFiles(random.Random(1))
         self.wall_time_ms = 1_000
         self.broker_epoch = 1
+        self.removed_topics: list[str] = []
         self.damage_count = 0  # how often the controller was to hear of one
         self.manager = LogManager(self.files, root, self.config.for_topic().limits())
         self.manager.start("boot", "cluster", 1, self.wall_time_ms)
@@ -134,17 +135,16 @@ class Node:
         self.flusher = Flusher(self._sync_dir)
         self.copier = RecordingCopier()
         self.isr_proposals = IsrProposals()
-        parts = Parts(
+        collaborators = Collaborators(
             manager=self.manager,
             purgatory=self.purgatory,
             flusher=self.flusher,
             copier=self.copier,
             isr_proposals=self.isr_proposals,
             wall_ms=lambda: self.wall_time_ms,
-            broker_epoch=lambda: self.broker_epoch,
-            note_damage=self._note_damage,
+            broker=self,
         )
-        self.replicas = replicas_type(self.config, parts)
+        self.replicas = replicas_type(self.config, collaborators)
         brokers = {1: BrokerImage(1, Endpoint("broker-1", 9092), 1)}
         self.replicas.image = ClusterImage("cluster", 1, 0, brokers)
         if is_ready:
@@ -169,8 +169,14 @@ class Node:
             wall_ms=lambda: self.wall_time_ms,
         )
 
-    def _note_damage(self) -> None:
+    def on_damage(self) -> None:
+        """Count how often the controller is to be told."""
         self.damage_count += 1
+
+    def on_topic_removed(self, topic: str, now: float) -> None:
+        """Pass it on, as a broker does."""
+        self.removed_topics.append(topic)
+        self.groups.forget_topic(topic, now)
 
     async def _sync_dir(self, directory: PurePath) -> None:
         self.files.sync_dir(directory)
@@ -275,9 +281,7 @@ class Node:
         self, count: int = 1, *, name: TopicPartition = T0, acks: int = 1, now: float = 0.0
     ) -> None:
         """Append a batch of so many records, as a producer's."""
-        partition = self.partition(name)
-        partition.append_as_leader(batch_of(count), acks, now, self.wall_time_ms)
-        self.replicas.note_append(partition, now)
+        self.replicas.append(self.partition(name), batch_of(count), acks, now, self.wall_time_ms)
 
     def followed(
         self,

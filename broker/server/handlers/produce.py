@@ -64,6 +64,7 @@ class _Produce:
     def append(self, asked: PartitionProduce, now: float, now_ms: int) -> None:
         """Append one batch or refuse it, and note the answer."""
         name = TopicPartition(asked.topic, asked.partition)
+        replicas = self._services.replicas
         partition = None
         try:
             if self._refusal is not None:
@@ -74,19 +75,17 @@ class _Produce:
             partition = self._services.partition(name, asked.topic_id)
             if self._acks == ACKS_ALL and not self._services.controller.is_lease_current(now):
                 self._services.check_followed(partition.leader(), now)
-            if self._acks != ACKS_ALL and not self._services.replicas.is_role_present(name):
+            if self._acks != ACKS_ALL and not replicas.is_role_present(name):
                 raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session ended since it led")
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)
-            appended = partition.append_as_leader(batch, self._acks, now, now_ms)
+            appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
             if partition is not None:  # a forgotten producer goes on only if it is told this
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return
-        replicas = self._services.replicas
-        replicas.note_append(partition, now)
         if self._acks != ACKS_ALL:
             replicas.warn_of_weak_acks(partition, self._acks, now)
         end = appended.last_offset + 1

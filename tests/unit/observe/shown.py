@@ -51,7 +51,7 @@ def sources_of(node: Node, office: Office | None = None, *, is_leaving: bool = F
         controller=cast(Any, office or Office()),
         is_shutting_down=lambda: is_leaving,
     )
-    fetchers = ReplicaFetchers(node.config, cast(Any, None), lambda *_: None, lambda: 0, lambda: 1)
+    fetchers = ReplicaFetchers(node.config, cast(Any, None), lambda: 0)
     return Sources(services, Acceptor(services, {}), fetchers, node.flusher, node.isr_proposals)
 
 

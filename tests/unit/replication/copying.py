@@ -13,6 +13,7 @@ import trio
 from minibroker.broker.config import NOTHING, Config, load
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection
 from minibroker.broker.replication.fetch_task import connect_by_task
+from minibroker.broker.replication.follower import LeaderAnswer, Outcome
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.roles import LocalBroker
@@ -49,9 +50,8 @@ class Broker:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.written: list[TopicPartition] = []
         self.connect_count = 0
-        self.fetchers = ReplicaFetchers(
-            config, self._connect_by(connect), self._note_write, lambda: NOW, lambda: 77
-        )
+        self.broker_epoch = 77
+        self.fetchers = ReplicaFetchers(config, self._connect_by(connect), lambda: NOW)
         self.local_broker = LocalBroker(2, 30.0, lambda _: None)
         self._writes = trio.lowlevel.ParkingLot()
 
@@ -66,9 +66,28 @@ class Broker:
 
         return counted
 
-    def _note_write(self, partition: Partition, now: float) -> None:
-        self.written.append(partition.topic_partition)
-        self._writes.unpark_all()
+    def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
+        """As `Replicas` does."""
+        before = partition.log.log_end
+        outcome = partition.follower().handle_answer(partition.log, answer, partition.settings, NOW)
+        self._record_write(partition, before)
+        return outcome
+
+    def fit_to_range(
+        self, partition: Partition, leader_range: tuple[int, int], now: float
+    ) -> Outcome:
+        """As `Replicas` does."""
+        before = partition.log.log_end
+        outcome = partition.follower().handle_range(
+            partition.log, leader_range, partition.settings, NOW
+        )
+        self._record_write(partition, before)
+        return outcome
+
+    def _record_write(self, partition: Partition, log_end_before: int) -> None:
+        if partition.log.log_end != log_end_before:
+            self.written.append(partition.topic_partition)
+            self._writes.unpark_all()
 
     def hold(self, name: TopicPartition, overrides: Mapping[str, str] = NOTHING) -> Partition:
         """A partition with an empty log."""
@@ -99,7 +118,7 @@ async def cluster(
     broker = Broker(config, connect_by_task(network.host("broker-2"), options), network)
     broker.fetchers.set_endpoints({1: ENDPOINT})
     async with leading(leader), trio.open_nursery() as nursery:
-        nursery.start_soon(broker.fetchers.run)
+        nursery.start_soon(broker.fetchers.run, broker)
         yield leader, broker
         nursery.cancel_scope.cancel()
 

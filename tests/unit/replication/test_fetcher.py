@@ -318,7 +318,7 @@ async def test_a_thread_copies_as_a_task_does():
     config = load(flags={"node.id": "2"}).config
     broker = Broker(config, connect_by_thread(ChannelOptions()))
     async with leading(leader), trio.open_nursery() as nursery:
-        nursery.start_soon(broker.fetchers.run)
+        nursery.start_soon(broker.fetchers.run, broker)
         broker.fetchers.set_endpoints({1: leader.endpoint})
         broker.follow(A)
         while broker.partitions[A].log.log_end < 150:

@@ -191,7 +191,7 @@ async def test_an_assignment_while_the_fetchers_end_starts_nothing(autojump_cloc
     for _ in range(30):  # which task runs first is up to trio, each time
         async with cluster(A) as (_, broker), trio.open_nursery() as nursery:
             broker.hold(A)
-            nursery.start_soon(broker.fetchers.run)
+            nursery.start_soon(broker.fetchers.run, broker)
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
             await trio.lowlevel.cancel_shielded_checkpoint()

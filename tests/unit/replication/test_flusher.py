@@ -6,8 +6,12 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.log.admission import check_batches
+from minibroker.broker.replication.follower import LeaderAnswer
+from minibroker.protocol.messages.fetch import PartitionFetched
+from minibroker.protocol.records.batch import stamp
 from minibroker.protocol.types import TopicPartition
-from tests.unit.node import T0, Node, state_of
+from tests.unit.node import T0, Node, batch_of, state_of
 
 OTHER = TopicPartition("t", 1)
 
@@ -22,7 +26,7 @@ async def test_interval_flushes_what_is_dirty(
     """flush=interval: a record is durable at most flush.ms after its append, and idle logs rest."""
     node = Node(flush_ms="500")
     node.lead()
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     await trio.sleep(10)
     append(node)
     await trio.sleep(0.4)
@@ -41,7 +45,7 @@ async def test_never_flushes_nothing(
     """flush=never: the system writes back when it likes."""
     node = Node(flush="never")
     node.lead()
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     append(node)
     await trio.sleep(3_600)
     assert node.partition().log.durable_end == 0
@@ -54,7 +58,7 @@ async def test_always_gathers_a_group_while_it_syncs(
     node = Node(flush="always")
     node.files.sync_s = 0.1
     node.lead()
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     append(node)
     await trio.sleep(1)
     count = node.files.sync_count
@@ -76,7 +80,7 @@ async def test_who_waits_for_its_flush_waits_for_no_other(
     node.lead()
     urgent = TopicPartition("u", 0)
     node.lead(state_of(urgent, topic_id=b"u" * 16), overrides={"flush": "always"})
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     append(node)
     await trio.sleep(1)
     append(node, urgent)
@@ -94,7 +98,7 @@ async def test_the_high_watermark_waits_for_the_disk(
     node = Node(flush="always")
     node.files.sync_s = 0.1
     node.lead()
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     append(node)
     await trio.sleep(0.05)
     assert (node.partition().high_watermark, node.partition().log.log_end) == (0, 1)
@@ -108,7 +112,7 @@ async def test_a_stricter_setting_takes_over(
     """A change to flush=always flushes what was waiting for its interval."""
     node = Node(flush_ms="60000")
     node.lead()
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     append(node)
     await trio.sleep(1)
     node.configure(flush="always")
@@ -127,7 +131,7 @@ async def test_what_is_durable_after_opening_is_known_by_a_flush(
     again = Node(node.files, flush="always")
     again.lead(state_of(epochs=(1, 1)))
     assert again.partition().log.log_end == 1
-    nursery.start_soon(again.flusher.run)
+    nursery.start_soon(again.flusher.run, again.replicas.on_flushed)
     await trio.sleep(1)
     assert again.partition().high_watermark == 1
 
@@ -139,7 +143,7 @@ async def test_a_failed_fsync_leaves(autojump_clock: trio.testing.MockClock) -> 
     append(node)
     node.files.fail("sync")
     with pytest.raises(ExceptionGroup) as failed:
-        await node.flusher.run()
+        await node.flusher.run(node.replicas.on_flushed)
     [error] = failed.value.exceptions
     assert isinstance(error, OSError)
     assert error.errno == errno.EIO
@@ -152,7 +156,7 @@ async def test_a_deleted_log_is_forgotten(
     node = Node(flush="always")
     node.files.sync_s = 0.1
     node.lead(state_of(), state_of(OTHER))
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     append(node)
     append(node, OTHER)
     await trio.sleep(0.05)
@@ -172,7 +176,10 @@ async def test_followers_hear_of_it(
     fetch."""
     node = Node(flush="always")
     node.apply(state_of(leader=2, isr=(2,), replicas=(1, 2)))
-    nursery.start_soon(node.flusher.run)
-    node.replicas.note_append(node.partition(), trio.current_time())
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
+    batch = batch_of()
+    stamp(batch, 0, 0)
+    answer = LeaderAnswer(0, PartitionFetched(*T0), check_batches(batch))
+    node.replicas.append_copied(node.partition(), answer, trio.current_time())
     await trio.sleep(1)
     assert ("on_flushed", T0) in node.copier.calls

@@ -360,18 +360,16 @@ def test_ready_is_who_knows_all() -> None:
 
 def test_a_full_image_leaves_no_ghosts_behind_its_last_part() -> None:
     """MET-01: until then clients are told what was known; so they miss no topic meanwhile."""
-    removed: list[str] = []
     node = Node()
     other = state_of(TopicPartition("u", 0), topic_id=b"u" * 16)
     node.lead(state_of())
     node.lead(other)
-    node.replicas.on_removed = lambda topic, now: removed.append(topic)
     node.update(is_full=True)
     node.know(state_of())
     assert set(node.services.image.topics) == {"t", "u"}
     node.apply(state_of(), is_full=True)
     assert set(node.services.image.topics) == {"t"}
-    assert removed == ["u"]
+    assert node.removed_topics == ["u"]
     node.update(is_full=True)
     node.apply(state_of(), is_full=True)
     assert not node.services.image.topics

@@ -98,14 +98,14 @@ async def test_flushes_are_timed_by_mode(autojump_clock: trio.testing.MockClock,
     node.lead()
     partition = node.partition()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(flusher.run)
+        nursery.start_soon(flusher.run, node.replicas.on_flushed)
         await trio.sleep(0.1)
         partition.append_as_leader(batch_of(), 1, trio.current_time(), 1_000)
-        flusher.note_append(partition, trio.current_time())
+        flusher.schedule(partition, trio.current_time())
         assert flusher.statistics()[mode].dirty == 1
         await trio.sleep(2)
         seen = flusher.statistics()
         nursery.cancel_scope.cancel()
-    assert [name for name, lane in seen.items() if sum(lane.times.counts)] == [mode]
+    assert [name for name, queue in seen.items() if sum(queue.times.counts)] == [mode]
     assert seen[mode].dirty == 0
     assert 0.4 <= seen[mode].times.total_s < 0.5

@@ -203,7 +203,7 @@ async def test_flush_always_acknowledges_what_is_durable(
     """N1: with flush=always acks=1 and acks=all wait for the fsync, and share it."""
     node = Node(flush="always")
     node.lead()
-    nursery.start_soon(node.flusher.run)
+    nursery.start_soon(node.flusher.run, node.replicas.on_flushed)
     await trio.testing.wait_all_tasks_blocked()
     first = parked(node, request_of(batch_of(), acks=ACKS_LEADER))
     second = parked(node, request_of(batch_of(), acks=ACKS_ALL))
