@@ -1,0 +1,128 @@
+"""How many files and Python calls one PRODUCE and one FETCH take: to be watched, not to be met.
+
+    python -m tests.bench.calls [--list]
+
+The client and a broker run in one process on virtual time (`testing.cluster`), so that nothing is
+counted but their own code, and each run prints the same figures. Counted are calls of functions in
+minibroker's packages, but for `testing`: from the first of ten `send` to the acknowledgement of
+their batch with acks=all, and from the request to the answer of a FETCH that finds this batch.
+A coroutine or generator that goes on after a wait counts as another call, since the interpreter
+sees one. `--list` prints each function with its calls.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+import trio
+
+import minibroker
+from minibroker.client import Producer
+from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
+from minibroker.protocol.types import Endpoint
+from minibroker.testing.cluster import PORT, World, open_broker, simulate
+
+RECORDS = 10
+PACKAGE = Path(minibroker.__file__).parent
+
+
+class Function(NamedTuple):
+    """A function by its file below the package, and its name."""
+
+    file: str
+    name: str
+
+
+class Calls:
+    """The calls while `counting`, by function."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Function] = Counter()
+        self._files: dict[str, str] = {}
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count until the block ends, in whatever task."""
+        sys.setprofile(self._on_event)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def _on_event(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            code = frame.f_code
+            file = self._files.get(code.co_filename)
+            if file is None:
+                file = self._files[code.co_filename] = _name_of(code.co_filename)
+            if file:
+                self.counts[Function(file, code.co_qualname)] += 1
+
+    def table(self, title: str) -> str:
+        """Files and calls, of each package and of all."""
+        lines = [f"{title:<28}{'files':>8}{'calls':>8}"]
+        for package in ("client", "protocol", "broker", ""):
+            of_it = {each: n for each, n in self.counts.items() if each.file.startswith(package)}
+            files = len({each.file for each in of_it})
+            lines.append(f"  {package or 'all':<26}{files:>8}{sum(of_it.values()):>8}")
+        return "\n".join(lines)
+
+    def listing(self) -> str:
+        """Each function with its calls, by file."""
+        return "\n".join(
+            f"{n:6} {each.file} {each.name}" for each, n in sorted(self.counts.items())
+        )
+
+
+def _name_of(path: str) -> str:
+    """A source file below the package; "" for what is not counted."""
+    try:
+        name = Path(path).relative_to(PACKAGE).as_posix()
+    except ValueError:
+        return ""
+    return "" if name.startswith("testing/") else name
+
+
+async def count() -> tuple[Calls, Calls]:
+    """One PRODUCE of ten records and one FETCH of them, on connections that were used before."""
+    world, produce, fetch = World(1), Calls(), Calls()
+    async with open_broker(world) as broker:
+        seams = world.seams("client")
+        async with Producer(broker.address, seams=seams) as producer:
+            for calls in (Calls(), produce):
+                await trio.sleep(0.25)
+                with calls.counting():
+                    for number in range(RECORDS):
+                        await producer.send("t", b"value %d" % number, partition=0)
+                    await producer.flush()
+        endpoint = Endpoint(broker.name, PORT)
+        async with open_channel(seams.network, endpoint, ChannelOptions()) as channel:
+            for calls in (Calls(), fetch):
+                await trio.sleep(0.25)
+                request = FetchRequest(partitions=(PartitionFetch("t", 0, RECORDS),))
+                with calls.counting():
+                    response: FetchResponse = await channel.call(ApiKey.FETCH, request)
+                assert response.partitions[0].records, "the batch is found"
+    return produce, fetch
+
+
+def main() -> None:
+    """Count, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", help="print each function with its calls")
+    is_listed = parser.parse_args().list
+    for title, calls in zip(("PRODUCE, ten records", "FETCH"), simulate(count, 1), strict=True):
+        print(calls.table(title))
+        if is_listed:
+            print(calls.listing())
+
+
+if __name__ == "__main__":
+    main()
