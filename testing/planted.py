@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Final, NamedTuple
 
 from minibroker.broker.controller import elections
-from minibroker.broker.controller.candidacy import Candidacy
+from minibroker.broker.controller.backoff import Backoff
 from minibroker.broker.controller.controller_lease import ControllerLease
 from minibroker.broker.controller.elections import heard_heirs
 from minibroker.broker.controller.heartbeats import Confirmation
@@ -246,7 +246,7 @@ def _whoever_is_heard(
     return tuple(node for node in record.replicas if node not in fenced) or heirs
 
 
-def _at_once(_candidacy: Candidacy) -> float:
+def _at_once(_backoff: Backoff) -> float:
     """Who has resigned stands again."""
     return 0.0
 
@@ -258,7 +258,7 @@ PLANTED_WIRES: Final[Mapping[str, Rule]] = MappingProxyType(
         "stand-before-roles": Rule(ControllerLease, "may_stand", _whatever_was_told),
         "put-fenced-followers-out": Rule(elections, "isr_of_leader", _without_fenced),
         "elect-out-of-sync": Rule(elections, "heard_heirs", _whoever_is_heard),
-        "stand-at-once": Rule(Candidacy, "draw_pause_s", _at_once),
+        "stand-at-once": Rule(Backoff, "draw_pause_s", _at_once),
     }
 )
 

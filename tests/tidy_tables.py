@@ -66,7 +66,7 @@ PURE_FILES = """
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
     broker/replication/corruption.py broker/replication/events.py broker/replication/follower.py
     broker/replication/fetch_plan.py
-    broker/controller/brokers.py broker/controller/candidacy.py
+    broker/controller/brokers.py broker/controller/backoff.py
     broker/controller/controller_lease.py broker/controller/deletions.py
     broker/controller/elections.py broker/controller/entries.py broker/controller/heartbeats.py
     broker/controller/isr.py broker/controller/leadership.py broker/controller/liveness.py

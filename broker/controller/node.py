@@ -30,7 +30,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.candidacy import Candidacy
+from minibroker.broker.controller.backoff import Backoff
 from minibroker.broker.controller.controller import (
     Controller,
     ControllerIsolated,
@@ -68,6 +68,7 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.messages.topics import CreateTopicsRequest
 
+LASTING_TTLS: Final = 10  # a session as old as this, in its time-outs, was no short one
 RESIGN_S_MAX: Final = 2.0  # that a stop waits for a store which may have given up the office
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,8 @@ class ControllerNode:
             store, self._patience, config.broker_session_timeout_ms / 1000, self._heartbeat_s
         )
         self._lease = ControllerLease(config.fence_timeout_ms / 1000)
-        self._candidacy = Candidacy(config.fence_timeout_ms / 1000, rng)
+        self._candidacy = Backoff(config.fence_timeout_ms / 1000, rng)
+        self._session_losses = Backoff(config.broker_session_timeout_ms / 1000, rng)
         self._around = Surroundings(
             config,
             store,
@@ -150,7 +152,7 @@ class ControllerNode:
         response = self._lease.on_probe(request, self.broker_epoch, now)
         is_heard = not response.error and request.confirmed != NO_STAMP
         if is_heard and request.controller_id != self._node_id:
-            self._candidacy.on_contact()
+            self._candidacy.on_success()
         return response
 
     def submit(self, request: Request) -> Job[Any]:
@@ -203,7 +205,24 @@ class ControllerNode:
                         await self._session.keep()
                         session.cancel_scope.cancel()
                 log.warning("[Broker id=%d] Its session ended; registering anew", self._node_id)
+                if not self._registered.cancelled_caught:
+                    await self._pause_after_loss()
                 await self._register(registration)
+
+    async def _pause_after_loss(self) -> None:
+        """Wait before registering, if this session was lost soon after another one.
+
+        The work of coming back may have cost the session. Then all brokers of a busy machine may
+        lose theirs at once, and must not all come back at once.
+        """
+        age_s = trio.current_time() - self._session.registered_at
+        if age_s > LASTING_TTLS * self._config.broker_session_timeout_ms / 1000:
+            self._session_losses.on_success()
+        pause_s = self._session_losses.draw_pause_s()
+        self._session_losses.on_failure()
+        if pause_s:
+            log.warning("[Broker id=%d] It waits %.1f s before that", self._node_id, pause_s)
+            await trio.sleep(pause_s)
 
     async def _register(self, registration: Registration) -> None:
         self._registered = trio.CancelScope()
@@ -332,7 +351,7 @@ class ControllerNode:
             self._calls.set_controller(None)
             controller.dismiss()
         if is_isolated:
-            self._candidacy.on_isolation()
+            self._candidacy.on_failure()
             log.warning(
                 "[Broker id=%d] It resigns as controller: it hears fewer than half of the"
                 " registered brokers, so that another one shall govern",
@@ -340,7 +359,7 @@ class ControllerNode:
             )
             await self._patience.ask(self._store.transact, *controller.resignation)
         else:
-            self._candidacy.on_contact()
+            self._candidacy.on_success()
 
     async def _resign(self) -> None:
         """Give up the office, so that the others need not wait for its lease to end."""

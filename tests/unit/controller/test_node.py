@@ -89,6 +89,32 @@ async def test_a_node_id_becomes_free_with_the_lease(autojump_clock):
         assert (await fleet.record()).isr == (1,)
 
 
+async def test_sessions_lost_in_a_row_are_followed_by_growing_pauses(autojump_clock):
+    """After one lost session a broker registers at once, after the next ones later and later; a
+    session that lasted ends that."""
+    async with open_fleet(1) as fleet:
+        node = fleet[1].node
+        ttl_s = node.session_statistics().ttl_s
+
+        async def lose_session() -> float:
+            """Lose it at a renewal; how many time-outs of a session it then took to return."""
+            epoch, lease_id = node.broker_epoch, node._session.lease_id
+            await fleet.store.revoke(lease_id)
+            while node.is_session_current(trio.current_time()):
+                await trio.sleep(ttl_s / 100)
+            lost_at = trio.current_time()
+            while node.broker_epoch == epoch:
+                await trio.sleep(ttl_s / 100)
+            return (trio.current_time() - lost_at) / ttl_s
+
+        assert await lose_session() < 0.1
+        assert 0.5 <= await lose_session() <= 1.1
+        assert 1.0 <= await lose_session() <= 2.1
+        await trio.sleep(11 * ttl_s)
+        assert await lose_session() < 0.1
+        assert 0.5 <= await lose_session() <= 1.1
+
+
 async def test_belief_in_the_lease_ends_before_the_lease(autojump_clock):
     """The holder counts from when it asked, the store from when it answered."""
 

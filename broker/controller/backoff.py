@@ -1,0 +1,35 @@
+"""The pause before a broker tries again what it just failed at: longer each time, and random.
+
+A broker waits in this way before it stands for election again after it resigned because it heard
+too few brokers, and before it registers again after it lost one session soon after another.
+
+The first attempt has no pause. Each failure doubles the pause, up to eight times the first. A
+pause is drawn from half of its length up, so that brokers that fail together do not come back
+together.
+"""
+
+from random import Random
+from typing import Final
+
+LONGEST: Final = 8  # of the pauses, as a multiple of the first
+
+
+class Backoff:
+    """See the head of this module. `first_s` is the pause after the first failure, in seconds."""
+
+    def __init__(self, first_s: float, rng: Random) -> None:
+        self._first_s = first_s
+        self._rng = rng
+        self._pause_s = 0.0
+
+    def on_failure(self) -> None:
+        """Make the next pause twice as long."""
+        self._pause_s = min(2 * self._pause_s or self._first_s, LONGEST * self._first_s)
+
+    def on_success(self) -> None:
+        """Need no pause before the next attempt."""
+        self._pause_s = 0.0
+
+    def draw_pause_s(self) -> float:
+        """How long to wait before the next attempt, in seconds; 0 after a success."""
+        return self._pause_s and self._rng.uniform(self._pause_s / 2, self._pause_s)
