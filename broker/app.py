@@ -41,10 +41,10 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
+from minibroker.broker.controller.context import LocalBroker, Registration
 from minibroker.broker.controller.node import ControllerNode
-from minibroker.broker.controller.patience import Patience
-from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.state import ClosedLog
+from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.disk import InWorker
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
@@ -142,7 +142,7 @@ async def serve(
         listeners = await listen(system.network, config.served_listeners)
         try:
             async with _serving_http(config, system) as http:
-                ask = Patience(config.node_id).ask
+                ask = StoreRetry(config.node_id).ask
                 wanted = ensure_cluster_id, system.store, system.rng, config.cluster_id
                 cluster_id = await _unless(shutdown, ask, *wanted)
                 if cluster_id is None:
@@ -241,8 +241,10 @@ class _Broker:
                 broker=self,
             ),
         )
-        ports = _ports(self._replicas, purgatory)
-        self._node = system.node_type(config, system.store, system.network, ports, system.rng)
+        local_broker = _local_broker(self._replicas, purgatory)
+        self._node = system.node_type(
+            config, system.store, system.network, local_broker, system.rng
+        )
         slots = config.max_incremental_fetch_session_cache_slots
         is_current = self._node.is_lease_current
         self._groups = Coordinator(
@@ -404,9 +406,9 @@ class _Broker:
                 await take_turns(self._replicas.retry(trio.current_time))
 
 
-def _ports(replicas: Replicas, purgatory: Purgatory) -> Ports:
+def _local_broker(replicas: Replicas, purgatory: Purgatory) -> LocalBroker:
     """How a controller that is here reaches this broker's replicas."""
-    return Ports(
+    return LocalBroker(
         take_roles=replicas.take_roles,
         stop=replicas.stop,
         update_metadata=replicas.update_metadata,

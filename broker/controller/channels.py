@@ -27,9 +27,9 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
-from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.context import LocalBroker, NodeContext
+from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import NO_CHANGE, Change
-from minibroker.broker.controller.ports import Ports, Surroundings
 from minibroker.broker.controller.pushes import Push, Pushes, Told
 from minibroker.broker.controller.state import Registered, State, Tombstone
 from minibroker.broker.turns import take_turns
@@ -59,16 +59,16 @@ class Channel:
 
     def __init__(
         self,
-        around: Surroundings,
+        context: NodeContext,
         pushes: Pushes,
         state: Callable[[], State],
-        note_told: Callable[[Registered, Told], None],
+        on_told: Callable[[Registered, Told], None],
     ) -> None:
         self.pushes = pushes
         self.scope = trio.CancelScope()
-        self._around = around
+        self._context = context
         self._state = state
-        self._note_told = note_told
+        self._on_told = on_told
         self._woken = trio.Event()
 
     def wake(self) -> None:
@@ -122,21 +122,21 @@ class Channel:
             node_id, error = self.pushes.broker.node_id, response.error
             log.info("Broker %d refuses what it is told: error %d", node_id, error)
             return False
-        self._note_told(self.pushes.broker, told)
+        self._on_told(self.pushes.broker, told)
         return True
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Send]:
         """A connection of its own for requests to the broker. Raises `OSError`."""
         broker: Registered = self.pushes.broker
-        node_id = self._around.config.node_id
+        node_id = self._context.config.node_id
         if broker.node_id == node_id:
-            yield _local(self._around.ports)
+            yield _local(self._context.local_broker)
             return
         # Who acknowledges nothing for so long is not heard, and a new connection may help.
         timeout_s = broker.fence_timeout_ms / 1000 or REQUEST_S_MAX
         options = ChannelOptions(f"controller-{node_id}", timeout_s, timeout_s)
-        async with open_channel(self._around.network, broker.endpoint, options) as channel:
+        async with open_channel(self._context.network, broker.endpoint, options) as channel:
             yield partial(_send, channel)
 
 
@@ -148,19 +148,19 @@ class Channels:
 
     def __init__(
         self,
-        around: Surroundings,
-        office: Office,
+        context: NodeContext,
+        active: ActiveController,
         controller_epoch: int,
         state: Callable[[], State],
-        note_told: Callable[[Registered, Told], None],
+        on_told: Callable[[Registered, Told], None],
     ) -> None:
         self.live: dict[int, Channel] = {}
         self._away: dict[int, Pushes] = {}
-        self._around = around
-        self._office = office
+        self._context = context
+        self._active = active
         self._controller_epoch = controller_epoch
         self._get_state = state
-        self._note_told = note_told
+        self._on_told = on_told
 
     def set(self, state: State, nursery: trio.Nursery) -> None:
         """Open one for who has come, and end those of who has gone."""
@@ -171,7 +171,7 @@ class Channels:
         for node, broker in state.brokers.items():
             if node not in self.live:
                 pushes = self._pushes_of(broker, state)
-                channel = Channel(self._around, pushes, self._get_state, self._note_told)
+                channel = Channel(self._context, pushes, self._get_state, self._on_told)
                 self.live[node] = channel
                 nursery.start_soon(channel.run)
 
@@ -181,7 +181,7 @@ class Channels:
         if pushes is not None and pushes.broker.process == broker.process:
             pushes.renew(broker)
             return pushes
-        pushes = Pushes(broker, self._office, self._controller_epoch)
+        pushes = Pushes(broker, self._active, self._controller_epoch)
         pushes.stop(state.tombstones.values())
         return pushes
 
@@ -204,11 +204,11 @@ class Channels:
             node for node in self.live if not state.is_leaving(node) and node not in state.fenced
         ]
 
-    def unmade(self, state: State) -> Mapping[str, int]:
+    def uncreated(self, state: State) -> Mapping[str, int]:
         """Of which topics how many partitions are led by a broker that has no room for them."""
         count = Counter[str]()
         for node, channel in self.live.items():
-            for name, error in channel.pushes.unmade.items():
+            for name, error in channel.pushes.uncreated.items():
                 record = state.partition(name)
                 is_led = record is not None and record.leader == node
                 count[name.topic] += is_led and error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -247,14 +247,14 @@ async def _send(channel: RpcChannel, push: Push) -> Any:
     return await channel.call(push.api_key, push.request)
 
 
-def _local(ports: Ports) -> Send:
+def _local(local_broker: LocalBroker) -> Send:
     """The broker that this controller lives in."""
     calls: dict[ApiKey, Callable[[Any, float], Any]] = {
-        ApiKey.UPDATE_METADATA: ports.update_metadata,
-        ApiKey.STOP_REPLICA: ports.stop,
-        ApiKey.LEADER_AND_ISR: ports.take_roles,
-        ApiKey.DESCRIBE_REPLICAS: ports.describe,
-        ApiKey.HAND_OVER: ports.hand_over,
+        ApiKey.UPDATE_METADATA: local_broker.update_metadata,
+        ApiKey.STOP_REPLICA: local_broker.stop,
+        ApiKey.LEADER_AND_ISR: local_broker.take_roles,
+        ApiKey.DESCRIBE_REPLICAS: local_broker.describe,
+        ApiKey.HAND_OVER: local_broker.hand_over,
     }
 
     async def send(push: Push) -> Any:

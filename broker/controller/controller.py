@@ -1,8 +1,8 @@
-"""The elected controller: what it does while it is in office.
+"""The elected controller: what it does until it is replaced or resigns.
 
-It reads the store once and then is the only writer of what it read: every transaction compares the
-controller key, so state and store stay equal, and one that lost the office writes nothing more
-(`ControllerLost`). One task decides, one thing at a time:
+It reads the store once and is the only writer of what it read: every transaction compares the
+controller key, so state and store stay equal, and a controller that was replaced writes nothing
+more (`ControllerLost`). One task decides, one thing at a time:
 
 1. Review: brokers came or went, or are heard or not. One transaction for all partitions concerned.
 2. Tombstones of which no broker holds anything any more are removed.
@@ -41,13 +41,13 @@ import trio
 
 from minibroker.broker.controller import brokers, elections, entries, isr, leadership, topics
 from minibroker.broker.controller.channels import Channels
+from minibroker.broker.controller.context import Job, NodeContext
 from minibroker.broker.controller.deletions import Deletions
-from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.handovers import Handovers
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats
 from minibroker.broker.controller.leadership import Move
 from minibroker.broker.controller.plans import Plan
-from minibroker.broker.controller.ports import Job, Surroundings
 from minibroker.broker.controller.prober import Orders, Prober
 from minibroker.broker.controller.pushes import Told
 from minibroker.broker.controller.requests import Request, refuse
@@ -95,7 +95,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerLost(Exception):
-    """Another broker has the office, or may have it: this one must not go on."""
+    """Another broker is the controller, or may be: this one must not go on."""
 
 
 class ControllerIsolated(Exception):
@@ -120,28 +120,30 @@ class Elections:
 class Controller:
     """See the head of this module. `run` is the one task; all else may be called at any time."""
 
-    def __init__(self, around: Surroundings, office: Office, epoch: int) -> None:
-        self._around = around
-        self._config = around.config
-        self._office = office
+    def __init__(self, context: NodeContext, active: ActiveController, epoch: int) -> None:
+        self._context = context
+        self._config = context.config
+        self._active = active
         self._epoch = epoch
-        self._name = f"[Controller id={office.node_id} epoch={epoch}]"
+        self._name = f"[Controller id={active.node_id} epoch={epoch}]"
         self._state = State()
         self._registered: Mapping[int, Registered] = {}
         self._without_heirs: set[TopicPartition] = set()  # see elections.without_heirs
         self._revision = 0  # of the registrations
         self._is_review_due = True
-        self._channels = Channels(around, office, epoch, self._get_state, self._note_told)
+        self._channels = Channels(context, active, epoch, self._get_state, self._on_told)
         self._deletions = Deletions()
         self._handovers = Handovers(
-            around.config, self, self._channels.live, (office.node_id, epoch), trio.current_time()
+            context.config, self, self._channels.live, (active.node_id, epoch), trio.current_time()
         )
         interval_s = self._config.broker_heartbeat_interval_ms / 1000
         now = trio.current_time()
-        self._heartbeats = BrokerHeartbeats(office.node_id, interval_s, now)
+        self._heartbeats = BrokerHeartbeats(active.node_id, interval_s, now)
         channels = self._channels
         orders = Orders(channels.are_acknowledged, channels.tell_all_roles, channels.told)
-        self._prober = Prober(around, (office, epoch), self._heartbeats, orders, self._review_again)
+        self._prober = Prober(
+            context, (active, epoch), self._heartbeats, orders, self._review_again
+        )
         self._jobs: deque[Job[Any]] = deque()
         self._work = trio.Event()  # there is something to do
         self._progress = trio.Event()  # the state or what brokers were told has changed
@@ -150,7 +152,7 @@ class Controller:
     def submit(self, request: Request) -> Job[Any]:
         """Queue a request; its answer becomes the job's result. Full queues answer at once."""
         job = Job[Any](request)
-        if isinstance(request, AlterPartitionRequest) and self._must_put_off(request):
+        if isinstance(request, AlterPartitionRequest) and self._must_postpone(request):
             what = "the controller does not hear enough brokers just now"
             job.finish(refuse(request, ErrorCode.REQUEST_TIMED_OUT, what))
         elif len(self._jobs) + self._handovers.statistics() >= JOBS_MAX:
@@ -173,7 +175,7 @@ class Controller:
         self.queue(job)
         return await job.wait()
 
-    def note_brokers(self, revision: int, registered: Mapping[int, Registered]) -> None:
+    def on_brokers(self, revision: int, registered: Mapping[int, Registered]) -> None:
         """The registrations as the store had them at a revision."""
         if revision > self._revision:
             self._revision = revision
@@ -195,12 +197,14 @@ class Controller:
     def statistics(self) -> Statistics:
         """Counts since the election, and the cluster now."""
         waiting = len(self._jobs) + self._handovers.statistics()
-        return Statistics(waiting, self._done, self._around.patience.retries, count(self._state))
+        return Statistics(
+            waiting, self._done, self._context.store_retry.retries, count(self._state)
+        )
 
     @property
     def resignation(self) -> tuple[list[Compare], list[Delete]]:
-        """The transaction that gives up the office."""
-        return [Compare(entries.CONTROLLER, self._office.revision)], [Delete(entries.CONTROLLER)]
+        """The transaction by which this broker resigns as controller."""
+        return [Compare(entries.CONTROLLER, self._active.revision)], [Delete(entries.CONTROLLER)]
 
     async def run(self) -> None:
         """Be controller until cancelled.
@@ -209,7 +213,7 @@ class Controller:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._prober.run)
-            await self._take_office()
+            await self._load_state()
             nursery.start_soon(TailComparison(self, self._channels.live).run)
             nursery.start_soon(self._handovers.run)
             while True:
@@ -240,14 +244,14 @@ class Controller:
         self._is_review_due = True
         self._work.set()
 
-    def _must_put_off(self, request: AlterPartitionRequest) -> bool:
+    def _must_postpone(self, request: AlterPartitionRequest) -> bool:
         """Whether in-sync sets would shrink because it is this controller that is cut off."""
         is_doubtful = self._heartbeats.is_doubtful(trio.current_time())
         return is_doubtful and isr.would_shrink(self._state, request)
 
-    async def _take_office(self) -> None:
-        snapshot = await self._around.patience.ask(self._around.store.get, "")
-        if entries.read_office(snapshot.entries) != self._office:
+    async def _load_state(self) -> None:
+        snapshot = await self._context.store_retry.ask(self._context.store.get, "")
+        if entries.read_active_controller(snapshot.entries) != self._active:
             raise ControllerLost
         self._state = await take_turns(entries.read_state(snapshot.entries))
         self._without_heirs = elections.without_heirs(
@@ -257,7 +261,7 @@ class Controller:
             await self._commit(leftovers)
             text = "%s Removed what its predecessor left of topics half made or deleted: %d entries"
             log.info(text, self._name, len(leftovers))
-        self.note_brokers(snapshot.revision, entries.read_brokers(snapshot.entries))
+        self.on_brokers(snapshot.revision, entries.read_brokers(snapshot.entries))
         log.info("%s Elected, with %d topics", self._name, len(self._state.topics))
 
     # -- jobs
@@ -292,7 +296,7 @@ class Controller:
                 plan = await take_turns(isr.plan_alterations(self._state, requests))
                 return plan.answer, plan
             case CreateTopicsRequest() as request:
-                planning = topics.plan_create(self._state, self._config, request, self._around.rng)
+                planning = topics.plan_create(self._state, self._config, request, self._context.rng)
             case DeleteTopicsRequest() as request:
                 planning = topics.plan_delete(self._state, request)
             case AlterConfigsRequest() as request:
@@ -317,10 +321,10 @@ class Controller:
     def answer(self, job: Job[Any], answer: Any) -> None:
         """Answer a request."""
         job.finish(answer)
-        self._around.ports.notify(job)
+        self._context.local_broker.notify(job)
 
     async def _finish_when_told(self, job: Job[Any], answer: Any) -> None:
-        """What was written is answered for in any case, even if the office is lost meanwhile."""
+        """Answer a request that was written, even if this broker is no longer the controller."""
         nodes = self._channels.staying(self._state)
         if isinstance(job.request, ControlledShutdownRequest):
             nodes.append(job.request.broker_id)
@@ -328,7 +332,7 @@ class Controller:
             await self.until_told(nodes)
         finally:
             if isinstance(answer, CreateTopicsResponse):
-                answer = topics.admit(answer, self._channels.unmade(self._state))
+                answer = topics.admit(answer, self._channels.uncreated(self._state))
             self.answer(job, answer)
 
     # -- carrying out
@@ -351,7 +355,7 @@ class Controller:
         if len(plan.reports) > REPORTS_MAX:
             more = len(plan.reports) - REPORTS_MAX
             log.log(plan.reports[-1].level, "%s (and %d more like these)", self._name, more)
-        self._note_progress()
+        self._on_progress()
 
     async def _commit(self, writes: Sequence[Put | Delete]) -> None:
         """Write; in several transactions if one is too large. Raises `ControllerLost`."""
@@ -366,9 +370,9 @@ class Controller:
 
     async def _write(self, writes: Sequence[Put | Delete]) -> None:
         """One transaction, if this is still the controller; again while the store is away."""
-        compare = [Compare(entries.CONTROLLER, self._office.revision)]
-        transact = self._around.store.transact
-        outcome = await self._around.patience.ask(transact, compare, writes)
+        compare = [Compare(entries.CONTROLLER, self._active.revision)]
+        transact = self._context.store.transact
+        outcome = await self._context.store_retry.ask(transact, compare, writes)
         if not outcome.succeeded:
             raise ControllerLost
 
@@ -380,7 +384,7 @@ class Controller:
     def _get_state(self) -> State:
         return self._state
 
-    def _note_told(self, broker: Registered, told: Told) -> None:
+    def _on_told(self, broker: Registered, told: Told) -> None:
         node_id = broker.node_id
         self._heartbeats.on_acknowledgement(broker)
         for topic_id in told.stopped:
@@ -389,9 +393,9 @@ class Controller:
             log.warning("%s Broker %d refuses %s: error %d", self._name, node_id, name, error)
         if told.stopped:
             self._work.set()
-        self._note_progress()
+        self._on_progress()
 
-    def _note_progress(self) -> None:
+    def _on_progress(self) -> None:
         self._progress.set()
         self._progress = trio.Event()
 

@@ -1,7 +1,7 @@
 """How a broker asks the controller, wherever that is: here, at another broker, or nowhere just now.
 
-A request goes to the broker that holds the office; one that waits for a controller which was
-replaced is cancelled and made again. `forward` is for those who cannot wait.
+A request goes to the active controller; one that waits for a controller which was replaced is
+cancelled and made again. `forward` is for those who cannot wait.
 """
 
 from collections import deque
@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import trio
 
+from minibroker.broker.controller.context import Job, NodeContext
 from minibroker.broker.controller.controller import Controller
-from minibroker.broker.controller.entries import Office
-from minibroker.broker.controller.ports import Job, Surroundings
+from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.requests import Request, is_refused, refuse
 from minibroker.broker.controller.state import Registered
 from minibroker.client.net.channel import ChannelOptions, open_channel
@@ -32,27 +32,27 @@ class NoController(OSError):
 class ControllerCalls:
     """See the head of this module. `run` is its one task.
 
-    `office` is who is controller, as far as is known; `brokers` are the registered ones;
+    `active` is who is controller, as far as is known; `brokers` are the registered ones;
     `controller` is the one that runs here, if one does.
     """
 
-    def __init__(self, around: Surroundings) -> None:
-        self.office: Office | None = None
+    def __init__(self, context: NodeContext) -> None:
+        self.active: ActiveController | None = None
         self.brokers: Mapping[int, Registered] = {}
         self.controller: Controller | None = None
         self.changed = trio.Event()  # one of the three above
-        self._around = around
-        self._node_id = around.config.node_id
-        self._calls: dict[trio.CancelScope, None] = {}  # to who holds the office
+        self._context = context
+        self._node_id = context.config.node_id
+        self._calls: dict[trio.CancelScope, None] = {}  # to the active controller
         self._forwards: deque[Job[Any]] = deque()
         self._forwarding = trio.Event()
 
-    def set_office(self, office: Office | None) -> None:
+    def set_active(self, active: ActiveController | None) -> None:
         """Who was replaced, and perhaps only stopped, is not waited for any more."""
-        if office != self.office:
+        if active != self.active:
             for call in self._calls:
                 call.cancel()
-        self.office = office
+        self.active = active
         self._wake()
 
     def set_brokers(self, brokers: Mapping[int, Registered]) -> None:
@@ -84,7 +84,7 @@ class ControllerCalls:
                 response = await self._try_call(api_key, request)
                 if response is not None:
                     return response
-        trouble = self._around.patience.trouble()
+        trouble = self._context.store_retry.trouble()
         raise NoController("no controller answered in time" + (trouble and f" ({trouble})"))
 
     def forward(self, request: CreateTopicsRequest) -> Job[Any]:
@@ -110,20 +110,20 @@ class ControllerCalls:
             job.finish(await self.call(ApiKey.CREATE_TOPICS, job.request))
         except (OSError, BrokerError) as error:
             job.finish(refuse(job.request, ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
-        self._around.ports.notify(job)
+        self._context.local_broker.notify(job)
 
     async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
         """One attempt; None if there is no controller, or it was not what was asked."""
-        office, response = self.office, None
-        if office is not None and office.node_id == self._node_id and self.controller is not None:
+        active, response = self.active, None
+        if active is not None and active.node_id == self._node_id and self.controller is not None:
             response = await self.controller.submit(request).wait()
-        elif office is not None and office.node_id in self.brokers.keys() - {self._node_id}:
-            endpoint = self.brokers[office.node_id].endpoint
+        elif active is not None and active.node_id in self.brokers.keys() - {self._node_id}:
+            endpoint = self.brokers[active.node_id].endpoint
             options = ChannelOptions(f"broker-{self._node_id}", CALL_S_MAX, CALL_S_MAX)
             with trio.CancelScope() as call:
                 self._calls[call] = None
                 try:
-                    async with open_channel(self._around.network, endpoint, options) as channel:
+                    async with open_channel(self._context.network, endpoint, options) as channel:
                         response = await channel.call(api_key, request)
                 finally:
                     del self._calls[call]

@@ -10,7 +10,7 @@ store is current, so its successor is elected after all that it has confirmed, a
 registered broker a whole time-out from there. So the death of a controller ends nobody's standing
 before its successor can confirm: the time-out is a session and some heartbeats.
 
-Where no controller that fences is in office, as the store said when it was asked at some moment,
+Where no controller that fences is elected, as the store said when it was asked at some moment,
 nobody can be fenced before a time-out from that moment (`on_vacancy`).
 
 A standing that lapsed returns only once the controller says that all roles were told again since
@@ -71,7 +71,7 @@ class ControllerLease:
         return stamp / STAMPS_PER_S + self.timeout_s
 
     def on_vacancy(self, asked_at: float, now: float) -> None:
-        """The store was asked at this time, and no controller that fences was in office."""
+        """The store was asked at this time, and no controller that fences was elected."""
         self._look(now)
         if not self._is_lapsed:
             self._until = max(self._until, asked_at + self.timeout_s)

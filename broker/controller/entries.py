@@ -59,7 +59,7 @@ Entries = Mapping[str, Entry]
 Value = TypeVar("Value")
 
 
-class Office(NamedTuple):
+class ActiveController(NamedTuple):
     """Who is controller; `revision` is that of the key, which each of its writes compares.
 
     `fences`: it probes brokers and fences those that it does not hear. An earlier version does not.
@@ -164,14 +164,14 @@ def read_departures(entries: Entries) -> dict[int, Departure]:
     return found
 
 
-def read_office(entries: Entries) -> Office | None:
+def read_active_controller(entries: Entries) -> ActiveController | None:
     """Who is controller now, if anybody is."""
     if CONTROLLER not in entries:
         return None
     node_id, fences = _parse(
         entries, CONTROLLER, lambda _, found: (int(found["node_id"]), bool(found.get("fences")))
     )
-    return Office(node_id, entries[CONTROLLER].revision, fences)
+    return ActiveController(node_id, entries[CONTROLLER].revision, fences)
 
 
 def read_controller_epoch(entries: Entries) -> int:
@@ -303,10 +303,10 @@ def broker_key(node_id: int) -> str:
     return f"{BROKERS}{node_id}"
 
 
-def office_puts(node_id: int, epoch: int, lease: int) -> list[Put]:
+def active_controller_puts(node_id: int, epoch: int, lease: int) -> list[Put]:
     """The entries of who becomes controller."""
-    office = {"node_id": node_id, "fences": True}
-    return [_put(CONTROLLER, office, lease), _put(CONTROLLER_EPOCH, epoch)]
+    active = {"node_id": node_id, "fences": True}
+    return [_put(CONTROLLER, active, lease), _put(CONTROLLER_EPOCH, epoch)]
 
 
 def cluster_id_put(cluster_id: str) -> Put:

@@ -5,7 +5,7 @@ elected the leader is told (HAND_OVER): it refuses acks 0 and 1 from then on, an
 target has all that it took before. Only then is the target elected. The order holds for a bounded
 time: a leader that hears no more leads on as before. So an election must be written before that;
 what is `too late` is not written at all. The time includes a session, in which a controller that
-stood still has lost its office.
+stood still is no longer the controller.
 
     ELECT_LEADERS       handover -> election, as each partition is ready; others lead on
     the balance's turn  the same, for partitions that are not led by their preferred replica
@@ -26,8 +26,8 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller import leadership
 from minibroker.broker.controller.channels import Channel, Send
+from minibroker.broker.controller.context import Job
 from minibroker.broker.controller.leadership import Balance, Move
-from minibroker.broker.controller.ports import Job
 from minibroker.broker.controller.pushes import Push
 from minibroker.broker.controller.state import State
 from minibroker.broker.turns import at_once, take_turns

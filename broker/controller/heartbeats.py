@@ -168,7 +168,7 @@ class BrokerHeartbeats:
         assert not known.is_fenced, "others are elected first"
         known.mark = mark
 
-    def note_told(self, broker: Registered, told: int) -> None:
+    def on_told(self, broker: Registered, told: int) -> None:
         """So much was told."""
         known = self._of(broker)
         if known is not None and known.mark is not None and told >= known.mark:

@@ -9,8 +9,8 @@
      |- _claim_producer_ids    blocks of producer ids
      `- ControllerCalls.run    requests for the controller that nobody waits for here
 
-The first four end with the session. Then the broker registers anew: it has lost the office, if it
-had it, but goes on serving, for epochs fence whatever others have decided meanwhile.
+The first four end with the session. Then the broker registers again. If it was the controller, it
+is not any more. It goes on serving meanwhile: leader epochs fence it where others were elected.
 
 What the broker promises alone (acks 0 and 1, committed offsets) rests on two leases: the session,
 by which its registration stands, and its standing with the controller (`controller_lease.py`), by
@@ -31,6 +31,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backoff import Backoff
+from minibroker.broker.controller.context import Job, LocalBroker, NodeContext, Registration
 from minibroker.broker.controller.controller import (
     Controller,
     ControllerIsolated,
@@ -42,14 +43,13 @@ from minibroker.broker.controller.controller_calls import (
     ControllerCalls,
 )
 from minibroker.broker.controller.controller_lease import ControllerLease
-from minibroker.broker.controller.entries import Office
-from minibroker.broker.controller.patience import Patience
-from minibroker.broker.controller.ports import Job, Ports, Registration, Surroundings
+from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.producer_ids import ProducerIds, claim_block
 from minibroker.broker.controller.requests import Request
 from minibroker.broker.controller.session import BrokerSession, SessionStatistics
 from minibroker.broker.controller.state import ClosedLog, Departure
 from minibroker.broker.controller.statistics import Statistics
+from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.store import (
     Compare,
     LeaseLost,
@@ -69,7 +69,7 @@ from minibroker.protocol.messages.control import (
 from minibroker.protocol.messages.topics import CreateTopicsRequest
 
 LASTING_TTLS: Final = 10  # a session as old as this, in its time-outs, was no short one
-RESIGN_S_MAX: Final = 2.0  # that a stop waits for a store which may have given up the office
+RESIGN_S_MAX: Final = 2.0  # that a stop waits for a store that may not answer
 
 log = logging.getLogger(__name__)
 
@@ -78,33 +78,38 @@ class ControllerNode:
     """See the head of this module. One for each broker; `run` is its one task."""
 
     def __init__(
-        self, config: Config, store: MetadataStore, network: Network, ports: Ports, rng: Random
+        self,
+        config: Config,
+        store: MetadataStore,
+        network: Network,
+        local_broker: LocalBroker,
+        rng: Random,
     ) -> None:
-        self._patience = Patience(config.node_id)
+        self._store_retry = StoreRetry(config.node_id)
         self._config = config
         self._node_id = config.node_id
         self._store = store
         self._process = rng.randbytes(8).hex()
         self._heartbeat_s = config.broker_heartbeat_interval_ms / 1000
         self._session = BrokerSession(
-            store, self._patience, config.broker_session_timeout_ms / 1000, self._heartbeat_s
+            store, self._store_retry, config.broker_session_timeout_ms / 1000, self._heartbeat_s
         )
         self._lease = ControllerLease(config.fence_timeout_ms / 1000)
         self._candidacy = Backoff(config.fence_timeout_ms / 1000, rng)
         self._session_losses = Backoff(config.broker_session_timeout_ms / 1000, rng)
-        self._around = Surroundings(
+        self._context = NodeContext(
             config,
             store,
-            self._patience,
+            self._store_retry,
             network,
-            ports,
+            local_broker,
             rng,
             self.probe,
             self._session.is_current,
         )
-        self._calls = ControllerCalls(self._around)
+        self._calls = ControllerCalls(self._context)
         self._brokers_revision = 0  # of the registrations that `_calls` knows
-        self._term = trio.CancelScope()  # of the controller here
+        self._controller_scope = trio.CancelScope()  # of the controller here
         self._has_left = False
         self._registered = trio.CancelScope()  # as long as the registration stands and is true
         self._producer_ids = ProducerIds()
@@ -145,7 +150,7 @@ class ControllerNode:
 
     def store_trouble(self) -> str:
         """What is wrong with the metadata store at present; empty if nothing is."""
-        return self._patience.trouble()
+        return self._store_retry.trouble()
 
     def probe(self, request: ProbeRequest, now: float) -> ProbeResponse:
         """Answer a controller that asks whether this broker is there."""
@@ -191,7 +196,7 @@ class ControllerNode:
         takes, this node id.
         """
         await self._register(registration)
-        self._producer_ids.add(await self._patience.ask(claim_block, self._store))
+        self._producer_ids.add(await self._store_retry.ask(claim_block, self._store))
         task_status.started(self.broker_epoch)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._claim_producer_ids)
@@ -201,7 +206,7 @@ class ControllerNode:
                     async with trio.open_nursery() as session:
                         session.start_soon(self._watch_brokers)
                         session.start_soon(self._look_for_vacancy)
-                        session.start_soon(self._stand)
+                        session.start_soon(self._elect_when_vacant)
                         await self._session.keep()
                         session.cancel_scope.cancel()
                 log.warning("[Broker id=%d] Its session ended; registering anew", self._node_id)
@@ -227,7 +232,7 @@ class ControllerNode:
     async def _register(self, registration: Registration) -> None:
         self._registered = trio.CancelScope()
         wanted = registration.as_of_now(self._node_id, self._process, self._config.fence_timeout_ms)
-        await self._patience.ask(self._session.register, wanted)
+        await self._store_retry.ask(self._session.register, wanted)
         self._lease.begin(self._session.registered_at)
 
     async def leave(self) -> None:
@@ -266,82 +271,82 @@ class ControllerNode:
     async def _watch_brokers(self) -> None:
         after = 0
         while True:
-            snapshot = await self._patience.watch(self._store, entries.BROKERS, after)
+            snapshot = await self._store_retry.watch(self._store, entries.BROKERS, after)
             after = snapshot.revision
             brokers = entries.read_brokers(snapshot.entries)
             self._session.check(brokers.get(self._node_id))
             self._brokers_revision = after
             self._calls.set_brokers(brokers)
             if self._calls.controller is not None:
-                self._calls.controller.note_brokers(after, brokers)
+                self._calls.controller.on_brokers(after, brokers)
 
     async def _look_for_vacancy(self) -> None:
-        """Ask the store for the office, while no controller that fences holds it: until then and
-        for a fence time-out nobody can fence this broker."""
+        """While no controller that fences is elected, ask the store if that is still so: nobody can
+        fence this broker until a fence time-out after the last such answer."""
         while True:
             await trio.sleep(self._heartbeat_s)
-            office = self._calls.office
-            if office is not None and office.fences:
+            active = self._calls.active
+            if active is not None and active.fences:
                 continue
             asked_at = trio.current_time()
             try:
                 snapshot = await self._store.get(entries.CONTROLLER)
             except StoreUnavailable:
                 continue
-            office = entries.read_office(snapshot.entries)
-            if office is None or not office.fences:
+            active = entries.read_active_controller(snapshot.entries)
+            if active is None or not active.fences:
                 now = trio.current_time()
                 self._lease.on_vacancy(asked_at, now)
-                if office is not None and not self.is_heard(now):
+                if active is not None and not self.is_heard(now):
                     self.register_anew()  # this controller says to no other when roles stand
 
-    async def _stand(self) -> None:
+    async def _elect_when_vacant(self) -> None:
         """Follow who is controller, and be it when nobody is."""
         after = 0
         while True:
             snapshot = await self._follow(after)
             pause_s = self._candidacy.draw_pause_s()
-            while pause_s and self._may_stand(snapshot):
+            while pause_s and self._may_be_elected(snapshot):
                 with trio.move_on_after(pause_s) as pause:
                     snapshot = await self._follow(snapshot.revision)
                 if pause.cancelled_caught:
                     break
             after = snapshot.revision
-            if not self._may_stand(snapshot):
+            if not self._may_be_elected(snapshot):
                 continue
             found = snapshot.entries
             epoch = entries.read_controller_epoch(found) + 1
             keys = entries.CONTROLLER, entries.CONTROLLER_EPOCH
             compare = [Compare(key, entries.revision_of(found, key)) for key in keys]
-            puts = entries.office_puts(self._node_id, epoch, self._session.lease_id)
+            puts = entries.active_controller_puts(self._node_id, epoch, self._session.lease_id)
             try:
-                outcome = await self._patience.ask(self._store.transact, compare, puts)
+                outcome = await self._store_retry.ask(self._store.transact, compare, puts)
             except LeaseLost:
                 return  # the renewal will hear of it too
             if outcome.succeeded:
-                office = Office(self._node_id, outcome.revision)
-                self._calls.set_office(office)
-                await self._govern(Controller(self._around, office, epoch))
+                active = ActiveController(self._node_id, outcome.revision)
+                self._calls.set_active(active)
+                await self._run_controller(Controller(self._context, active, epoch))
 
     async def _follow(self, after: int) -> Snapshot:
         """Who is controller, once that is news."""
-        snapshot = await self._patience.watch(self._store, entries.CONTROLLER, after)
-        self._calls.set_office(entries.read_office(snapshot.entries))
+        snapshot = await self._store_retry.watch(self._store, entries.CONTROLLER, after)
+        self._calls.set_active(entries.read_active_controller(snapshot.entries))
         return snapshot
 
-    def _may_stand(self, snapshot: Snapshot) -> bool:
-        """Whether the office is vacant, or this node's own from a former life."""
-        office = entries.read_office(snapshot.entries)
-        return not self._has_left and (office is None or office.node_id == self._node_id)
+    def _may_be_elected(self, snapshot: Snapshot) -> bool:
+        """Whether there is no active controller, or it is this node in a former life."""
+        active = entries.read_active_controller(snapshot.entries)
+        return not self._has_left and (active is None or active.node_id == self._node_id)
 
-    async def _govern(self, controller: Controller) -> None:
-        """Be controller until the office is lost or given up."""
+    async def _run_controller(self, controller: Controller) -> None:
+        """Be the controller until another one is elected, or this one resigns."""
         # It probes them while it reads the store: their standing must not lapse over that.
-        controller.note_brokers(self._brokers_revision, self._calls.brokers)
+        controller.on_brokers(self._brokers_revision, self._calls.brokers)
         self._calls.set_controller(controller)
         is_isolated = False
         try:
-            with trio.CancelScope() as self._term:
+            with trio.CancelScope() as self._controller_scope:
                 await controller.run()
         except* ControllerLost:
             log.warning("[Broker id=%d] It is not the controller any more", self._node_id)
@@ -357,21 +362,21 @@ class ControllerNode:
                 " registered brokers, so that another one shall govern",
                 self._node_id,
             )
-            await self._patience.ask(self._store.transact, *controller.resignation)
+            await self._store_retry.ask(self._store.transact, *controller.resignation)
         else:
             self._candidacy.on_success()
 
     async def _resign(self) -> None:
-        """Give up the office, so that the others need not wait for its lease to end."""
+        """Resign as controller, so that the others need not wait for the end of its lease."""
         controller = self._calls.controller
         if controller is None:
             return
-        self._term.cancel()
+        self._controller_scope.cancel()
         try:
             with trio.fail_after(RESIGN_S_MAX):
                 await self._store.transact(*controller.resignation)
         except (StoreUnavailable, trio.TooSlowError) as error:
-            log.warning("The office of controller could not be given up: %r", error)
+            log.warning("The broker could not resign as controller: %r", error)
 
     # -- leaving
 
@@ -421,4 +426,4 @@ class ControllerNode:
         while True:
             await self._ids_wanted.wait()
             self._ids_wanted = trio.Event()
-            self._producer_ids.add(await self._patience.ask(claim_block, self._store))
+            self._producer_ids.add(await self._store_retry.ask(claim_block, self._store))

@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
-from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.context import NodeContext
+from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.heartbeats import BrokerHeartbeats, Confirmation
-from minibroker.broker.controller.ports import Surroundings
 from minibroker.broker.controller.state import Registered
 from minibroker.client.net.channel import ChannelOptions, RpcChannel, open_channel
 from minibroker.protocol.constants import ApiKey
@@ -47,18 +47,18 @@ class Prober:
 
     def __init__(
         self,
-        around: Surroundings,
-        sender: tuple[Office, int],
+        context: NodeContext,
+        sender: tuple[ActiveController, int],
         heartbeats: BrokerHeartbeats,
         orders: Orders,
         on_due: Callable[[], None],
     ) -> None:
-        self._around = around
-        self._office, self._controller_epoch = sender
+        self._context = context
+        self._active, self._controller_epoch = sender
         self._heartbeats = heartbeats
         self._orders = orders
         self._on_due = on_due
-        self._interval_s = around.config.broker_heartbeat_interval_ms / 1000
+        self._interval_s = context.config.broker_heartbeat_interval_ms / 1000
         self._targets: dict[int, tuple[Registered, trio.CancelScope]] = {}
         self._wanted: Mapping[int, Registered] = {}
         self._changed = trio.Event()
@@ -114,7 +114,7 @@ class Prober:
 
     async def _probe_once(self, ask: Ask, broker: Registered) -> None:
         request = ProbeRequest(
-            self._office.node_id,
+            self._active.node_id,
             self._controller_epoch,
             broker.epoch,
             *self._confirmation(broker),
@@ -133,34 +133,34 @@ class Prober:
         )
 
     def _confirmation(self, broker: Registered) -> Confirmation:
-        """Nothing, once the office may be another's."""
+        """Nothing, once another broker may be the controller."""
         heartbeats, orders = self._heartbeats, self._orders
         if heartbeats.needs_roles(broker):
             mark = orders.tell_all_roles(broker)
             if mark is not None:
                 heartbeats.begin_roles(broker, mark)
-        heartbeats.note_told(broker, orders.told(broker))
+        heartbeats.on_told(broker, orders.told(broker))
         return self.allowed(heartbeats.confirmation(broker), trio.current_time())
 
     def allowed(self, confirmation: Confirmation, now: float) -> Confirmation:
         """A controller confirms while its own lease in the store is current."""
-        return confirmation if self._around.is_session_current(now) else Confirmation()
+        return confirmation if self._context.is_session_current(now) else Confirmation()
 
     @asynccontextmanager
     async def _open(self, broker: Registered) -> AsyncIterator[Ask]:
-        node_id = self._around.config.node_id
+        node_id = self._context.config.node_id
         if broker.node_id == node_id:
             yield self._ask_here
             return
         timeout_s = broker.fence_timeout_ms / 2000
         options = ChannelOptions(f"prober-{node_id}", timeout_s, timeout_s)
-        async with open_channel(self._around.network, broker.endpoint, options) as channel:
+        async with open_channel(self._context.network, broker.endpoint, options) as channel:
             yield partial(_ask, channel)
 
     async def _ask_here(self, request: ProbeRequest) -> ProbeResponse:
         """The broker that this controller lives in."""
         await trio.lowlevel.checkpoint()
-        return self._around.probe(request, trio.current_time())
+        return self._context.probe(request, trio.current_time())
 
 
 async def _ask(channel: RpcChannel, request: ProbeRequest) -> ProbeResponse:

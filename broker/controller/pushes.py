@@ -31,7 +31,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
-from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import Change
 from minibroker.broker.controller.state import Registered, State, Tombstone
 from minibroker.protocol.constants import (
@@ -98,11 +98,11 @@ class Told(NamedTuple):
 class Pushes:
     """See the head of this module. `wanted` counts the changes."""
 
-    def __init__(self, broker: Registered, office: Office, controller_epoch: int) -> None:
+    def __init__(self, broker: Registered, active: ActiveController, controller_epoch: int) -> None:
         self.broker = broker
         self.wanted = 1
-        self.unmade: dict[TopicPartition, int] = {}  # refused and to be repeated: the error
-        self._sender = (office.node_id, controller_epoch, broker.epoch)
+        self.uncreated: dict[TopicPartition, int] = {}  # refused and to be repeated: the error
+        self._sender = (active.node_id, controller_epoch, broker.epoch)
         self._is_begun = False
         self._is_first_due = True  # the first part of the image
         self._is_last_due = True  # the last part of the roles
@@ -155,7 +155,7 @@ class Pushes:
     @property
     def has_refused(self) -> bool:
         """Whether something was refused that may be told again later."""
-        return bool(self.unmade or self._failed_stops)
+        return bool(self.uncreated or self._failed_stops)
 
     @property
     def _queues(self) -> tuple["_Queue[Any]", ...]:
@@ -188,7 +188,7 @@ class Pushes:
         """Tell again what was refused."""
         if self.has_refused:
             self.wanted += 1
-            _add(self._roles, self.unmade, self.wanted)
+            _add(self._roles, self.uncreated, self.wanted)
             _add(self._stops, self._failed_stops, self.wanted)
             self._failed_stops.clear()
 
@@ -340,7 +340,7 @@ class Pushes:
         state = states.partition(name)
         if state is not None and self.broker.node_id in state.replicas:
             return state
-        self.unmade.pop(name, None)
+        self.uncreated.pop(name, None)
         return None
 
     def _is_new(self, role: PartitionState, name: TopicPartition) -> bool:
@@ -352,9 +352,9 @@ class Pushes:
         for one in response.partitions:
             name = TopicPartition(one.topic, one.partition)
             if one.error in REPEATED:
-                self.unmade[name] = one.error
+                self.uncreated[name] = one.error
             else:
-                self.unmade.pop(name, None)
+                self.uncreated.pop(name, None)
                 self._held[name.topic].add(name.partition)
             if one.error:
                 yield Refusal(name, one.error)

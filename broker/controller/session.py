@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 import trio
 
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.store import (
     NO_LEASE,
     Compare,
@@ -53,12 +53,12 @@ class BrokerSession:
     """See the head of this module. `epoch` is the broker epoch, -1 while not registered."""
 
     def __init__(
-        self, store: MetadataStore, patience: Patience, ttl_s: float, heartbeat_s: float
+        self, store: MetadataStore, store_retry: StoreRetry, ttl_s: float, heartbeat_s: float
     ) -> None:
         self.epoch = NO_EPOCH
         self.lease_id = NO_LEASE
         self._store = store
-        self._patience = patience
+        self._store_retry = store_retry
         self._ttl_s = ttl_s
         self._heartbeat_s = heartbeat_s
         self.registered_at = -math.inf  # when the present registration was asked for
@@ -106,7 +106,7 @@ class BrokerSession:
             if outcome.succeeded:
                 self.epoch, self.lease_id = outcome.revision, lease.id
                 self.registered_at = asked_at
-                self._note_renewal(asked_at)
+                self._on_renewal(asked_at)
                 return
 
     def check(self, standing: Registered | None) -> None:
@@ -123,7 +123,7 @@ class BrokerSession:
         try:
             await self._renew_until_lost()
         finally:
-            self._patience.forget(self)
+            self._store_retry.forget(self)
 
     async def _renew_until_lost(self) -> None:
         is_doubted = False
@@ -133,24 +133,24 @@ class BrokerSession:
             try:
                 await self._store.renew(self.lease_id)
             except LeaseLost:
-                self._patience.note_answer(self)
+                self._store_retry.on_answer(self)
                 self._believed_until = -math.inf
                 return
             except StoreUnavailable as error:
-                self._patience.note_failure(self, error)
+                self._store_retry.on_failure(self, error)
                 if not is_doubted and not self.is_current(trio.current_time()):
                     is_doubted = True
                     log.warning(
                         "%s Its session was not renewed for %.1f s: until it is, acks=0 and acks=1"
                         " are refused; acks=all and reads go on",
-                        *(self._patience.name, trio.current_time() - self._renewed_at),
+                        *(self._store_retry.name, trio.current_time() - self._renewed_at),
                     )
             else:
                 is_doubted = False
-                self._patience.note_answer(self)
-                self._note_renewal(asked_at)
+                self._store_retry.on_answer(self)
+                self._on_renewal(asked_at)
 
-    def _note_renewal(self, asked_at: float) -> None:
+    def _on_renewal(self, asked_at: float) -> None:
         self._believed_until = asked_at + self._ttl_s
         self._renewed_at = asked_at
         self._renewal_s = trio.current_time() - asked_at

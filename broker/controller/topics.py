@@ -116,7 +116,7 @@ def plan_forgetting(state: State, topic_ids: Iterable[bytes]) -> Plan[None]:
     return Plan(None, replace(state, tombstones=left), writes)
 
 
-def admit(response: CreateTopicsResponse, unmade: Mapping[str, int]) -> CreateTopicsResponse:
+def admit(response: CreateTopicsResponse, uncreated: Mapping[str, int]) -> CreateTopicsResponse:
     """The answer to a request that was carried out, except that so many partitions of some new
     topics have no log yet. The topics exist, and these partitions are offline."""
     return CreateTopicsResponse(
@@ -125,9 +125,9 @@ def admit(response: CreateTopicsResponse, unmade: Mapping[str, int]) -> CreateTo
                 topic,
                 error=ErrorCode.KAFKA_STORAGE_ERROR,
                 error_message=f"topic {topic.name!r} is made, but there is no room for the logs of"
-                f" {unmade[topic.name]} of its partitions: they are offline until there is",
+                f" {uncreated[topic.name]} of its partitions: they are offline until there is",
             )
-            if not topic.error and unmade.get(topic.name)
+            if not topic.error and uncreated.get(topic.name)
             else topic
             for topic in response.topics
         )

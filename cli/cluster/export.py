@@ -177,13 +177,13 @@ def _described(found: "Entries") -> dict[str, Any]:
         for log in departure.logs:
             said = {"node_id": node_id, "last_epoch": log.last_epoch, "log_end": log.log_end}
             left.setdefault((log.topic_id, log.partition), []).append(said)
-    office = entries.read_office(found)
+    active = entries.read_active_controller(found)
     admitted = {node_id: admission.epoch for node_id, admission in state.admissions.items()}
     return {
         "version": VERSION,
         "cluster_id": state.cluster_id,
         "exported_at_ms": wall_ms(),
-        "controller_id": NO_NODE if office is None else office.node_id,
+        "controller_id": NO_NODE if active is None else active.node_id,
         "controller_epoch": entries.read_controller_epoch(found),
         "brokers": [
             {

@@ -14,8 +14,8 @@ from random import Random
 from typing import Final
 
 from minibroker.broker.config import Config, load
+from minibroker.broker.controller.context import LocalBroker
 from minibroker.broker.controller.node import ControllerNode
-from minibroker.broker.controller.ports import Ports
 from minibroker.broker.controller.producer_ids import ProducerIds
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.groups.coordinator import Coordinator
@@ -97,7 +97,7 @@ class LabController(ControllerNode):
     controller, and steps decide when producer ids are claimed."""
 
     def __init__(
-        self, config: Config, store: SteppedStore, network: Network, ports: Ports, rng: Random
+        self, config: Config, store: SteppedStore, network: Network, ports: LocalBroker, rng: Random
     ) -> None:
         super().__init__(config, store, network, ports, rng)
         self._claimed_ids = ProducerIds()
@@ -144,7 +144,7 @@ class Process:
                 broker=self,
             ),
         )
-        ports = Ports(
+        ports = LocalBroker(
             self.replicas.take_roles,
             self.replicas.stop,
             self.replicas.update_metadata,

@@ -25,9 +25,9 @@ from minibroker.protocol.messages.control import AlterPartitionRequest
 from minibroker.testing.disk import Tail
 from minibroker.testing.lab.claims import SteppedStore
 from minibroker.testing.lab.clients import READS, Clients
+from minibroker.testing.lab.controller import LabController
 from minibroker.testing.lab.copying import Copying
 from minibroker.testing.lab.machine import PARTITION, WALL_MS, Impossible, Machine, Process
-from minibroker.testing.lab.office import Office
 from minibroker.testing.lab.scenario import Run, ScenarioError, Step
 from minibroker.testing.lab.strategies import RULES, Rule
 from minibroker.testing.lab.transcript import Event, Line, Told
@@ -58,7 +58,7 @@ class Stage:
             number: Machine(number, run.broker_settings, rule, store, self.wall_ms)
             for number in run.brokers
         }
-        self._office = Office(run, self._machines)
+        self._controller = LabController(run, self._machines)
         self._copying = {number: Copying(number, self._machines) for number in run.brokers}
         self._clients = Clients(self.process, lambda: self.now)
         self._has_reader = any(step.action in READS for step in run.steps)
@@ -73,14 +73,14 @@ class Stage:
             number: None if machine.process is None else machine.process.manager.get(PARTITION)
             for number, machine in self._machines.items()
         }
-        leader = self._office.record.leader
+        leader = self._controller.record.leader
         return Played(self._lines, self._clients.verdict(logs, leader))
 
     def begin(self) -> None:
         """Start every broker, and make the partition."""
         for machine in self._machines.values():
-            self._office.register(machine.start())
-        self._note(self._office.create(self.now))
+            self._controller.register(machine.start())
+        self._note(self._controller.create(self.now))
 
     def play_steps(self) -> None:
         """Play what the run says. Raises `ScenarioError` where a step cannot be played."""
@@ -234,44 +234,44 @@ class Stage:
         """The session of a broker that is down ends."""
         if self._machines[broker].process is not None:
             raise Impossible(f"broker {broker} runs and keeps its session")
-        self._office.expire(broker)
+        self._controller.expire(broker)
         yield f"the session of {broker} ends"
-        yield from self._office.decide(self.now)
+        yield from self._controller.decide(self.now)
 
     def start(self, broker: int) -> Texts:
         """The broker comes back, and registers."""
         machine = self._machines[broker]
         if machine.process is not None:
             raise Impossible(f"broker {broker} runs already")
-        self._office.register(machine.start())
+        self._controller.register(machine.start())
         yield f"{broker} returns"
-        yield from self._office.decide(self.now)
+        yield from self._controller.decide(self.now)
         self.process(broker).manager.forget_lost_tail()
 
     # -- orders of a controller
 
     def replace_controller(self) -> Texts:
         """Another broker becomes controller."""
-        yield from self._office.replace_controller(self.now)
+        yield from self._controller.replace_controller(self.now)
 
     def order_leader_epoch_controller(
         self, broker: int, leader: int, epoch: int, controller: int
     ) -> Texts:
         """A LEADER_AND_ISR of these epochs arrives, early or late."""
         self.process(broker)
-        yield self._office.order_leader(broker, leader, epoch, controller, self.now)
+        yield self._controller.order_leader(broker, leader, epoch, controller, self.now)
 
     def stop_replica_epoch_controller(self, broker: int, epoch: int, controller: int) -> Texts:
         """A STOP_REPLICA of these epochs arrives."""
         self.process(broker)
-        yield self._office.stop_replica(broker, epoch, controller, self.now, delete=False)
+        yield self._controller.stop_replica(broker, epoch, controller, self.now, delete=False)
 
     def stop_replica_epoch_controller_delete(
         self, broker: int, epoch: int, controller: int
     ) -> Texts:
         """The same, and the replica is to be deleted."""
         self.process(broker)
-        yield self._office.stop_replica(broker, epoch, controller, self.now, delete=True)
+        yield self._controller.stop_replica(broker, epoch, controller, self.now, delete=True)
 
     # -- time
 
@@ -342,11 +342,11 @@ class Stage:
                 proposal = process.wishes.waiting.pop(0)
                 wanted = ",".join(map(str, proposal.pending.wanted))
                 yield f"{number} asks for ISR {wanted}"
-                answer = self._office.alter(
+                answer = self._controller.alter(
                     AlterPartitionRequest(number, process.broker_epoch, (change_of(proposal),))
                 ).partitions[0]
                 process.replicas.resolve(proposal, answer, self.now)
-                self._office.push(self.now)
+                self._controller.push(self.now)
                 isr = ",".join(map(str, answer.isr))
                 outcome = ErrorCode(answer.error).name if answer.error else f"ISR {isr}"
                 yield f"controller: {outcome}"

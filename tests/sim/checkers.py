@@ -69,7 +69,7 @@ class Agreed(NamedTuple):
     partition_epoch: int = 0
 
 
-class Office(NamedTuple):
+class ActiveController(NamedTuple):
     """Who is controller since a revision of the store, and in which registration of that broker;
     -1: in one that is over."""
 
@@ -100,7 +100,7 @@ class Sight(NamedTuple):
     obeyed: Mapping[tuple[int, int], int] = {}
     leaving: frozenset[int] = frozenset()  # brokers that have asked to stop
     admitted: Mapping[int, int] = {}
-    office: Office | None = None
+    active_controller: ActiveController | None = None
     now: float = 0.0
 
     @property
@@ -312,33 +312,35 @@ class UnaskedChanges:
 
 
 class PatientCandidates:
-    """Who has given up the office and lives on takes it again only after `pause_s`, unless another
-    broker had it meanwhile. A process that was restarted takes over its former life's office."""
+    """A broker that resigned as controller and lives on is elected again only after `pause_s`,
+    unless another broker was the controller meanwhile. A process that was restarted takes over from
+    its former life."""
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
-        self._last: Office | None = None  # who had it last, in which registration
+        self._last: ActiveController | None = None  # who had it last, in which registration
         self._had_at = 0.0
 
     def look(self, sight: Sight) -> None:
         """Raises `Violation`."""
-        office = sight.office
-        if office is None:
+        active_controller = sight.active_controller
+        if active_controller is None:
             return
         last = self._last
         if (
             last is not None
-            and last.revision != office.revision
-            and (last.node_id, last.broker_epoch) == (office.node_id, office.broker_epoch)
-            and office.broker_epoch >= 0
+            and last.revision != active_controller.revision
+            and (last.node_id, last.broker_epoch)
+            == (active_controller.node_id, active_controller.broker_epoch)
+            and active_controller.broker_epoch >= 0
             and sight.now - self._had_at < self._pause_s
         ):
             raise Violation(
-                f"broker {office.node_id} gave up the office, and took it again after"
-                f" {sight.now - self._had_at:.2f} s"
+                f"broker {active_controller.node_id} resigned as controller, and was elected again"
+                f" after {sight.now - self._had_at:.2f} s"
             )
-        if last is None or last.revision != office.revision:
-            self._last = office
+        if last is None or last.revision != active_controller.revision:
+            self._last = active_controller
         self._had_at = sight.now
 
 

@@ -26,12 +26,12 @@ from minibroker.testing.cluster import (
 )
 from minibroker.testing.planted import patched
 from tests.sim.checkers import (
+    ActiveController,
     Agreed,
     Checker,
     Committed,
     Key,
     NewestController,
-    Office,
     OneLeader,
     PatientCandidates,
     Proposal,
@@ -109,7 +109,7 @@ class Watcher:
         }
         self._last = Sight(
             *(replicas, agreed, frozenset(self._lost), obeyed, leaving(self._snapshot)),
-            *(admitted(self._snapshot), office(self._snapshot), trio.current_time()),
+            *(admitted(self._snapshot), active_controller(self._snapshot), trio.current_time()),
         )
         for checker in self._checkers:
             checker.look(self._last)
@@ -267,15 +267,15 @@ def admitted(snapshot: Snapshot) -> dict[int, int]:
     }
 
 
-def office(snapshot: Snapshot) -> Office | None:
-    """Who is controller. An office that is older than the registration is of a former life."""
+def active_controller(snapshot: Snapshot) -> ActiveController | None:
+    """The active controller. One elected before its present registration is of a former life."""
     entry = snapshot.entries.get("controller")
     if entry is None:
         return None
     node_id = int(json.loads(entry.value)["node_id"])
     registration = snapshot.entries.get(f"brokers/{node_id}")
     is_present = registration is not None and registration.revision <= entry.revision
-    return Office(node_id, entry.revision, registration.revision if is_present else -1)
+    return ActiveController(node_id, entry.revision, registration.revision if is_present else -1)
 
 
 def leaving(snapshot: Snapshot) -> frozenset[int]:

@@ -8,11 +8,11 @@ import pytest
 from minibroker.broker.metadata.store import Entry, Snapshot
 from minibroker.protocol.types import TopicPartition
 from tests.sim.checkers import (
+    ActiveController,
     Agreed,
     Committed,
     Ledger,
     NewestController,
-    Office,
     OneLeader,
     PatientCandidates,
     Proposal,
@@ -27,7 +27,7 @@ from tests.sim.checkers import (
     Violation,
     WakefulSessions,
 )
-from tests.sim.sights import office
+from tests.sim.sights import active_controller
 
 NAME = TopicPartition("t", 0)
 KEY = ("id", 0)
@@ -245,16 +245,16 @@ def test_who_stands_again_at_once_is_found():
     """Not another broker, nor another registration, nor who waited."""
 
     def governed(at: float, node_id: int, revision: int, broker_epoch: int) -> Sight:
-        return sight(office=Office(node_id, revision, broker_epoch), now=at)
+        return sight(active_controller=ActiveController(node_id, revision, broker_epoch), now=at)
 
     former = {
         "controller": Entry(b'{"node_id": 1}', 5),
         "brokers/1": Entry(b"{}", 6),
     }
-    assert office(Snapshot(7, former)) == Office(1, 5, -1)
-    assert office(Snapshot(8, former | {"controller": Entry(b'{"node_id": 1}', 8)})) == Office(
-        1, 8, 6
-    )
+    assert active_controller(Snapshot(7, former)) == ActiveController(1, 5, -1)
+    assert active_controller(
+        Snapshot(8, former | {"controller": Entry(b'{"node_id": 1}', 8)})
+    ) == ActiveController(1, 8, 6)
 
     checker = PatientCandidates(0.5)
     for at, *held in (

@@ -15,8 +15,8 @@ import trio
 
 from minibroker.broker.config import load
 from minibroker.broker.controller import entries
+from minibroker.broker.controller.context import LocalBroker, Registration
 from minibroker.broker.controller.node import ControllerNode
-from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.state import PartitionRecord, State
 from minibroker.broker.groups.coordinator import Around, Coordinator
 from minibroker.broker.metadata.memory_store import MemoryStore
@@ -123,7 +123,7 @@ class FakeBroker:
         self.store = BrokerStore(self._fleet.store, self._fleet.step, self._fleet.writes_max)
         purgatory = Purgatory()
         self.replicas = FakeReplicas(self)
-        ports = Ports(
+        local_broker = LocalBroker(
             self.replicas.take_roles,
             self.replicas.stop,
             self.replicas.update_metadata,
@@ -132,18 +132,18 @@ class FakeBroker:
             self.replicas.hand_over,
         )
         network = self._fleet.network.host(self.name)
-        self.node = ControllerNode(self._config, self.store, network, ports, self._rng)
+        self.node = ControllerNode(self._config, self.store, network, local_broker, self._rng)
         said = Registration(Endpoint(self.name, PORT), self.directory_id, self.run)
         replicas: Any = self.replicas
         is_lease_current = self.node.is_lease_current
-        around = Around(replicas, purgatory, lambda: 0, is_lease_current, self._rng)
+        context = Around(replicas, purgatory, lambda: 0, is_lease_current, self._rng)
         services: Any = Services(
             self._config,
             self.replicas,  # type: ignore[arg-type]
             purgatory,
             self.node,
             FetchSessions(self._rng, 10, purgatory),
-            Coordinator(self._config, around),
+            Coordinator(self._config, context),
             RequestTimes(),
             lambda: 0,
         )

@@ -47,11 +47,11 @@ def test_a_registration_without_listeners_is_read() -> None:
 def test_what_an_earlier_version_wrote_tells_that_it_knows_no_fences() -> None:
     """Neither its brokers, which answer no probes, nor its controllers, which send none."""
     assert entries.read_brokers(stored(fence_timeout_ms=None))[3].fence_timeout_ms == 0
-    put, _ = entries.office_puts(3, 1, NO_LEASE)
-    office = entries.read_office({put.key: Entry(put.value, 7)})
-    assert office == entries.Office(3, 7, fences=True)
-    earlier = entries.read_office({put.key: Entry(b'{"node_id": 3}', 7)})
-    assert earlier == entries.Office(3, 7, fences=False)
+    put, _ = entries.active_controller_puts(3, 1, NO_LEASE)
+    active = entries.read_active_controller({put.key: Entry(put.value, 7)})
+    assert active == entries.ActiveController(3, 7, fences=True)
+    earlier = entries.read_active_controller({put.key: Entry(b'{"node_id": 3}', 7)})
+    assert earlier == entries.ActiveController(3, 7, fences=False)
 
 
 @pytest.mark.parametrize("listeners", [7, [["INSIDE", "inner"]], ["INSIDE"]])

@@ -9,12 +9,12 @@ import trio.testing
 
 from minibroker.broker.config import load
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
+from minibroker.broker.controller.context import LocalBroker, Registration
 from minibroker.broker.controller.node import RESIGN_S_MAX, ControllerNode
-from minibroker.broker.controller.patience import Patience
-from minibroker.broker.controller.ports import Ports, Registration
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
 from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Delete, Put, StoreError, StoreUnavailable
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -40,16 +40,18 @@ class FailingStore(MemoryStore):
 
 def lonely_node(store, **settings):
     """A node without anybody to talk to, and nothing that could take a role."""
-    ports = Ports(*[lambda *_: None] * 6)
+    local_broker = LocalBroker(*[lambda *_: None] * 6)
     config = load(flags=settings).config
-    return ControllerNode(config, store, SimulatedNetwork(Random(1)).host("h"), ports, Random(1))
+    return ControllerNode(
+        config, store, SimulatedNetwork(Random(1)).host("h"), local_broker, Random(1)
+    )
 
 
 REGISTRATION = Registration(Endpoint("h", 1), "directory", 1)
 
 
 async def test_a_restarted_broker_replaces_itself_at_once(autojump_clock):
-    """The same data directory: the former life is over, its registration and its office too."""
+    """The same data directory: the former life is over, as broker and as controller."""
     async with open_fleet(1) as fleet:
         await fleet.create()
         epoch = fleet[1].node.broker_epoch
@@ -97,22 +99,19 @@ async def test_sessions_lost_in_a_row_are_followed_by_growing_pauses(autojump_cl
         ttl_s = node.session_statistics().ttl_s
 
         async def lose_session() -> float:
-            """Lose it at a renewal; how many time-outs of a session it then took to return."""
-            epoch, lease_id = node.broker_epoch, node._session.lease_id
-            await fleet.store.revoke(lease_id)
-            while node.is_session_current(trio.current_time()):
-                await trio.sleep(ttl_s / 100)
-            lost_at = trio.current_time()
-            while node.broker_epoch == epoch:
+            """How many time-outs of a session it takes to come back; a renewal finds the loss."""
+            epoch, lost_at = node.broker_epoch, trio.current_time()
+            await fleet.store.revoke(node._session.lease_id)
+            while node.broker_epoch == epoch:  # noqa: ASYNC110 - nothing says when
                 await trio.sleep(ttl_s / 100)
             return (trio.current_time() - lost_at) / ttl_s
 
-        assert await lose_session() < 0.1
-        assert 0.5 <= await lose_session() <= 1.1
-        assert 1.0 <= await lose_session() <= 2.1
+        assert await lose_session() < 0.5
+        assert 0.5 <= await lose_session() <= 1.5
+        assert 1.0 <= await lose_session() <= 2.5
         await trio.sleep(11 * ttl_s)
-        assert await lose_session() < 0.1
-        assert 0.5 <= await lose_session() <= 1.1
+        assert await lose_session() < 0.5
+        assert 0.5 <= await lose_session() <= 1.5
 
 
 async def test_belief_in_the_lease_ends_before_the_lease(autojump_clock):
@@ -126,7 +125,7 @@ async def test_belief_in_the_lease_ends_before_the_lease(autojump_clock):
     node = lonely_node(SlowStore())
     assert not node.is_lease_current(trio.current_time())
     assert node.broker_epoch == -1
-    session = BrokerSession(SlowStore(), Patience(1), 1.0, 0.25)
+    session = BrokerSession(SlowStore(), StoreRetry(1), 1.0, 0.25)
     asked_at = trio.current_time()
     await session.register(Registered(1, -1, Endpoint("h", 1), "d", 1, "p"))
     assert session.is_current(asked_at + 0.99)
@@ -143,7 +142,7 @@ async def test_a_store_that_does_not_answer_holds_up_no_stop(autojump_clock, cap
         with trio.fail_after(RESIGN_S_MAX + 0.1):
             await fleet[1].node._resign()
         link.heal()
-    assert "could not be given up: TooSlowError()" in caplog.text
+    assert "could not resign as controller: TooSlowError()" in caplog.text
 
 
 async def test_a_call_without_a_controller_ends(autojump_clock):
@@ -156,7 +155,7 @@ async def test_a_call_without_a_controller_ends(autojump_clock):
 
 
 async def test_a_call_waits_for_the_next_controller(autojump_clock):
-    """While the office is vacant a call waits; it is answered by who is elected."""
+    """While no controller is elected a call waits; the next controller answers it."""
     async with open_fleet() as fleet:
         await fleet[1].kill()
         job = fleet[3].node.forward(CreateTopicsRequest((NewTopic("t", 1, 2),)))

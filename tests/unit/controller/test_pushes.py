@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from minibroker.broker.controller.entries import Office
+from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import Change
 from minibroker.broker.controller.pushes import Pushes, Refusal, Told
 from minibroker.broker.controller.state import (
@@ -55,7 +55,7 @@ def state_of(*topics):
 
 
 def pushes_of(node=1):
-    return Pushes(broker(node), Office(1, 5), 7)
+    return Pushes(broker(node), ActiveController(1, 5), 7)
 
 
 def answer_of(push, errors=()):
@@ -330,13 +330,13 @@ def test_a_refused_partition(error, is_repeated):
     pushes = pushes_of()
     name = TopicPartition("t", 1)
     assert tell(pushes, state, {1: error})[1] == Told((), (Refusal(name, error),))
-    assert pushes.unmade == ({name: error} if is_repeated else {})
+    assert pushes.uncreated == ({name: error} if is_repeated else {})
     pushes.repeat()
     taken, _ = tell(pushes, state)
     assert bool(taken) == is_repeated
     if is_repeated:
         assert [one.partition for one in taken[-1].request.partitions] == [1]
-        assert pushes.unmade == {}
+        assert pushes.uncreated == {}
 
 
 def test_a_refused_partition_that_was_deleted_is_not_repeated():
@@ -346,7 +346,7 @@ def test_a_refused_partition_that_was_deleted_is_not_repeated():
     tell(pushes, state, {0: ErrorCode.KAFKA_STORAGE_ERROR})
     pushes.repeat()
     tell(pushes, state_of())
-    assert pushes.unmade == {}
+    assert pushes.uncreated == {}
 
 
 def test_a_large_push_comes_in_parts():

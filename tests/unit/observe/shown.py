@@ -22,7 +22,7 @@ from tests.unit.node import Node
 LOOPBACK = Endpoint("127.0.0.1", 0)
 
 
-class Office:
+class FakeControllerNode:
     """A controller that is told what to say of itself."""
 
     def __init__(self) -> None:
@@ -44,11 +44,13 @@ class Office:
         return SessionStatistics(*(0.125 for _ in SessionStatistics._fields))
 
 
-def sources_of(node: Node, office: Office | None = None, *, is_leaving: bool = False) -> Sources:
+def sources_of(
+    node: Node, controller_node: FakeControllerNode | None = None, *, is_leaving: bool = False
+) -> Sources:
     """A node as the pages see it."""
     services = replace(
         node.services,
-        controller=cast(Any, office or Office()),
+        controller=cast(Any, controller_node or FakeControllerNode()),
         is_shutting_down=lambda: is_leaving,
     )
     fetchers = ReplicaFetchers(node.config, cast(Any, None), lambda: 0)

@@ -16,7 +16,14 @@ from minibroker.broker.observe.metrics.exposition import (
 from minibroker.protocol.constants import NO_NODE, ErrorCode
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import T0, Node, batch_of, state_of
-from tests.unit.observe.shown import Office, Samples, metrics_of, parsed, sources_of, values
+from tests.unit.observe.shown import (
+    FakeControllerNode,
+    Samples,
+    metrics_of,
+    parsed,
+    sources_of,
+    values,
+)
 from tests.unit.server.fetching import answer, append, want
 
 MANAGER = "kafka_server_replicamanager"
@@ -171,16 +178,16 @@ async def test_the_controller_alone_tells_of_the_cluster() -> None:
     )
     topic = TopicImage(b"i" * 16, "t", {}, partitions)
     node.replicas.image = ClusterImage("c", 1, 0, {}, {"t": topic})
-    office = Office()
-    samples = await metrics_of(sources_of(node, office))
+    controller_node = FakeControllerNode()
+    samples = await metrics_of(sources_of(node, controller_node))
     controller = "kafka_controller_kafkacontroller"
     names = ("activecontrollercount", "offlinepartitionscount", "fencedbrokercount")
     assert values(samples, *(f"{controller}_{name}" for name in names)) == [1, 4, 1]
     assert values(samples, "kafka_brokers") == [3]
     assert samples["kafka_topic_partitions"] == {("t",): 3}
     assert samples[f"{PARTITION}_leader"] == {("0", "t"): -1, ("2", "t"): 1}
-    office.controller = None
-    samples = await metrics_of(sources_of(node, office))
+    controller_node.controller = None
+    samples = await metrics_of(sources_of(node, controller_node))
     assert values(samples, f"{controller}_activecontrollercount") == [0]
     assert samples[f"{PARTITION}_leader"] == {("2", "t"): 1}
     assert not {"kafka_brokers", "kafka_topic_partitions"} & samples.keys()

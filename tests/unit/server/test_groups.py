@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.controller.ports import Job
+from minibroker.broker.controller.context import Job
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import groups, metadata, produce

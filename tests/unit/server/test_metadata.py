@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
+from minibroker.broker.controller.context import Job, LocalBroker, Registration
 from minibroker.broker.controller.node import ControllerNode
-from minibroker.broker.controller.ports import Job, Ports, Registration
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import HANDLERS
@@ -52,7 +52,7 @@ def answer_of(node: Node, request: MetadataRequest) -> MetadataResponse:
 def with_controller(node: Node) -> ControllerNode:
     """A part in control of the node's own, which is not running."""
     replicas = node.replicas
-    ports = Ports(
+    ports = LocalBroker(
         replicas.take_roles,
         replicas.stop,
         replicas.update_metadata,

@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from minibroker.broker.config import Config
-from minibroker.broker.controller.patience import Patience
 from minibroker.broker.controller.state import Registered
+from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.turns import Turns
 from minibroker.client.net.network import Network
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class LocalBroker:
     """How a controller's orders reach the broker it lives in; `now` is in seconds of trio's clock.
 
     `notify(job)` wakes who waits for the job in the purgatory.
@@ -53,7 +53,7 @@ class Ports:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class NodeContext:
     """What a controller works with, all of it made elsewhere.
 
     `probe` probes the broker that the controller lives in; `is_session_current` says whether that
@@ -62,9 +62,9 @@ class Surroundings:
 
     config: Config
     store: MetadataStore
-    patience: Patience
+    store_retry: StoreRetry
     network: Network
-    ports: Ports
+    local_broker: LocalBroker
     rng: Random
     probe: Callable[[ProbeRequest, float], ProbeResponse]
     is_session_current: Callable[[float], bool]

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.controller.patience import Patience
+from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import LeaseLost, Put, StoreUnavailable
 from minibroker.testing.store import StoreLink
@@ -26,8 +26,8 @@ def link(memory):
 
 
 @pytest.fixture
-def patience():
-    return Patience(1)
+def store_retry():
+    return StoreRetry(1)
 
 
 @pytest.fixture
@@ -42,24 +42,26 @@ def told(caplog):
     return begins
 
 
-async def test_several_that_ask_say_it_once(patience, link, told, nursery, autojump_clock):
+async def test_several_that_ask_say_it_once(store_retry, link, told, nursery, autojump_clock):
     """However many ask, and however often: one line when it begins, one when all have answers."""
-    await patience.ask(link.get, "")
+    await store_retry.ask(link.get, "")
     assert told() == []
     link.cut()
     for _ in range(3):
-        nursery.start_soon(patience.ask, link.get, "")
+        nursery.start_soon(store_retry.ask, link.get, "")
     await trio.sleep(30)
     assert told() == [BEGINS]
-    assert patience.trouble().endswith("cannot be used: the metadata store does not answer")
-    assert patience.retries > 30
+    assert store_retry.trouble().endswith("cannot be used: the metadata store does not answer")
+    assert store_retry.retries > 30
     link.heal()
     await trio.sleep(5)
     assert told() == [BEGINS, ENDS]
-    assert patience.trouble() == ""
+    assert store_retry.trouble() == ""
 
 
-async def test_a_store_that_only_reads_is_not_back(patience, memory, told, nursery, autojump_clock):
+async def test_a_store_that_only_reads_is_not_back(
+    store_retry, memory, told, nursery, autojump_clock
+):
     """Who reads has answers all the time; it is over when who writes has one."""
     is_full = True
 
@@ -68,40 +70,40 @@ async def test_a_store_that_only_reads_is_not_back(patience, memory, told, nurse
             raise StoreUnavailable("no space")
         return await memory.transact([], [Put("key", b"")])
 
-    nursery.start_soon(patience.ask, write)
+    nursery.start_soon(store_retry.ask, write)
     for _ in range(10):
         await trio.sleep(1)
-        await patience.ask(memory.get, "")
+        await store_retry.ask(memory.get, "")
     assert told() == [BEGINS]
     is_full = False
     await trio.sleep(2)
     assert told() == [BEGINS, ENDS]
 
 
-async def test_who_asks_no_more_is_not_waited_for(patience, link, told, autojump_clock):
+async def test_who_asks_no_more_is_not_waited_for(store_retry, link, told, autojump_clock):
     """An asker that is cancelled says nothing; the next answer of anybody ends it. The loss of a
     lease is an answer, too."""
     for call in (link.get, link.renew):
         link.cut()
         with trio.move_on_after(3):
-            await patience.ask(link.get, "")
+            await store_retry.ask(link.get, "")
         assert told()[-1:] == [BEGINS]
         link.heal()
         try:
-            await patience.ask(call, "")
+            await store_retry.ask(call, "")
         except LeaseLost:
             assert call == link.renew
         assert told()[-2:] == [BEGINS, ENDS]
 
 
 async def test_who_watches_notices_that_the_store_is_back(
-    patience, link, memory, told, nursery, autojump_clock
+    store_retry, link, memory, told, nursery, autojump_clock
 ):
     """Also where there are no news; and those that come later are not missed."""
     seen = []
 
     async def watch():
-        seen.append((await patience.watch(link, "", 0)).revision)
+        seen.append((await store_retry.watch(link, "", 0)).revision)
 
     link.cut()
     nursery.start_soon(watch)

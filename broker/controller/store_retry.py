@@ -1,9 +1,9 @@
-"""How a broker goes on asking a metadata store that is away, and what it says of that.
+"""Calls of the metadata store that are repeated until it answers.
 
-Several tasks ask the store, and when it is away all of them fail, again and again. Who reads the
-log needs one line when that begins and one when it is over, so they share one `Patience`. The store
-counts as away from somebody's first failure until all who failed have had an answer, or ask no
-more: one that takes no writes may well go on answering reads.
+Several tasks use the store, and all of them fail again and again while it is away. The log shall
+have one line when that begins and one when it is over, so they share one `StoreRetry`. The store
+counts as away from the first failure until every caller that failed has had an answer, or has given
+up: a store that takes no writes may still answer reads.
 """
 
 import logging
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
 
-class Patience:
+class StoreRetry:
     """See the head of this module. One for each broker."""
 
     def __init__(self, node_id: int) -> None:
@@ -55,14 +55,14 @@ class Patience:
         async def attempt(asker: object) -> Snapshot:
             if asker in self._waiting:
                 snapshot = await store.get(prefix)
-                self.note_answer(asker)
+                self.on_answer(asker)
                 if snapshot.revision > after:
                     return snapshot
             return await store.watch(prefix, after)
 
         return await self._repeat(attempt)
 
-    def note_failure(self, asker: object, error: StoreUnavailable) -> None:
+    def on_failure(self, asker: object, error: StoreUnavailable) -> None:
         """The store did not answer this asker, who will ask again."""
         self._waiting[asker] = None
         self._why = str(error)
@@ -75,7 +75,7 @@ class Patience:
                 *(self.name, error),
             )
 
-    def note_answer(self, asker: object) -> None:
+    def on_answer(self, asker: object) -> None:
         """The store answered this asker."""
         self.forget(asker)
         if self._away_since is not None and not self._waiting:
@@ -99,12 +99,12 @@ class Patience:
                     answer = await attempt(asker)
                 except StoreUnavailable as error:
                     self.retries += 1
-                    self.note_failure(asker, error)
+                    self.on_failure(asker, error)
                 except LeaseLost:
-                    self.note_answer(asker)
+                    self.on_answer(asker)
                     raise
                 else:
-                    self.note_answer(asker)
+                    self.on_answer(asker)
                     return answer
                 await trio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
