@@ -40,6 +40,10 @@ logger = logging.getLogger(__name__)
 FOLLOW_INTERVAL_S: Final = 1.0
 GROUPS_AT_ONCE: Final = 50  # made between two chances for others to run
 TOMBSTONES_PER_BATCH: Final = 500
+# What ends a membership, or a process's place in it, at whoever is answered so.
+PUT_OUT: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+)
 
 
 class Serving(NamedTuple):
@@ -162,6 +166,17 @@ class Coordinator:
             if shard is not None and shard.is_broken:
                 raise
             return None
+
+    def sure_error(self, group_id: str, error: int, now: float) -> ErrorCode:
+        """Return what a member is answered where its group says `error`: it is put out only by a
+        coordinator that nobody can have replaced, for it may have joined at the next one."""
+        name = self._name_of(group_id)
+        if error in PUT_OUT and name is not None:
+            try:
+                self._check_session(name, now)
+            except Refused as refused:
+                return refused.code
+        return ErrorCode(error)
 
     def all_serving(self, now: float) -> tuple[list[Serving], bool]:
         """All that is served here, and whether there is more that is still being read."""

@@ -62,9 +62,10 @@ def commit(
     refusals = [ErrorCode.NONE] * len(asked)
     try:
         serving = services.groups.serving(request.group_id, now)
-        _check_member(serving, request, now)
     except Refused as refused:
         return answer(refused.code)
+    if error := _member_error(serving, request, now):
+        return answer(services.groups.sure_error(request.group_id, error, now))
     refusals = [_refusal(services, item) for item in asked]
     now_ms = services.wall_ms()
     records: Records = [
@@ -75,18 +76,15 @@ def commit(
     return _write(services, serving, records, answer, now)
 
 
-def _check_member(serving: Serving, request: OffsetCommitRequest, now: float) -> None:
-    """Raise `Refused` for who may not commit for the group (GRP-05, GRP-06).
+def _member_error(serving: Serving, request: OffsetCommitRequest, now: float) -> ErrorCode:
+    """Return why the sender may not commit for the group, or NONE (GRP-05, GRP-06).
 
     A group that does not exist has no generation; who names none makes one by the commit.
     """
     group = serving.registry.get(request.group_id, now)
     if group is not None:
-        error = group.check_commit(request, now)
-    else:
-        error = ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
-    if error:
-        raise Refused(error)
+        return group.check_commit(request, now)
+    return ErrorCode.NONE if request.generation < 0 else ErrorCode.ILLEGAL_GENERATION
 
 
 def _refusal(services: Services, item: PartitionCommit) -> ErrorCode:

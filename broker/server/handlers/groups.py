@@ -6,6 +6,7 @@ parked on their ticket, without a deadline: the group's own time-outs answer eve
 
 import logging
 import math
+from dataclasses import replace
 from typing import TypeVar
 
 from minibroker.broker.errors import Refused
@@ -85,7 +86,7 @@ def join(
     if request.member_id:
         group = registry.get(request.group_id, now)
         if group is None:
-            unknown = ErrorCode.UNKNOWN_MEMBER_ID
+            unknown = _unknown(services, request.group_id, now)
             return groups.JoinGroupResponse(unknown, member_id=request.member_id)
     else:
         group = registry.get_or_make(request.group_id, now)
@@ -95,7 +96,7 @@ def join(
     registry.wait_for(group, ticket)
     registry.follow_up(group, now)
     services.groups.review()
-    return _answer(ticket)
+    return _answer(services, request.group_id, ticket, now)
 
 
 def sync(
@@ -108,22 +109,31 @@ def sync(
         return groups.SyncGroupResponse(refused.code)
     group = registry.get(request.group_id, now)
     if group is None:
-        return groups.SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID)
+        return groups.SyncGroupResponse(_unknown(services, request.group_id, now))
     ticket = group.sync(request, now)
     registry.wait_for(group, ticket)
     registry.follow_up(group, now)
     services.groups.review()
-    return _answer(ticket)
+    return _answer(services, request.group_id, ticket, now)
 
 
-def _answer(ticket: Ticket[Answer]) -> Answer | Parked[Answer]:
-    if ticket.answer is not None:
-        return ticket.answer
+def _unknown(services: Services, group_id: str, now: float) -> ErrorCode:
+    return services.groups.sure_error(group_id, ErrorCode.UNKNOWN_MEMBER_ID, now)
+
+
+def _answer(
+    services: Services, group_id: str, ticket: Ticket[Answer], now: float
+) -> Answer | Parked[Answer]:
+    def attempt(now: float) -> Answer | None:
+        answer = ticket.answer
+        if answer is None:
+            return None
+        return replace(answer, error=services.groups.sure_error(group_id, answer.error, now))
 
     def never() -> Answer:
         raise AssertionError("a ticket has no deadline of its own")
 
-    return Parked((ticket,), lambda: math.inf, lambda now: ticket.answer, never)
+    return attempt(now) or Parked((ticket,), lambda: math.inf, attempt, never)
 
 
 def heartbeat(
@@ -141,8 +151,9 @@ def heartbeat(
         return groups.HeartbeatResponse(is_loading=True)
     group = registry.get(request.group_id, now)
     if group is None:
-        return groups.HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID)
-    return groups.HeartbeatResponse(group.heartbeat(request, now))
+        return groups.HeartbeatResponse(_unknown(services, request.group_id, now))
+    error = group.heartbeat(request, now)
+    return groups.HeartbeatResponse(services.groups.sure_error(request.group_id, error, now))
 
 
 def leave(

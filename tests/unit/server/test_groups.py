@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from minibroker.broker.controller.context import Job
+from minibroker.broker.groups.coordinator import PUT_OUT
 from minibroker.broker.groups.states import State
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import groups, metadata, produce
@@ -333,3 +334,45 @@ async def test_a_coordinator_that_loads_and_may_be_replaced_keeps_no_member(
         assert keeper.ask(beat).error == ErrorCode.NONE
         keeper.broker_epoch = 2
         assert keeper.ask(beat).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("group_id", ["g", "another"])
+@pytest.mark.parametrize("member_id", ["", "a stranger"])
+async def test_a_coordinator_that_may_be_replaced_puts_nobody_out(
+    autojump_clock: trio.testing.MockClock, group_id: str, member_id: str
+) -> None:
+    """Who is not a member here, or in another generation, may have joined at its successor: it is
+    to look for that one."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        joined = await keeper.lead_group()
+        asker = member_id or joined.member_id
+
+        async def told() -> list[int]:
+            more = {"generation": 9, "member_id": asker}
+            return [
+                keeper.ask(HeartbeatRequest(group_id, 9, asker)).error,
+                keeper.ask(SyncGroupRequest(group_id, 9, asker)).error,
+                await keeper.commit(1, group_id, **more),
+                (await keeper.join(group_id, member_id="a stranger")).error,
+            ]
+
+        assert set(await told()) <= PUT_OUT
+        keeper.controller.is_session_over = True
+        assert set(await told()) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+async def test_a_member_that_waits_is_not_put_out_by_a_former_coordinator(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The answer to its JOIN is judged when it is given."""
+    keeper = Keeper()
+    async with keeping(keeper):
+        await keeper.lead_group()
+        join = JoinGroupRequest("g", SESSION_MS, 30_000, instance_id="i", protocols=READS_T)
+        waiting = keeper.ask(join)
+        assert isinstance(waiting, Parked)
+        keeper.controller.is_session_over = True
+        keeper.ask(join)
+        answer = await keeper.purgatory.settle(waiting)
+        assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
