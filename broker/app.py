@@ -57,7 +57,7 @@ from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
 from minibroker.broker.replication.fetch_thread import connect_by_thread
 from minibroker.broker.replication.flusher import Flusher
-from minibroker.broker.replication.isr_proposals import IsrProposals, keep_isrs
+from minibroker.broker.replication.isr_proposals import Intervals, IsrProposals, keep_isrs
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.replica_table import Collaborators
@@ -326,13 +326,14 @@ class _Broker:
 
     async def _work(self, tell_started: Callable[[], None]) -> None:
         """Serve until the shutdown, and until the leaderships are given away."""
-        interval_s = self._config.replica_lag_time_max_ms / 2000
+        config = self._config
+        intervals = Intervals(config.replica_lag_time_max_ms / 2000, config.fence_timeout_ms / 4000)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run, self._replicas.on_flushed)
             nursery.start_soon(self._fetchers.run, self._replicas)
             nursery.start_soon(self._tend)
             nursery.start_soon(
-                keep_isrs, self._replicas, self._isr_proposals, self._node.call, interval_s
+                keep_isrs, self._replicas, self._isr_proposals, self._node.call, intervals
             )
             async with trio.open_nursery() as connections:
                 connections.start_soon(self._groups.run)

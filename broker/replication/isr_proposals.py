@@ -9,10 +9,11 @@ does no harm (A5, A6). Whether an answer still concerns the leader, the partitio
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
+from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.roles import IsrProposal
 from minibroker.broker.turns import Turns, take_turns
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -54,11 +55,19 @@ class Leaders(Protocol):
 
 
 class IsrProposals:
-    """The proposals that wait to be sent."""
+    """The proposals that wait to be sent. `fences` is set while some broker is fenced."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, IsrProposal] = {}
         self._news = trio.Event()
+        self.fences = trio.Event()
+
+    def note_brokers(self, brokers: Iterable[BrokerImage]) -> None:
+        """These are registered, as the controller says."""
+        if any(broker.is_fenced for broker in brokers):
+            self.fences.set()
+        elif self.fences.is_set():
+            self.fences = trio.Event()
 
     def put(self, proposal: IsrProposal) -> None:
         """Have it sent; it replaces what waits of the same partition."""
@@ -88,12 +97,24 @@ class IsrProposals:
         return len(self._waiting)
 
 
-async def keep_isrs(leaders: Leaders, queue: IsrProposals, call: Call, interval_s: float) -> None:
-    """Look for lagging followers every `interval_s`, and send what leaders wish, for ever."""
+class Intervals(NamedTuple):
+    """How often leaders look for followers that fell behind, and while a broker is fenced for those
+    that are silent, too. In seconds."""
+
+    usual_s: float
+    fenced_s: float
+
+
+async def keep_isrs(
+    leaders: Leaders, queue: IsrProposals, call: Call, intervals: Intervals
+) -> None:
+    """Look for followers that are to leave, and send what leaders wish, for ever."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, leaders, queue, call)
         while True:
-            await trio.sleep(interval_s)
+            with trio.move_on_after(intervals.usual_s):
+                await queue.fences.wait()
+                await trio.sleep(intervals.fenced_s)
             await take_turns(leaders.review_isrs(trio.current_time()))
 
 

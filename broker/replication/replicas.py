@@ -96,8 +96,8 @@ class Replicas:
     def __init__(self, config: Config, collaborators: Collaborators) -> None:
         self._config = config
         self._collaborators = collaborators
-        lag_s_max = config.replica_lag_time_max_ms / 1000
-        here = self._local_broker = LocalBroker(config.node_id, lag_s_max, self._live_broker)
+        here = _local_broker(config, lambda node_id: self.image.brokers.get(node_id))
+        self._local_broker = here
         self._table = ReplicaTable(collaborators, here, self.partition_type, self._settings_of)
         self._partitions = self._table.partitions
         self._controller_epoch = NO_EPOCH
@@ -176,9 +176,6 @@ class Replicas:
         found = yield from self._table.describe(request.topics)
         return DescribeReplicasResponse(self.broker_id, epoch, tuple(found))
 
-    def _live_broker(self, node_id: int) -> BrokerImage | None:
-        return self.image.brokers.get(node_id)
-
     # -- what the controller orders
 
     def is_role_present(self, name: TopicPartition) -> bool:
@@ -219,6 +216,7 @@ class Replicas:
             self._collaborators.copier.set_endpoints(
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
+            self._collaborators.isr_proposals.note_brokers(self.image.brokers.values())
             self._is_image_whole |= request.is_full
             self._update_readiness()
             self._collaborators.purgatory.notify(IMAGE)
@@ -453,3 +451,10 @@ class Replicas:
         """The controller has confirmed another in-sync set."""
         self._isr_shrinks += len(after) < len(before)
         self._isr_expands += len(after) > len(before)
+
+
+def _local_broker(
+    config: Config, live_broker: Callable[[int], BrokerImage | None]
+) -> LocalBroker:
+    lag_s, silence_s = config.replica_lag_time_max_ms / 1000, config.fence_timeout_ms / 1000
+    return LocalBroker(config.node_id, lag_s, live_broker, silence_s)

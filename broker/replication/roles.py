@@ -41,12 +41,14 @@ NEVER: Final = -math.inf  # a clock may begin at 0
 class LocalBroker(NamedTuple):
     """The broker that a replica is on, and what it knows of the others.
 
-    `lag_s_max` is how long a follower may be behind; `live_broker` looks a registered broker up.
+    `lag_s_max` is how long a follower may be behind, `silence_s_max` how long one that the
+    controller does not hear may ask for nothing; `live_broker` looks a registered broker up.
     """
 
     broker_id: int
     lag_s_max: float
     live_broker: Callable[[int], BrokerImage | None]
+    silence_s_max: float = math.inf
 
 
 class Committed(NamedTuple):
@@ -406,7 +408,23 @@ class Leader:
         if replica_id == self._local_broker.broker_id:
             return False
         progress = self._progress.get(replica_id)
-        return progress is None or not self.is_caught_up(progress, own_end, now)
+        return (
+            progress is None
+            or not self.is_caught_up(progress, own_end, now)
+            or self.is_unheard(replica_id, progress, own_end, now)
+        )
+
+    def is_unheard(self, replica_id: int, progress: Progress, own_end: int, now: float) -> bool:
+        """Whether a follower that lacks records is heard by nobody: the controller has fenced it,
+        and it has not asked this leader for as long as that took. It need not be waited for until
+        it counts as behind."""
+        live = self._local_broker.live_broker(replica_id)
+        return (
+            live is not None
+            and live.is_fenced
+            and progress.log_end < own_end
+            and now - max(progress.fetched_at, progress.caught_up_at) > self._local_broker.silence_s_max
+        )
 
     # -- what is committed
 

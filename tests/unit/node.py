@@ -218,11 +218,21 @@ class Node:
         )
         self.update(topics=(TopicState(topic, image.id, entries, 0),))
 
-    def live(self, *brokers: int, epoch: int = 1, leaving: tuple[int, ...] = ()) -> None:
-        """These brokers are registered, in this epoch; `leaving` are about to stop."""
+    def live(
+        self,
+        *brokers: int,
+        epoch: int = 1,
+        leaving: tuple[int, ...] = (),
+        fenced: tuple[int, ...] = (),
+    ) -> None:
+        """These brokers are registered, in this epoch; `leaving` are about to stop, and the
+        controller does not hear the `fenced`."""
         self.update(
             brokers=tuple(
-                LiveBroker(node_id, f"broker-{node_id}", 9092, epoch, node_id in leaving)
+                LiveBroker(
+                    *(node_id, f"broker-{node_id}", 9092, epoch, node_id in leaving),
+                    is_fenced=node_id in fenced,
+                )
                 for node_id in brokers
             )
         )

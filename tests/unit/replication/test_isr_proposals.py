@@ -6,7 +6,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from minibroker.broker.replication.isr_proposals import AGAIN_S, keep_isrs
+from minibroker.broker.replication.isr_proposals import AGAIN_S, Intervals, keep_isrs
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages.control import (
     AlterPartitionRequest,
@@ -18,6 +18,7 @@ from minibroker.protocol.messages.control import (
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import Node, state_of
 
+FENCED_S = 0.5
 NAMES = [TopicPartition("t", number) for number in range(3)]
 
 
@@ -60,7 +61,8 @@ def started(nursery: trio.Nursery, interval_s: float = 5.0) -> Controller:
     node.live(1, 2)
     node.lead(*(state_of(name, isr=(1,), replicas=(1, 2)) for name in NAMES))
     controller = Controller(node)
-    nursery.start_soon(keep_isrs, node.replicas, node.isr_proposals, controller.call, interval_s)
+    intervals = Intervals(interval_s, FENCED_S)
+    nursery.start_soon(keep_isrs, node.replicas, node.isr_proposals, controller.call, intervals)
     return controller
 
 
@@ -168,3 +170,30 @@ async def test_the_timer_looks_for_who_fell_behind(
     await trio.sleep(2)
     assert node.leader().isr == (1,)
     assert node.partition().high_watermark == 1
+
+
+async def test_while_a_broker_is_fenced_it_looks_more_often(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A follower that neither the controller nor its leader hears leaves soon after the fence
+    time-out, and does not hold acks=all up for the lag time."""
+    controller = started(nursery, interval_s=15.0)
+    node = controller.node
+    fence_s = node.config.fence_timeout_ms / 1000
+    start = trio.current_time()
+    node.apply(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)), now=start)
+    node.followed(2, 0, epoch=1, now=start)
+    node.append(1, now=start)
+    await trio.sleep(fence_s - FENCED_S)
+    assert node.leader().isr == (1, 2)
+    node.live(1, 2, fenced=(2,))
+    await trio.sleep(3 * FENCED_S)
+    assert node.leader().isr == (1,)
+    assert node.partition().high_watermark == 1
+    node.live(1, 2)
+    asked = len(controller.requests)
+    node.followed(2, 0, epoch=1, now=trio.current_time())
+    node.followed(2, 1, epoch=1, now=trio.current_time())
+    await trio.sleep(FENCED_S)
+    assert node.leader().isr == (1, 2)
+    assert len(controller.requests) == asked + 1

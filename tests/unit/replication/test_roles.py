@@ -21,6 +21,7 @@ from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.types import Endpoint
 
 LAG_S = 10.0
+SILENCE_S = 2.0
 
 
 class World:
@@ -28,7 +29,7 @@ class World:
 
     def __init__(self, *live: int) -> None:
         self.brokers = {node_id: image(node_id) for node_id in live or (1, 2, 3)}
-        self.local_broker = LocalBroker(1, LAG_S, self.brokers.get)
+        self.local_broker = LocalBroker(1, LAG_S, self.brokers.get, SILENCE_S)
 
     def lead(
         self,
@@ -42,8 +43,12 @@ class World:
         return Leader(self.local_broker, state(isr, replicas, epoch=epoch), start, 0, now)
 
 
-def image(node_id: int, epoch: int = 7, *, is_shutting_down: bool = False) -> BrokerImage:
-    return BrokerImage(node_id, Endpoint("h", node_id), epoch, is_shutting_down)
+def image(
+    node_id: int, epoch: int = 7, *, is_shutting_down: bool = False, is_fenced: bool = False
+) -> BrokerImage:
+    return BrokerImage(
+        node_id, Endpoint("h", node_id), epoch, is_shutting_down, is_fenced=is_fenced
+    )
 
 
 def state(
@@ -295,6 +300,33 @@ def test_only_who_lives_and_stays_may_join(reason: str) -> None:
     leader = world.lead((1,))
     fetched(leader, 2, 0, 0)
     assert leader.grow_isr(2) is None
+
+
+def test_who_is_fenced_and_silent_is_out_before_the_lag_time() -> None:
+    """Nobody hears it: neither the controller nor this leader. Who asks on stays, and so does who
+    is only silent, or lacks nothing."""
+    world = World()
+    leader = world.lead((1, 2, 3))
+    for follower in (2, 3):
+        fetched(leader, follower, 5, 5, now=1.0)
+    assert leader.shrink_isr(6, 1.1 + SILENCE_S) is None
+    world.brokers[2] = image(2, is_fenced=True)
+    assert leader.shrink_isr(5, 1.1 + SILENCE_S) is None
+    assert leader.shrink_isr(6, 1.0 + SILENCE_S) is None
+    fetched(leader, 2, 4, 6, now=2.0)
+    assert leader.shrink_isr(6, 1.1 + SILENCE_S) is None
+    pending = leader.shrink_isr(6, 2.1 + SILENCE_S)
+    assert pending is not None
+    assert pending.wanted == (1, 3)
+
+
+def test_who_is_fenced_has_a_time_out_in_each_term() -> None:
+    """A member that a new leader has not heard yet is not silent yet."""
+    world = World()
+    world.brokers[2] = image(2, is_fenced=True)
+    leader = world.lead((1, 2, 3), start=5, now=50.0)
+    assert leader.shrink_isr(5, 50.0 + SILENCE_S) is None
+    assert leader.shrink_isr(5, 50.1 + SILENCE_S)
 
 
 def test_a_change_under_way_is_the_only_one() -> None:
