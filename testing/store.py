@@ -6,7 +6,8 @@ Two faults, and what they may do (nothing else was promised to survive):
 * `cut`: a request does not arrive. Nothing of it is done, and the caller learns that after
   `TIMEOUT_S` (`StoreUnavailable`), as one of SQLite does whose write lock is taken.
 * `hold`: requests and answers wait for `heal`. A renewal that was sent in good time may so be done
-  too late, and a write that was done may be known late: the caller sees neither.
+  too late, and a write that was done may be known late: the caller sees neither. `hold_requests`
+  and `hold_answers` do the same to one direction.
 
 An answer that was on its way when the link was cut waits for `heal` too, so that
 `StoreUnavailable` keeps saying that nothing was written.
@@ -50,23 +51,36 @@ class StoreLink:
         self._rng = rng
         self.delay_s_max = delay_s_max
         self._is_cut = False
-        self._healed = trio.Event()
-        self._healed.set()
+        self._sendable = trio.Event()
+        self._answerable = trio.Event()
+        self.heal()
 
     def cut(self) -> None:
         """Lose all requests from now on."""
+        self.hold()
         self._is_cut = True
-        self._healed = self._broken()
 
     def hold(self) -> None:
         """Let all requests and answers wait from now on."""
         self._is_cut = False
-        self._healed = self._broken()
+        self.hold_requests()
+        self.hold_answers()
+
+    def hold_requests(self) -> None:
+        """Let all requests wait from now on; answers that are under way arrive."""
+        if self._sendable.is_set():
+            self._sendable = trio.Event()
+
+    def hold_answers(self) -> None:
+        """Let all answers wait from now on; what is asked is done."""
+        if self._answerable.is_set():
+            self._answerable = trio.Event()
 
     def heal(self) -> None:
         """Let everything through, also what waits."""
         self._is_cut = False
-        self._healed.set()
+        self._sendable.set()
+        self._answerable.set()
 
     async def get(self, prefix: str) -> Snapshot:
         return await self._call(lambda: self._store.get(prefix))
@@ -101,18 +115,15 @@ class StoreLink:
 
     async def _send(self) -> None:
         await trio.sleep(self._delay())
-        while not self._healed.is_set():
+        while not self._sendable.is_set():
             with trio.move_on_after(TIMEOUT_S if self._is_cut else math.inf):
-                await self._healed.wait()
+                await self._sendable.wait()
             if self._is_cut:
                 raise StoreUnavailable("the metadata store does not answer")
 
     async def _answer(self) -> None:
         await trio.sleep(self._delay())
-        await self._healed.wait()
+        await self._answerable.wait()
 
     def _delay(self) -> float:
         return self._rng.uniform(0, self.delay_s_max)
-
-    def _broken(self) -> trio.Event:
-        return trio.Event() if self._healed.is_set() else self._healed

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from minibroker.broker.metadata.memory_store import MemoryStore
-from minibroker.broker.metadata.store import LeaseLost, Put, StoreUnavailable
+from minibroker.broker.metadata.store import Delete, LeaseLost, Put, StoreUnavailable
 from minibroker.testing.store import TIMEOUT_S, StoreLink
 
 
@@ -108,3 +108,16 @@ async def test_a_watch_hears_nothing_through_a_cut_link(store, link, autojump_cl
         assert heard == []
         link.heal()
     assert heard == [1]
+
+
+async def test_one_direction_may_be_held_alone(store, link, autojump_clock):
+    """A request that waits is not done; one whose answer waits is, and nobody knows."""
+    for hold, is_done in ((link.hold_requests, False), (link.hold_answers, True)):
+        hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.transact, [], [Put("key", b"")])
+            await trio.sleep(1)
+            assert ("key" in (await store.get("")).entries) is is_done
+            assert len(nursery.child_tasks) == 1
+            link.heal()
+        await link.transact([], [Delete("key")])
