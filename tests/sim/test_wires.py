@@ -1,13 +1,10 @@
 """Wires between brokers that break while the store is in reach: whom the controller hears.
 
-The matrix cuts every wire of a cluster of three, in one direction and in both, and the way of every
-broker to the store. While a majority of the in-sync replicas reach each other and the store, no
-record with acks=all waits for longer than `STALL_S_MAX`.
+The matrix of all wires is in `test_cut_wires.py`.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import pytest
 import trio
@@ -21,36 +18,17 @@ from minibroker.testing.cluster import SimulatedBroker, simulate
 from minibroker.testing.planted import PLANTED_WIRES, planted
 from tests.sim.__main__ import causes
 from tests.sim.checkers import Violation
+from tests.sim.cut_wires import take_roles
 from tests.sim.trial import SESSION_S, Trial, open_trial, play
 from tests.sim.wires import WiresStory
 
 STALL_S_MAX = 5.0
 FENCE_S = 2.0  # a session and four heartbeats
-WATCHED_S = 8.0  # of a fault
 FLAPPING_S = 60.0
 SEEDS = range(5)
 PART = 20
 SOAK = range(1000, 2000, PART)
 SEARCHED = 200
-
-
-class Roles(NamedTuple):
-    """Three brokers by what they are for the partition."""
-
-    leader: SimulatedBroker
-    other: SimulatedBroker  # the controller, unless the leader is
-    third: SimulatedBroker
-
-
-async def take_roles(trial: Trial, *, is_controller: bool) -> Roles:
-    """Have a leader that is the controller, or is not."""
-    while (trial.leader.node_id == await trial.controller()) != is_controller:
-        await trial.leader.stop()
-        await trial.cluster.start()
-        await trial.settle()
-    controller = await trial.controller()
-    others = sorted(trial.followers, key=lambda each: each.node_id != controller)
-    return Roles(trial.leader, *others)
 
 
 def batch(value: bytes) -> PartitionProduce:
@@ -457,82 +435,6 @@ def test_a_wire_that_is_up_and_down_causes_few_elections(how: str, is_controller
                     await trio.sleep(1)
             network.heal()
             assert (await trial.agreed()).leader_epoch - epoch <= 3
-            await trial.settle()
-
-    play(story)
-
-
-# -- the matrix
-
-
-def cuts() -> Iterator[tuple[str, str, str]]:
-    """Each pair, and how it is cut: brokers from each other, and each from the store."""
-    for one, other in (("leader", "other"), ("leader", "third"), ("other", "third")):
-        for how in ("cut", "hold there", "hold back", "hold both"):
-            yield one, other, how
-    for one in Roles._fields:
-        for how in ("cut", "hold"):
-            yield one, "store", how
-
-
-def inflict(trial: Trial, roles: Roles, cut: tuple[str, str, str]) -> None:
-    """Break the wire."""
-    network, how = trial.world.network, cut[2]
-    one: SimulatedBroker = getattr(roles, cut[0])
-    if cut[1] == "store":
-        one.link.cut() if how == "cut" else one.link.hold()
-        return
-    other: SimulatedBroker = getattr(roles, cut[1])
-    if how == "cut":
-        network.cut(one.name, other.name)
-    if how in ("hold there", "hold both"):
-        network.hold(one.name, other.name)
-    if how in ("hold back", "hold both"):
-        network.hold(other.name, one.name)
-
-
-@pytest.mark.parametrize("cut", [*cuts()], ids=lambda cut: " ".join(cut))
-@pytest.mark.parametrize("is_controller", [True, False], ids=["controller leads", "apart"])
-def test_no_cut_wire_stops_a_cluster(cut: tuple[str, str, str], is_controller: bool):
-    """Whichever it is, at least two replicas and the store reach each other."""
-
-    async def story() -> None:
-        async with open_trial() as trial:
-            await trial.send(3)
-            roles = await take_roles(trial, is_controller=is_controller)
-            inflict(trial, roles, cut)
-            end = trio.current_time() + WATCHED_S
-            while trio.current_time() < end:
-                await trial.send(1, wait_s=STALL_S_MAX)
-                await trio.sleep(0.2)
-            trial.world.network.heal()
-            for broker in trial.cluster.brokers:
-                broker.link.heal()
-            await trial.send(1, wait_s=STALL_S_MAX)
-            await trial.settle()
-
-    play(story)
-
-
-@pytest.mark.parametrize("who", Roles._fields)
-@pytest.mark.parametrize("how", ["cut", "hold there", "hold back"])
-@pytest.mark.parametrize("is_controller", [True, False], ids=["controller leads", "apart"])
-def test_no_broker_that_is_cut_off_stops_a_cluster(who: str, how: str, is_controller: bool):
-    """From both others, while it reaches the store and the clients: the two go on."""
-
-    async def story() -> None:
-        async with open_trial() as trial:
-            await trial.send(3)
-            roles = await take_roles(trial, is_controller=is_controller)
-            for other in Roles._fields:
-                if other != who:
-                    inflict(trial, roles, (who, other, how))
-            end = trio.current_time() + WATCHED_S
-            while trio.current_time() < end:
-                await trial.send(1, wait_s=STALL_S_MAX)
-                await trio.sleep(0.2)
-            trial.world.network.heal()
-            await trial.send(1, wait_s=STALL_S_MAX)
             await trial.settle()
 
     play(story)
