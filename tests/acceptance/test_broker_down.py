@@ -2,6 +2,9 @@
 and leaders that come back."""
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ from minibroker.cli.cluster.layout import Layout
 from tests.processes import free_base_port
 from tests.typed_cluster import Cluster, run_here, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 CANNOT = (
     "new topics cannot be created: replication factor 3 and min.insync.replicas 2 need 2 live"
     " brokers; 1 of 3 live"
@@ -39,6 +43,42 @@ def leaders(cluster: Cluster, topic: str) -> Counter[int]:
     """How many partitions of a topic each broker leads."""
     [described] = json.loads(cluster.ask(f"topic describe {topic} --format json"))
     return Counter(partition["leader"] for partition in described["partitions"])
+
+
+def readme_walk() -> list[str]:
+    """What README has a user type in another terminal, but for the addresses, which are others
+    here."""
+    text = (ROOT / "README.md").read_text()
+    _, _, rest = text.partition("In another terminal:\n\n")
+    lines = [line.strip() for line in rest.partition("\n\n")[0].split("\n")]
+    assert lines[0].startswith("export MINIBROKER_BOOTSTRAP=")
+    return lines[1:]
+
+
+def test_the_walk_of_the_readme(cluster: Cluster) -> None:
+    """Each line of README in its order, as a shell runs it: the first group begins while a broker
+    is down; all are back in the end, and the doctor finds nothing."""
+    layout = Layout.load(cluster.root)
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "MINIBROKER_BOOTSTRAP": layout.bootstrap,
+        "MINIBROKER_CLUSTER_DIR": str(cluster.root),
+    }
+    said = {}
+    for line in readme_walk():
+        done = subprocess.run(
+            ["sh", "-c", line],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}{cluster.logs}"
+        said[" ".join(line.split()[:3])] = done.stdout
+    assert said["minibroker consume words"].splitlines() == ["1", "2", "3"]
+    assert "readers" in said["minibroker group describe"]
+    assert cluster.states == ["running"] * 3
 
 
 def test_the_walk_with_a_broker_killed_first(cluster: Cluster) -> None:
