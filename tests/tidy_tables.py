@@ -52,6 +52,7 @@ MAY_IMPORT = {
     "broker.app": "protocol client.net.network client.net.channel broker",
     "testing": "protocol client broker testing",
     "audit": "protocol client.blocking audit",
+    "audit.network.options": "protocol client.errors client.options",
     "cli": "__version__ audit broker cli client protocol testing",
     "package": "cli",
 }

@@ -16,6 +16,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
+from minibroker.client.errors import ConfigError
+from minibroker.client.options import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    read_options,
+)
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
@@ -79,6 +86,7 @@ def stream_options(given: Mapping[str, str]) -> ReadOptions:
 def sink_options(given: Mapping[str, str]) -> WriteOptions:
     """The options of `df.write` and `df.writeStream`. Raises the same."""
     options, client = _sort(given, _SINK, "sink")
+    _check_client(ProducerOptions, client)
     for name, wanted in {"acks": ("all", "-1"), "enable.idempotence": ("true",)}.items():
         if client.get(name, wanted[0]).lower() not in wanted:
             raise ValueError(f"{CLIENT_PREFIX}{name} is {wanted[0]} in the sink: it loses nothing")
@@ -87,6 +95,7 @@ def sink_options(given: Mapping[str, str]) -> WriteOptions:
 
 def _read_options(given: Mapping[str, str], known: tuple[str, ...], start: str) -> ReadOptions:
     options, client = _sort(given, known, "source")
+    _check_client(ConsumerOptions, client)
     for name, reason in _SETTLED_FOR_READING.items():
         if name in client:
             raise ValueError(f"{CLIENT_PREFIX}{name} cannot be set: {reason}")
@@ -137,6 +146,14 @@ def _sort(
                 f" (options of the client begin with {CLIENT_PREFIX!r})"
             )
     return options, client
+
+
+def _check_client(kind: type[ClientOptions], client: Mapping[str, str]) -> None:
+    """Raise ValueError for an option that the client does not have, or does not take so."""
+    try:
+        read_options(kind, client, {})
+    except ConfigError as error:
+        raise ValueError(f"of the options with {CLIENT_PREFIX!r} in front: {error}") from None
 
 
 def _count(name: str, text: str | None) -> int:

@@ -65,6 +65,9 @@ def test_options_are_those_of_the_source_for_kafka() -> None:
         ({**READ, "minPartitions": "0"}, "a number of at least 1"),
         ({**READ, "failOnDataLoss": "no"}, "true or false"),
         ({**READ, "kafka.auto.offset.reset": "latest"}, "startingOffsets and failOnDataLoss"),
+        ({**READ, "kafka.fetch.max.byte": "9"}, "no option 'fetch.max.byte'; the nearest is"),
+        ({**READ, "kafka.fetch.max.bytes": "many"}, "fetch.max.bytes = 'many' is not allowed"),
+        ({"subscribe": "a"}, "bootstrap.servers is missing"),
     ],
 )
 def test_a_source_refuses_what_it_would_not_do(options: dict[str, str], says: str) -> None:
@@ -87,6 +90,8 @@ def test_a_sink_does_not_write_with_less_than_all_acks() -> None:
     for name, value in (("kafka.acks", "1"), ("kafka.enable.idempotence", "false")):
         with pytest.raises(ValueError, match=f"{name} is "):
             sink_options({**SERVERS, "topic": "t", name: value})
+    with pytest.raises(ValueError, match=r"a producer has no option 'lingerms'"):
+        sink_options({**SERVERS, "topic": "t", "kafka.lingerMs": "5"})
 
 
 def test_offsets_survive_the_checkpoint() -> None:
@@ -144,7 +149,11 @@ def test_ranges_are_split_as_wished(sizes: list[int], split: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["assign", "subscribePattern", "startingTimestamp", "includeHeaders"]
+    "name",
+    [
+        *("assign", "subscribePattern", "includeHeaders", "groupIdPrefix", "minOffsetsPerTrigger"),
+        *("startingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+    ],
 )
 def test_options_of_sparks_own_source_that_are_missing_are_refused(name: str) -> None:
     """As docs/audit.md says: none is passed over, which would read something else."""
