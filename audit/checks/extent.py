@@ -13,7 +13,7 @@ Offsets are judged below `judged_end`, and each rule for it claims no more than 
   What lay below it was committed, wherever an in-sync member ends now.
 
 Where that judges none of the records of a log whose high watermark nobody knows, the verdict is
-held back: it would be clean whatever has been lost.
+held back: it would be clean whatever has been lost. So it is for a partition whose logs are empty.
 
 In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
 logs and are waiting for one that has not; if all are unsafe, the ISR. A broker that stops in order
@@ -232,6 +232,7 @@ class _Partition:
         judged_end = self._judged_end(left)
         self._in_sync |= self._stopped_in_sync(left, judged_end)
         self._note_doubts(judged_end)
+        self._note_emptied()
         self._note_unexplained(kept, judged_end)
         self.above = self._above(judged_end)
         reference = max(
@@ -380,6 +381,22 @@ class _Partition:
                 f" {plural(max(unknown), 'record')}"
             )
             self.unjudged.append(self._unjudged(reason, None, holds_back=True))
+
+    def _note_emptied(self) -> None:
+        """Whether it ever had records nothing says: no log, no high watermark, no broker that left.
+
+        A partition whose leader has changed has been there for longer than a broker takes to write
+        its high watermarks down, so files are gone.
+        """
+        if self._assignment is None or any(
+            replica.log.log_end or replica.high_watermark is not None or replica.left is not None
+            for replica in self._replicas
+        ):
+            return
+        is_live = any(replica.state == LIVE for replica in self._replicas)
+        reason = "it is empty, and no high watermark says whether it ever had records"
+        holds_back = self._assignment.leader_epoch > 0 and not is_live
+        self.unjudged.append(self._unjudged(reason, None, holds_back))
 
     def _above(self, judged_end: int) -> int:
         """How many records the running brokers have that are not judged yet."""

@@ -24,7 +24,7 @@ KEPT, REMADE = "kept", "remade"
 PARTITIONS = 2
 COUNT = 600
 GROUP = "readers"
-FOUND = 1
+FOUND, COULD_NOT_CHECK = 1, 2
 
 
 async def produce(address: str, ledger: Path, topic: str) -> None:
@@ -130,3 +130,6 @@ def test_a_cluster_at_rest(spark: "SparkSession", tmp_path: Path) -> None:
     assert {(each.check, each.topic, each.severity) for each in findings} == {
         ("committed-offset", KEPT, Severity.ERROR)
     }
+    summary, findings = audit(spark, emptied, tmp_path / "audit-without-ledgers")
+    assert (summary.exit_code, findings) == (COULD_NOT_CHECK, []), summary.sentence
+    assert f"{OFFSETS_TOPIC}-" in summary.sentence

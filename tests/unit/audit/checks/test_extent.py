@@ -35,6 +35,9 @@ def assignment(
     )
 
 
+NO_WORD = "it is empty, and no high watermark says whether it ever had records"
+
+
 def unexplained(start: int, end: int, count: int, brokers: str, assigned: int = 3) -> str:
     return (
         f"the records from offset {start} to {end} are on {count} of {assigned} replicas, and the"
@@ -315,6 +318,24 @@ CASES = {
         *(100, {1: 100, 9: 20}),
         assigned=assignment(isr=(1,), replicas=(1,)),
         brokers=(1, 9),
+    ),
+    "empty, and no file says that it always was": Case(
+        [replica(broker, LogFacts.empty(), "killed") for broker in (1, 2, 3)],
+        *(0, dict.fromkeys((1, 2, 3), 0)),
+        unjudged=[(None, NO_WORD, True)],
+    ),
+    "the same of a partition that never had another leader": Case(
+        [replica(broker, LogFacts.empty(), "killed") for broker in (1, 2, 3)],
+        *(0, dict.fromkeys((1, 2, 3), 0)),
+        assigned=assignment(epoch=0),
+        unjudged=[(None, NO_WORD, False)],
+    ),
+    "empty, as one broker wrote down": Case(
+        [
+            replica(1, LogFacts.empty(), "killed", high_watermark=0),
+            *(replica(broker, LogFacts.empty(), "killed") for broker in (2, 3)),
+        ],
+        *(0, dict.fromkeys((1, 2, 3), 0)),
     ),
 }
 
