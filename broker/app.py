@@ -41,7 +41,7 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.broker.controller.context import LocalBroker, Registration
+from minibroker.broker.controller.context import OrderHandlers, Registration
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import ClosedLog
 from minibroker.broker.controller.store_retry import StoreRetry
@@ -241,9 +241,9 @@ class _Broker:
                 broker=self,
             ),
         )
-        local_broker = _local_broker(self._replicas, purgatory)
+        order_handlers = _order_handlers(self._replicas, purgatory)
         self._node = system.node_type(
-            config, system.store, system.network, local_broker, system.rng
+            config, system.store, system.network, order_handlers, system.rng
         )
         slots = config.max_incremental_fetch_session_cache_slots
         is_current = self._node.is_lease_current
@@ -407,9 +407,9 @@ class _Broker:
                 await take_turns(self._replicas.retry(trio.current_time))
 
 
-def _local_broker(replicas: Replicas, purgatory: Purgatory) -> LocalBroker:
+def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OrderHandlers:
     """How a controller that is here reaches this broker's replicas."""
-    return LocalBroker(
+    return OrderHandlers(
         take_roles=replicas.take_roles,
         stop=replicas.stop,
         update_metadata=replicas.update_metadata,

@@ -33,7 +33,8 @@ MAY_IMPORT = {
     " client.net.blocking_channel broker.config broker.errors broker.log broker.metadata.model"
     " broker.metadata.cache broker.metadata.orders"
     " broker.histogram broker.turns broker.replication",
-    "broker.controller": "protocol client.net.network client.net.channel broker.config broker.errors broker.log"
+    "broker.controller": "protocol client.net.network client.net.channel broker.config"
+    " broker.errors broker.log"
     " broker.metadata broker.turns broker.controller",
     "broker.groups": "protocol broker.config broker.errors broker.log broker.metadata.model"
     " broker.replication broker.groups",

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeAlias
 
 import trio
 
-from minibroker.broker.controller.context import LocalBroker, NodeContext
+from minibroker.broker.controller.context import NodeContext, OrderHandlers
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import NO_CHANGE, Change
 from minibroker.broker.controller.pushes import Push, Pushes, Told
@@ -131,7 +131,7 @@ class Channel:
         broker: Registered = self.pushes.broker
         node_id = self._context.config.node_id
         if broker.node_id == node_id:
-            yield _local(self._context.local_broker)
+            yield _local(self._context.order_handlers)
             return
         # Who acknowledges nothing for so long is not heard, and a new connection may help.
         timeout_s = broker.fence_timeout_ms / 1000 or REQUEST_S_MAX
@@ -247,14 +247,14 @@ async def _send(channel: RpcChannel, push: Push) -> Any:
     return await channel.call(push.api_key, push.request)
 
 
-def _local(local_broker: LocalBroker) -> Send:
+def _local(order_handlers: OrderHandlers) -> Send:
     """The broker that this controller lives in."""
     calls: dict[ApiKey, Callable[[Any, float], Any]] = {
-        ApiKey.UPDATE_METADATA: local_broker.update_metadata,
-        ApiKey.STOP_REPLICA: local_broker.stop,
-        ApiKey.LEADER_AND_ISR: local_broker.take_roles,
-        ApiKey.DESCRIBE_REPLICAS: local_broker.describe,
-        ApiKey.HAND_OVER: local_broker.hand_over,
+        ApiKey.UPDATE_METADATA: order_handlers.update_metadata,
+        ApiKey.STOP_REPLICA: order_handlers.stop,
+        ApiKey.LEADER_AND_ISR: order_handlers.take_roles,
+        ApiKey.DESCRIBE_REPLICAS: order_handlers.describe,
+        ApiKey.HAND_OVER: order_handlers.hand_over,
     }
 
     async def send(push: Push) -> Any:

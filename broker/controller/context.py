@@ -38,8 +38,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class LocalBroker:
-    """How a controller's orders reach the broker it lives in; `now` is in seconds of trio's clock.
+class OrderHandlers:
+    """What takes a controller's orders in its own broker; `now` is in seconds of trio's clock.
 
     `notify(job)` wakes who waits for the job in the purgatory.
     """
@@ -64,7 +64,7 @@ class NodeContext:
     store: MetadataStore
     store_retry: StoreRetry
     network: Network
-    local_broker: LocalBroker
+    order_handlers: OrderHandlers
     rng: Random
     probe: Callable[[ProbeRequest, float], ProbeResponse]
     is_session_current: Callable[[float], bool]

@@ -321,7 +321,7 @@ class Controller:
     def answer(self, job: Job[Any], answer: Any) -> None:
         """Answer a request."""
         job.finish(answer)
-        self._context.local_broker.notify(job)
+        self._context.order_handlers.notify(job)
 
     async def _finish_when_told(self, job: Job[Any], answer: Any) -> None:
         """Answer a request that was written, even if this broker is no longer the controller."""

@@ -110,7 +110,7 @@ class ControllerCalls:
             job.finish(await self.call(ApiKey.CREATE_TOPICS, job.request))
         except (OSError, BrokerError) as error:
             job.finish(refuse(job.request, ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
-        self._context.local_broker.notify(job)
+        self._context.order_handlers.notify(job)
 
     async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
         """One attempt; None if there is no controller, or it was not what was asked."""

@@ -31,7 +31,7 @@ import trio
 from minibroker.broker.config import Config
 from minibroker.broker.controller import entries
 from minibroker.broker.controller.backoff import Backoff
-from minibroker.broker.controller.context import Job, LocalBroker, NodeContext, Registration
+from minibroker.broker.controller.context import Job, NodeContext, OrderHandlers, Registration
 from minibroker.broker.controller.controller import (
     Controller,
     ControllerIsolated,
@@ -82,7 +82,7 @@ class ControllerNode:
         config: Config,
         store: MetadataStore,
         network: Network,
-        local_broker: LocalBroker,
+        order_handlers: OrderHandlers,
         rng: Random,
     ) -> None:
         self._store_retry = StoreRetry(config.node_id)
@@ -102,7 +102,7 @@ class ControllerNode:
             store,
             self._store_retry,
             network,
-            local_broker,
+            order_handlers,
             rng,
             self.probe,
             self._session.is_current,

@@ -453,8 +453,6 @@ class Replicas:
         self._isr_expands += len(after) > len(before)
 
 
-def _local_broker(
-    config: Config, live_broker: Callable[[int], BrokerImage | None]
-) -> LocalBroker:
+def _local_broker(config: Config, live_broker: Callable[[int], BrokerImage | None]) -> LocalBroker:
     lag_s, silence_s = config.replica_lag_time_max_ms / 1000, config.fence_timeout_ms / 1000
     return LocalBroker(config.node_id, lag_s, live_broker, silence_s)

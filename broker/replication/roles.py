@@ -423,7 +423,8 @@ class Leader:
             live is not None
             and live.is_fenced
             and progress.log_end < own_end
-            and now - max(progress.fetched_at, progress.caught_up_at) > self._local_broker.silence_s_max
+            and now - max(progress.fetched_at, progress.caught_up_at)
+            > self._local_broker.silence_s_max
         )
 
     # -- what is committed

@@ -37,7 +37,7 @@ from minibroker.testing.lab.scenario import Run
 TOPIC_ID: Final = b"lab".ljust(16, b".")
 
 
-class LabController:
+class SteppedController:
     """See the head of this module."""
 
     def __init__(self, run: Run, machines: Mapping[int, Machine]) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from minibroker.broker.config import Config, load
-from minibroker.broker.controller.context import LocalBroker
+from minibroker.broker.controller.context import OrderHandlers
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIds
 from minibroker.broker.controller.state import Registered
@@ -97,9 +97,14 @@ class LabController(ControllerNode):
     controller, and steps decide when producer ids are claimed."""
 
     def __init__(
-        self, config: Config, store: SteppedStore, network: Network, ports: LocalBroker, rng: Random
+        self,
+        config: Config,
+        store: SteppedStore,
+        network: Network,
+        order_handlers: OrderHandlers,
+        rng: Random,
     ) -> None:
-        super().__init__(config, store, network, ports, rng)
+        super().__init__(config, store, network, order_handlers, rng)
         self._claimed_ids = ProducerIds()
         self.block_claim = BlockClaim(store, self._claimed_ids)
 
@@ -144,7 +149,7 @@ class Process:
                 broker=self,
             ),
         )
-        ports = LocalBroker(
+        order_handlers = OrderHandlers(
             self.replicas.take_roles,
             self.replicas.stop,
             self.replicas.update_metadata,
@@ -154,7 +159,7 @@ class Process:
         )
         rng = Random(number)
         network = SimulatedNetwork(rng).host(f"broker-{number}")
-        controller = LabController(config, machine.store, network, ports, rng)
+        controller = LabController(config, machine.store, network, order_handlers, rng)
         self.block_claim = controller.block_claim
         is_lease_current = controller.is_lease_current
         self.services = Services(

@@ -25,7 +25,7 @@ from minibroker.protocol.messages.control import AlterPartitionRequest
 from minibroker.testing.disk import Tail
 from minibroker.testing.lab.claims import SteppedStore
 from minibroker.testing.lab.clients import READS, Clients
-from minibroker.testing.lab.controller import LabController
+from minibroker.testing.lab.controller import SteppedController
 from minibroker.testing.lab.copying import Copying
 from minibroker.testing.lab.machine import PARTITION, WALL_MS, Impossible, Machine, Process
 from minibroker.testing.lab.scenario import Run, ScenarioError, Step
@@ -58,7 +58,7 @@ class Stage:
             number: Machine(number, run.broker_settings, rule, store, self.wall_ms)
             for number in run.brokers
         }
-        self._controller = LabController(run, self._machines)
+        self._controller = SteppedController(run, self._machines)
         self._copying = {number: Copying(number, self._machines) for number in run.brokers}
         self._clients = Clients(self.process, lambda: self.now)
         self._has_reader = any(step.action in READS for step in run.steps)

@@ -15,7 +15,7 @@ import trio
 
 from minibroker.broker.config import load
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.context import LocalBroker, Registration
+from minibroker.broker.controller.context import OrderHandlers, Registration
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import PartitionRecord, State
 from minibroker.broker.groups.coordinator import Around, Coordinator
@@ -123,7 +123,7 @@ class FakeBroker:
         self.store = BrokerStore(self._fleet.store, self._fleet.step, self._fleet.writes_max)
         purgatory = Purgatory()
         self.replicas = FakeReplicas(self)
-        local_broker = LocalBroker(
+        order_handlers = OrderHandlers(
             self.replicas.take_roles,
             self.replicas.stop,
             self.replicas.update_metadata,
@@ -132,7 +132,7 @@ class FakeBroker:
             self.replicas.hand_over,
         )
         network = self._fleet.network.host(self.name)
-        self.node = ControllerNode(self._config, self.store, network, local_broker, self._rng)
+        self.node = ControllerNode(self._config, self.store, network, order_handlers, self._rng)
         said = Registration(Endpoint(self.name, PORT), self.directory_id, self.run)
         replicas: Any = self.replicas
         is_lease_current = self.node.is_lease_current

@@ -9,7 +9,7 @@ import trio.testing
 
 from minibroker.broker.config import load
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.broker.controller.context import LocalBroker, Registration
+from minibroker.broker.controller.context import OrderHandlers, Registration
 from minibroker.broker.controller.node import RESIGN_S_MAX, ControllerNode
 from minibroker.broker.controller.producer_ids import ProducerIdsExhausted
 from minibroker.broker.controller.session import BrokerSession, NodeIdTaken
@@ -40,10 +40,10 @@ class FailingStore(MemoryStore):
 
 def lonely_node(store, **settings):
     """A node without anybody to talk to, and nothing that could take a role."""
-    local_broker = LocalBroker(*[lambda *_: None] * 6)
+    order_handlers = OrderHandlers(*[lambda *_: None] * 6)
     config = load(flags=settings).config
     return ControllerNode(
-        config, store, SimulatedNetwork(Random(1)).host("h"), local_broker, Random(1)
+        config, store, SimulatedNetwork(Random(1)).host("h"), order_handlers, Random(1)
     )
 
 

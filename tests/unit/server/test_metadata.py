@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from minibroker.broker.controller.context import Job, LocalBroker, Registration
+from minibroker.broker.controller.context import Job, OrderHandlers, Registration
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.replication.purgatory import Parked
@@ -52,7 +52,7 @@ def answer_of(node: Node, request: MetadataRequest) -> MetadataResponse:
 def with_controller(node: Node) -> ControllerNode:
     """A part in control of the node's own, which is not running."""
     replicas = node.replicas
-    ports = LocalBroker(
+    order_handlers = OrderHandlers(
         replicas.take_roles,
         replicas.stop,
         replicas.update_metadata,
@@ -62,7 +62,7 @@ def with_controller(node: Node) -> ControllerNode:
     )
     network = SimulatedNetwork(random.Random(3)).host("broker-1")
     node.services.controller = ControllerNode(
-        node.config, MemoryStore(), network, ports, random.Random(4)
+        node.config, MemoryStore(), network, order_handlers, random.Random(4)
     )
     return node.services.controller
 
