@@ -357,6 +357,7 @@ def many_partitions(
             url = f"etcd:{member.url}"
         settings = SETTINGS | (ETCD_SETTINGS if url else {})
         cluster = stack.enter_context(running_cluster(root / "cluster", NODES, settings, url))
+        cluster.start_s_max = cluster.stop_s_max = PATIENCE_S
         yield ManyPartitions(cluster, size, url, away_s)
 
 

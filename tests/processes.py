@@ -107,9 +107,9 @@ class BrokerProcess:
         """What it has printed so far."""
         return "\n".join(self.lines)
 
-    def wait_until_ready(self) -> "BrokerProcess":
+    def wait_until_ready(self, timeout_s: float = START_S_MAX) -> "BrokerProcess":
         """Return once it answers; an `AssertionError` with its output if it does not."""
-        is_told = self._ready.wait(START_S_MAX)
+        is_told = self._ready.wait(timeout_s)
         if not is_told or not any(READY_LINE in line for line in self.lines):
             self.kill()
             raise AssertionError(f"the broker did not start:\n{self.output}")
@@ -139,10 +139,10 @@ class BrokerProcess:
         """SIGCONT."""
         self.send_signal(signal.SIGCONT)
 
-    def stop(self) -> int:
+    def stop(self, timeout_s: float = STOP_S_MAX) -> int:
         """SIGTERM, and the exit code."""
         self.send_signal(signal.SIGTERM)
-        return self.wait()
+        return self.wait(timeout_s)
 
     def kill(self) -> None:
         """`kill -9`, if it still runs."""
@@ -177,6 +177,8 @@ class ClusterProcesses:
     def __init__(self, root: Path, count: int, settings: dict[str, str], store: str = "") -> None:
         self.layout = Layout(root.absolute(), count, free_base_port(count), settings)
         self.brokers: dict[int, BrokerProcess] = {}
+        self.start_s_max = START_S_MAX
+        self.stop_s_max = STOP_S_MAX
         self._store = store
 
     @property
@@ -205,7 +207,7 @@ class ClusterProcesses:
                 machine=self.machine_of(node_id),
             )
         for node_id in wanted:
-            self.brokers[node_id].wait_until_ready()
+            self.brokers[node_id].wait_until_ready(self.start_s_max)
 
     def settings_of(self, node_id: int) -> dict[str, str]:
         """What a broker is started with."""
@@ -229,7 +231,7 @@ class ClusterProcesses:
 
     def stop(self, node_id: int) -> int:
         """SIGTERM, and the exit code."""
-        return self.brokers[node_id].stop()
+        return self.brokers[node_id].stop(self.stop_s_max)
 
     def restart(self, node_id: int) -> None:
         """Stop it in order and start it again."""
