@@ -356,9 +356,14 @@ class Leader:
         return self._progress.get(replica_id)
 
     def is_caught_up(self, progress: Progress, own_end: int, now: float) -> bool:
-        """Whether a follower keeps up: it is at the end, or was not long ago (PAR-11, PAR-13)."""
+        """Whether a follower keeps up: it is at the end, or was not long ago (PAR-11, PAR-13).
+
+        Where nothing was written yet, even a follower that never fetched is at the end: it may
+        still be busy with the other logs that it has to make.
+        """
         return (
-            progress.log_end >= own_end
+            own_end == 0
+            or progress.log_end >= own_end
             or now - progress.caught_up_at <= self._local_broker.lag_s_max
         )
 

@@ -18,7 +18,7 @@ from minibroker.broker.controller import entries
 from minibroker.broker.controller.context import OrderHandlers, Registration
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.controller.state import PartitionRecord, State
-from minibroker.broker.groups.coordinator import Around, Coordinator
+from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import StoreUnavailable, TransactionTooLarge
 from minibroker.broker.replication.purgatory import Purgatory
@@ -136,14 +136,13 @@ class FakeBroker:
         said = Registration(Endpoint(self.name, PORT), self.directory_id, self.run)
         replicas: Any = self.replicas
         is_lease_current = self.node.is_lease_current
-        context = Around(replicas, purgatory, lambda: 0, is_lease_current, self._rng)
         services: Any = Services(
             self._config,
             self.replicas,  # type: ignore[arg-type]
             purgatory,
             self.node,
             FetchSessions(self._rng, 10, purgatory),
-            Coordinator(self._config, context),
+            Coordinator(self._config, replicas, purgatory, lambda: 0, is_lease_current, self._rng),
             RequestTimes(),
             lambda: 0,
         )

@@ -244,6 +244,16 @@ def test_a_follower_at_the_end_is_never_out() -> None:
     assert leader.shrink_isr(5, 1e9) is None
 
 
+def test_nobody_is_behind_an_empty_log() -> None:
+    """PAR-11: where nothing was written, who never fetched stays; from the first record on the lag
+    time counts."""
+    leader = lead((1, 2), (1, 2))
+    assert leader.shrink_isr(0, 1e9) is None
+    pending = leader.shrink_isr(1, 1.0 + LAG_S)
+    assert pending is not None
+    assert pending.wanted == (1,)
+
+
 def test_the_lag_time_is_inclusive() -> None:
     """PAR-11: at exactly the lag time a follower stays, after it it is out."""
     leader = lead((1, 2), (1, 2))
