@@ -146,7 +146,7 @@ class Accumulator:
         self.free_bytes += opened.reserved
         if not opened.records:  # it was opened for a record that was then refused
             return
-        data = opened.encode(self.options.compression)
+        data = opened.encode(self.options.compression, with_crc=not self.options.is_idempotent)
         deadline = opened.opened_at + self.options.delivery_timeout_s
         batch = Batch(queue, data, len(opened.records), deadline)
         batch.watchers = opened.watchers
@@ -312,7 +312,7 @@ class Accumulator:
         self._waiting[queue] = None
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
-        parts = batch.split(self.options.compression)
+        parts = batch.split(self.options.compression, with_crc=not self.options.is_idempotent)
         self.sequences.assign_parts(batch, parts)
         for part in parts:
             self.free_bytes -= part.reserved  # may go below 0 by a header: given back soon

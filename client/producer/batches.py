@@ -91,17 +91,23 @@ class OpenBatch:
             self.named = {}
         self.named[len(self.records) - 1] = partition
 
-    def encode(self, compression: int) -> bytearray:
-        """The record batch of all that was added."""
+    def encode(self, compression: int, *, with_crc: bool = True) -> bytearray:
+        """Return the record batch of all that was added.
+
+        Without `with_crc` it may not be sent before `SequenceNumbers.assign` has stamped it: the
+        CRC covers the producer id and the sequence, so it is computed once, behind them.
+        """
         if self.is_plain:
             values = cast("list[bytes]", self.records)
-            return encode_values(values, self.timestamp_ms, compression=compression)
+            return encode_values(
+                values, self.timestamp_ms, compression=compression, with_crc=with_crc
+            )
         time = self.timestamp_ms
         records = [
             (time, None, record, ()) if isinstance(record, bytes) else record
             for record in self.records
         ]
-        return encode_batch(records, compression=compression)
+        return encode_batch(records, compression=compression, with_crc=with_crc)
 
 
 # Stands where no batch is open: nothing fits, so that one comparison tells both cases.
@@ -157,8 +163,8 @@ class Batch:
         """The batch that this one is a part of, or itself."""
         return self._root or self
 
-    def split(self, compression: int) -> list["Batch"]:
-        """Two batches with the halves of this one's records, numbered as they were numbered."""
+    def split(self, compression: int, *, with_crc: bool) -> list["Batch"]:
+        """Return two batches with the halves of this one's records. `with_crc` as in `encode`."""
         assert self.record_count > 1, "a single record cannot be split"
         header = read_header(self.data)
         records: list[RecordToSend] = [
@@ -168,7 +174,7 @@ class Batch:
         middle = self.record_count // 2
         parts = []
         for start, end in ((0, middle), (middle, self.record_count)):
-            data = encode_batch(records[start:end], compression=compression)
+            data = encode_batch(records[start:end], compression=compression, with_crc=with_crc)
             part = Batch(self.queue, data, end - start, self.deadline)
             part.position = self.position + start
             part.attempts = self.attempts - 1  # the try that showed the size costs nothing

@@ -255,12 +255,16 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
 
 
 def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:
-    """Renumber one whole batch, after its producer got a new epoch; the CRC is computed anew."""
+    """Write who sent one whole batch, with which sequence; the CRC is computed behind that."""
     _PRODUCER.pack_into(batch, _PRODUCER_AT, *producer)
     _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
 
 
-def write_header(batch: bytearray, header: tuple[int, ...]) -> None:
-    """Write all 61 bytes of one whole batch, a `BatchHeader`; the CRC is computed, not taken."""
+def write_header(batch: bytearray, header: tuple[int, ...], *, with_crc: bool = True) -> None:
+    """Write all 61 bytes of one whole batch, a `BatchHeader`; the CRC is computed, not taken.
+
+    Without `with_crc` the batch has no valid CRC until `stamp_producer` has computed it.
+    """
     _HEADER.pack_into(batch, 0, *header)
-    _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
+    if with_crc:
+        _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))

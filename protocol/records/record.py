@@ -84,23 +84,28 @@ def encode_batch(
     *,
     compression: int = NONE,
     producer: ProducerStamp = NO_PRODUCER,
+    with_crc: bool = True,
 ) -> bytearray:
-    """A batch of at least one record, as a producer sends it."""
+    """Return a batch of at least one record, as a producer sends it.
+
+    Without `with_crc` it has no valid CRC until `stamp_producer` has computed it.
+    """
     assert records, "a batch has at least one record"
     parts, max_timestamp = _encode_records(records)
     times = (records[0][0], max_timestamp)
-    return _join(parts, len(records), times, compression=compression, producer=producer)
+    return _join(
+        parts, len(records), times, compression=compression, producer=producer, with_crc=with_crc
+    )
 
 
 def encode_values(
-    values: Sequence[bytes], timestamp_ms: int, *, compression: int = NONE
+    values: Sequence[bytes], timestamp_ms: int, *, compression: int = NONE, with_crc: bool = True
 ) -> bytearray:
-    """The batch of such values with that time, without keys and headers; not empty."""
+    """Return the batch of such values with that time, without keys and headers; not empty."""
     sizes = list(map(len, values))
     if len(values) > SMALL_COUNT or max(sizes) > _TABLE_SIZE_MAX:
-        return encode_batch(
-            [(timestamp_ms, None, value, ()) for value in values], compression=compression
-        )
+        records: list[RecordToSend] = [(timestamp_ms, None, value, ()) for value in values]
+        return encode_batch(records, compression=compression, with_crc=with_crc)
     start, start_behind = _KEYLESS_START
     parts: list[bytes] = [_NO_HEADERS] * (5 * len(values))
     parts[0::5] = [
@@ -110,7 +115,8 @@ def encode_values(
     parts[1::5] = VARINT[: len(values)]
     parts[2::5] = map(_KEYLESS.__getitem__, sizes)
     parts[3::5] = values
-    return _join(parts, len(values), (timestamp_ms, timestamp_ms), compression=compression)
+    times = (timestamp_ms, timestamp_ms)
+    return _join(parts, len(values), times, compression=compression, with_crc=with_crc)
 
 
 def _join(
@@ -120,6 +126,7 @@ def _join(
     *,
     compression: int,
     producer: ProducerStamp = NO_PRODUCER,
+    with_crc: bool,
 ) -> bytearray:
     """The batch of `count` encoded records; `times` are the first and the largest timestamp."""
     if compression != NONE:
@@ -129,7 +136,7 @@ def _join(
     size = len(batch) - BATCH_OVERHEAD_BYTES
     # A plain tuple in the order of BatchHeader: to make one of those takes 2 us.
     header = (0, size, NO_EPOCH, MAGIC, 0, compression, count - 1, *times, *producer, count)
-    write_header(batch, header)
+    write_header(batch, header, with_crc=with_crc)
     return batch
 
 

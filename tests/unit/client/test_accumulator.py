@@ -11,7 +11,8 @@ from minibroker.client.producer.routes import Routes
 from minibroker.protocol.constants import PRODUCER_EPOCH_MAX, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.produce import PartitionProduced
-from minibroker.protocol.records.batch import read_header
+from minibroker.protocol.records import batch as batch_format
+from minibroker.protocol.records.batch import has_valid_crc, read_header
 from minibroker.protocol.records.record import decode_records
 from minibroker.protocol.types import TopicPartition
 
@@ -72,6 +73,36 @@ def test_a_request_has_at_most_one_batch_of_each_partition() -> None:
     assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
     assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
     assert not machine.drain()
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_batch_is_checksummed_once(monkeypatch: pytest.MonkeyPatch, is_idempotent: bool) -> None:
+    """The checksum covers the producer's id and sequence, so it is computed behind them; another
+    try is sent as it is, and the parts of a split batch have one each."""
+    computed: list[int] = []
+    compute = batch_format._compute_crc
+
+    def count(batch: bytearray, size: int) -> int:
+        computed.append(size)
+        return compute(batch, size)
+
+    monkeypatch.setattr(batch_format, "_compute_crc", count)
+    machine = Machine(is_idempotent=is_idempotent)
+    machine.send(count=2)
+    (batch,) = machine.drain()
+    assert len(computed) == 1
+    assert has_valid_crc(batch.data, read_header(batch.data))
+    machine.handle_answer(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    machine.leader = (0, 2)
+    (again,) = machine.drain()
+    assert again is batch
+    machine.handle_answer(batch, ErrorCode.MESSAGE_TOO_LARGE)
+    computed.clear()
+    parts = []
+    while len(parts) < 2:
+        parts += machine.drain(now=10.0)
+        machine.handle_answer(parts[-1])
+    assert all(has_valid_crc(part.data, read_header(part.data)) for part in parts)
 
 
 def test_a_lingering_batch_is_sealed_when_it_is_due() -> None:
