@@ -17,7 +17,7 @@ compared: nobody else creates the same topic in that very second.)
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 import trio
 
@@ -26,7 +26,13 @@ from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
 from minibroker.client.groups import admin as groups_admin
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
 from minibroker.client.net.cluster import Cluster, open_cluster
-from minibroker.client.net.controller import Outcome, Result, ask_controller, ask_controller_once
+from minibroker.client.net.controller import (
+    Outcome,
+    Result,
+    TopicResults,
+    ask_controller,
+    ask_controller_once,
+)
 from minibroker.client.net.list_offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
@@ -37,6 +43,7 @@ from minibroker.client.options import (
 )
 from minibroker.protocol.constants import LATEST_TIMESTAMP, OFFSETS_TOPIC, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -71,6 +78,7 @@ REPLICAS_PATIENCE_S: Final = 3.0
 PAUSE_S: Final = 0.05
 
 T = TypeVar("T")
+Response = TypeVar("Response")
 
 
 class NewTopic(NamedTuple):
@@ -150,7 +158,7 @@ class Admin:
         )
         timeout_ms = self._answer_within_ms
 
-        def request(asked: tuple[NewTopicMessage, ...]) -> object:
+        def request(asked: tuple[NewTopicMessage, ...]) -> CreateTopicsRequest:
             return CreateTopicsRequest(asked, timeout_ms, validate_only)
 
         outcomes = await self._ask_controller(ApiKey.CREATE_TOPICS, messages, request)
@@ -300,7 +308,7 @@ class Admin:
             for name, settings in changes.items()
         )
 
-        def request(asked: tuple[TopicConfigChanges, ...]) -> object:
+        def request(asked: tuple[TopicConfigChanges, ...]) -> AlterConfigsRequest:
             return AlterConfigsRequest(asked, validate_only)
 
         outcomes = await self._ask_controller(ApiKey.ALTER_CONFIGS, messages, request)
@@ -367,11 +375,9 @@ class Admin:
 
     async def _metadata(self, topics: tuple[str, ...] | None) -> MetadataResponse:
         request = MetadataRequest(topics, allow_auto_topic_creation=False)
-        answer = await self._ask(ApiKey.METADATA, request)
-        assert isinstance(answer, MetadataResponse)
-        return answer
+        return await self._ask(ApiKey.METADATA, request)
 
-    async def _ask(self, api_key: ApiKey, message: object) -> Any:
+    async def _ask(self, api_key: ApiKey, message: Request[Response]) -> Response:
         """What any broker can answer."""
         cluster = self._open_cluster()
         with trio.move_on_after(self._options.call_timeout_ms / 1000):
@@ -379,7 +385,10 @@ class Admin:
         raise ClientTimeout(f"{api_key.name}: {cluster.timeout()}")
 
     async def _ask_controller(
-        self, api_key: ApiKey, topics: tuple[T, ...], make: Callable[[tuple[T, ...]], object]
+        self,
+        api_key: ApiKey,
+        topics: tuple[T, ...],
+        make: Callable[[tuple[T, ...]], Request[TopicResults]],
     ) -> list[Outcome]:
         return await ask_controller(self._open_cluster(), api_key, topics, make)
 

@@ -164,6 +164,4 @@ class Prober:
 
 
 async def _ask(channel: RpcChannel, request: ProbeRequest) -> ProbeResponse:
-    response = await channel.call(ApiKey.PROBE, request)
-    assert isinstance(response, ProbeResponse)
-    return response
+    return await channel.call(ApiKey.PROBE, request)

@@ -5,7 +5,7 @@ A simulation has no threads, so it uses this one; `replica.fetcher=task` chooses
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TypeVar
 
 from minibroker.broker.replication.fetch_connection import (
     Connect,
@@ -17,9 +17,12 @@ from minibroker.client.net.channel import ChannelOptions, ConnectionLost, RpcCha
 from minibroker.client.net.network import Network
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.fetch import FetchRequest
 from minibroker.protocol.messages.offsets import ListOffsetsRequest, ListOffsetsResponse
 from minibroker.protocol.types import Endpoint
+
+Response = TypeVar("Response")
 
 
 class TaskConnection:
@@ -34,10 +37,9 @@ class TaskConnection:
 
     async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """LIST_OFFSETS."""
-        response: ListOffsetsResponse = await self._call(ApiKey.LIST_OFFSETS, request)
-        return response
+        return await self._call(ApiKey.LIST_OFFSETS, request)
 
-    async def _call(self, api_key: ApiKey, request: object) -> Any:
+    async def _call(self, api_key: ApiKey, request: Request[Response]) -> Response:
         try:
             return await self._channel.call(api_key, request)
         except BrokerError as error:

@@ -87,5 +87,4 @@ def describe(
     except (OSError, UnicodeError) as error:  # UnicodeError: it is no host name
         reason = getattr(error, "strerror", None) or error
         raise ProbeFailed(f"{endpoint} cannot be asked: {reason}") from None
-    assert isinstance(answer, DescribeBrokerResponse)
     return answer

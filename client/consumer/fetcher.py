@@ -187,7 +187,6 @@ class Fetcher:
             response = await reply.wait()
         finally:
             broker.channel = None
-        assert isinstance(response, FetchResponse)
         error = error_code(response.error)
         if error == ErrorCode.NONE:
             self._handle_response(broker.session, response)

@@ -13,7 +13,7 @@ several groups or partitions the first refusal is raised; the others are done.
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -22,16 +22,18 @@ from minibroker.client.errors import ClientTimeout, error_code, named
 from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import INT64_MAX, NO_NODE, NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
+from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
     OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     PartitionCommit,
 )
 from minibroker.protocol.messages.groups import (
     DeleteGroupsRequest,
-    DescribedGroup,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     ListedGroup,
@@ -71,6 +73,8 @@ WHAT_TO_DO: Final[Mapping[ErrorCode, str]] = {
 
 Partitions: TypeAlias = Iterable[tuple[str, int]]
 Offsets: TypeAlias = Mapping[tuple[str, int], int | OffsetAndMetadata]
+
+Response = TypeVar("Response")
 
 
 class GroupsReport(NamedTuple):
@@ -114,10 +118,10 @@ class GroupDescription(NamedTuple):
     members: tuple[GroupMemberDescription, ...]
 
 
-class _Answer(NamedTuple):
+class _Answer(NamedTuple, Generic[Response]):
     """A coordinator's. `is_repeated`: an earlier one was lost, and may have been the same."""
 
-    message: Any
+    message: Response
     node_id: int
     is_repeated: bool
 
@@ -183,7 +187,7 @@ async def _describe(cluster: Cluster, name: str) -> GroupDescription:
     answer = await _ask(
         cluster, name, ApiKey.DESCRIBE_GROUPS, request, lambda message: message.groups[0].error
     )
-    group: DescribedGroup = answer.message.groups[0]
+    group = answer.message.groups[0]
     _raise_refusal(name, ErrorCode.GROUP_ID_NOT_FOUND if group.state == "Dead" else group.error)
     return GroupDescription(
         name,
@@ -286,7 +290,7 @@ async def delete_offsets(cluster: Cluster, name: str, partitions: Partitions) ->
         _raise_refusal(name, each.error, TopicPartition(each.topic, each.partition))
 
 
-def _first_error(message: Any) -> int:
+def _first_error(message: OffsetCommitResponse | OffsetDeleteResponse) -> int:
     """An error that passes, if one of the partitions has it; else any of them."""
     errors = [each.error for each in message.partitions if each.error]
     return next((error for error in errors if error in PASSING), errors[0] if errors else 0)
@@ -296,9 +300,9 @@ async def _ask(
     cluster: Cluster,
     name: str,
     api_key: ApiKey,
-    request: object,
-    error_of: Callable[[Any], int],
-) -> _Answer:
+    request: Request[Response],
+    error_of: Callable[[Response], int],
+) -> _Answer[Response]:
     """What the group's coordinator says once it is one. Raises `BrokerError`, `ClientTimeout`."""
     last: Exception | None = None
     is_repeated = False

@@ -6,7 +6,7 @@ While its election lasts the old one may be named again and again, and while it 
 done; who sends requests has to be patient (`pause`), and knows for how long.
 """
 
-from typing import Any
+from typing import TypeVar
 
 import trio
 
@@ -16,7 +16,10 @@ from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.connection_pool import COMMITS, JITTER
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
-from minibroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.groups import FindCoordinatorRequest
+
+Response = TypeVar("Response")
 
 
 class CoordinatorClient:
@@ -28,7 +31,7 @@ class CoordinatorClient:
         self._node_id = NO_NODE
         self._finding = trio.StrictFIFOLock()
 
-    async def ask(self, api_key: ApiKey, message: object, purpose: str) -> Any:
+    async def ask(self, api_key: ApiKey, message: Request[Response], purpose: str) -> Response:
         """One try; if it is cancelled, its connection is closed, or the next would wait behind it.
 
         A connection for commits stays open, because their order must stay. Raises `OSError` where
@@ -68,7 +71,6 @@ class CoordinatorClient:
             if self._node_id == NO_NODE:
                 request = FindCoordinatorRequest(self._group_id)
                 answer = await self._cluster.ask(ApiKey.FIND_COORDINATOR, request)
-                assert isinstance(answer, FindCoordinatorResponse)
                 error = error_code(answer.error)
                 text = f"the coordinator of {named(self._group_id)}"
                 text += f": {answer.error_message}" if answer.error_message else ""

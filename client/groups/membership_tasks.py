@@ -43,15 +43,11 @@ from minibroker.protocol.errors import BrokerError, ProtocolError
 from minibroker.protocol.messages.groups import (
     NO_GENERATION,
     DescribeGroupsRequest,
-    DescribeGroupsResponse,
     GroupProtocol,
     HeartbeatRequest,
-    HeartbeatResponse,
     JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     MemberAssignment,
-    SyncGroupResponse,
 )
 from minibroker.protocol.subscription import (
     Assignment,
@@ -153,7 +149,6 @@ class MembershipTasks:
             while True:
                 try:
                     answer = await self._coordinator.ask(ApiKey.LEAVE_GROUP, request, HEARTBEATS)
-                    assert isinstance(answer, LeaveGroupResponse)
                     if error_code(answer.error) not in NOT_THE_COORDINATOR:
                         return
                     self._coordinator.forget()
@@ -202,7 +197,6 @@ class MembershipTasks:
         self._join_sent_at, self._answer_missing_since = trio.current_time(), float("inf")
         asked = member.join(self._protocols())
         joined = await self._coordinator.ask(ApiKey.JOIN_GROUP, asked, JOINS)
-        assert isinstance(joined, JoinGroupResponse)
         if not member.is_in(State.JOINING):
             return NextStep.STOP  # it left meanwhile
         step = member.handle_join(joined, trio.current_time())
@@ -213,7 +207,6 @@ class MembershipTasks:
         if not member.is_in(State.SYNCING):
             return NextStep.STOP
         synced = await self._coordinator.ask(ApiKey.SYNC_GROUP, member.sync(assignments), JOINS)
-        assert isinstance(synced, SyncGroupResponse)
         is_static_return = asked.instance_id is not None and not asked.member_id
         if self._assigned_counts is not None and is_static_return:
             self._assigned_counts = await self._assigned()
@@ -258,7 +251,6 @@ class MembershipTasks:
         back: what there is more by now would else be nobody's."""
         request = DescribeGroupsRequest((self._membership.group_id,))
         answer = await self._coordinator.ask(ApiKey.DESCRIBE_GROUPS, request, JOINS)
-        assert isinstance(answer, DescribeGroupsResponse)
         counts: Counter[str] = Counter()
         for each in answer.groups[0].members:
             with suppress(ProtocolError):
@@ -294,7 +286,6 @@ class MembershipTasks:
             except (OSError, BrokerError) as error:
                 log.debug("group %s: %s", member.group_id, error)
                 return False
-            assert isinstance(answer, HeartbeatResponse)
             told = error_code(answer.error)
             step = member.handle_heartbeat(asked, told, sent_at, is_loading=answer.is_loading)
             self._find_lost_answer(asked, told, sent_at)

@@ -32,7 +32,6 @@ from minibroker.protocol.constants import NO_OFFSET, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
-    OffsetCommitResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionCommit,
@@ -114,7 +113,6 @@ class OffsetCommits:
             except OSError as error:
                 last.append(error)
             else:
-                assert isinstance(answer, OffsetCommitResponse)
                 for told in answer.partitions:
                     name = TopicPartition(told.topic, told.partition)
                     error_told = error_code(told.error)
@@ -139,9 +137,8 @@ class OffsetCommits:
         return self._membership.commit_failed(error.name)
 
 
-def _read(answer: object) -> dict[TopicPartition, OffsetAndMetadata | None]:
+def _read(answer: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata | None]:
     """Raises `BrokerError` for any error in the answer."""
-    assert isinstance(answer, OffsetFetchResponse)
     if answer.error:
         raise BrokerError(error_code(answer.error), "what the group has committed")
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}

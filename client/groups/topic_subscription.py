@@ -12,7 +12,7 @@ from contextlib import suppress
 from minibroker.client.errors import ClientTimeout
 from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import ApiKey
-from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from minibroker.protocol.messages.metadata import MetadataRequest
 
 
 class TopicSubscription:
@@ -38,7 +38,6 @@ class TopicSubscription:
         """Ask what the pattern matches now, however long it takes. True if that has changed."""
         pattern = self.pattern
         answer = await self._cluster.ask(ApiKey.METADATA, MetadataRequest(None, False))
-        assert isinstance(answer, MetadataResponse)
         if pattern is None or pattern is not self.pattern:
             return False
         names = sorted(topic.name for topic in answer.topics if not topic.is_internal)

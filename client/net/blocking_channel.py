@@ -5,16 +5,18 @@ load trio takes longer than to ask. Whatever else talks to brokers does it by `c
 """
 
 import socket
-from typing import Any, Final
+from typing import Final, TypeVar, cast
 
 from minibroker.protocol.constants import FRAME_BYTES_MAX, PREFACE, ApiKey
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, Request
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
 
 RECEIVE_BUFFER_BYTES: Final = 256 * 1024
 _LENGTH_BYTES: Final = 4
+
+Response = TypeVar("Response")
 
 
 class Exchange:
@@ -43,7 +45,7 @@ class Exchange:
         answer = self.call(ApiKey.API_VERSIONS, ApiVersionsRequest("minibroker"))
         self._versions |= agreed_versions(answer)
 
-    def call(self, api_key: ApiKey, message: object) -> Any:
+    def call(self, api_key: ApiKey, message: Request[Response]) -> Response:
         """Ask and receive the answer. Raises `OSError` or `ProtocolError`."""
         version = self._versions.get(api_key)
         if version is None:
@@ -51,10 +53,10 @@ class Exchange:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         envelope = RequestEnvelope(api_key, version, self._correlation_id, self._client_id, message)
         self._socket.sendall(b"".join(encode_request(envelope)))
-        correlation_id, answer = decode_response(self._receive(), api_key, version)
+        correlation_id, decoded = decode_response(self._receive(), api_key, version)
         if correlation_id != self._correlation_id:
             raise ProtocolError(f"an answer to request {correlation_id}")
-        return answer
+        return cast("Response", decoded)
 
     def _receive(self) -> memoryview:
         """One frame; it is valid until the next."""

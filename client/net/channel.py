@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -34,14 +34,16 @@ from minibroker.client.net.blocking_channel import RECEIVE_BUFFER_BYTES, agreed_
 from minibroker.client.net.network import Network, Stream
 from minibroker.protocol.constants import ACKS_NONE, FRAME_BYTES_MAX, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, Request
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from minibroker.protocol.messages.produce import ProduceRequest
+from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
 from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
 from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Buffer, Endpoint
 
 _CORRELATION_ID_MAX = 2**31 - 1
+
+Response = TypeVar("Response")
 
 
 class ConnectionLost(OSError):
@@ -70,7 +72,7 @@ class ChannelStatistics(NamedTuple):
     queued_buffers: int
 
 
-class PendingReply:
+class PendingReply(Generic[Response]):
     """The answer to one request, once it is there."""
 
     __slots__ = ("_arrived", "_failure", "_message", "api_key", "deadline", "is_completed")
@@ -79,11 +81,11 @@ class PendingReply:
         self.api_key = api_key
         self.deadline = deadline
         self.is_completed = False
-        self._message: Any = None
+        self._message: Any = None  # of type `Response` once it has arrived
         self._failure: tuple[type[ConnectionLost], str] | None = None
         self._arrived: trio.Event | None = None
 
-    async def wait(self) -> Any:
+    async def wait(self) -> Response:
         """The message; no checkpoint if it is there already. None for a request without answer.
 
         Raises `ConnectionLost` or `RequestTimedOut`.
@@ -94,13 +96,14 @@ class PendingReply:
             await self._arrived.wait()
         return self.message()
 
-    def message(self) -> Any:
+    def message(self) -> Response:
         """What `wait` returns or raises, once it is settled."""
         assert self.is_completed
         if self._failure is not None:
             kind, reason = self._failure
             raise kind(reason)
-        return self._message
+        message: Response = self._message
+        return message
 
     def complete(self, message: object, failure: tuple[type[ConnectionLost], str] | None) -> None:
         """Called once, by the channel."""
@@ -129,8 +132,8 @@ class RpcChannel:
         self._sent = 0
         self._outgoing: list[Buffer] = []
         self._writer_idle = trio.lowlevel.ParkingLot()
-        self._in_flight: deque[tuple[int, PendingReply]] = deque()
-        self._unanswered: list[PendingReply] = []  # settled once they are sent
+        self._in_flight: deque[tuple[int, PendingReply[Any]]] = deque()
+        self._unanswered: list[PendingReply[Any]] = []  # settled once they are sent
         self._timeout = trio.CancelScope()
         self._lost: tuple[type[ConnectionLost], str] | None = None
 
@@ -148,15 +151,20 @@ class RpcChannel:
         """What happened on this connection."""
         return ChannelStatistics(self._sent, len(self._in_flight), len(self._outgoing))
 
-    def start(self, api_key: ApiKey, message: object) -> PendingReply:
+    def start(self, api_key: ApiKey, message: Request[Response]) -> PendingReply[Response]:
         """Send a request. Record bytes are not copied: leave them alone until the answer.
 
         Raises `ConnectionLost`, or `BrokerError` where the broker does not serve this api.
         """
-        return self.start_all(api_key, (message,))[0]
+        return self._start(api_key, (message,))[0]
 
-    def start_all(self, api_key: ApiKey, messages: Iterable[object]) -> list[PendingReply]:
-        """Send several requests of a kind together, as `start` does."""
+    def start_produce(
+        self, requests: Iterable[ProduceRequest]
+    ) -> list[PendingReply[ProduceResponse | None]]:
+        """Send several PRODUCE requests together, as `start` does. No answer with acks=0."""
+        return self._start(ApiKey.PRODUCE, requests)
+
+    def _start(self, api_key: ApiKey, messages: Iterable[object]) -> list[PendingReply[Any]]:
         if self._lost is not None:
             kind, reason = self._lost
             raise kind(reason)
@@ -167,12 +175,12 @@ class RpcChannel:
         was_idle = not self._in_flight and not self._unanswered
         deadline = trio.current_time() + self._options.request_timeout_s
         client_id = self._options.client_id
-        replies = []
+        replies: list[PendingReply[Any]] = []
         for message in messages:
             self._correlation_id = number = (self._correlation_id + 1) & _CORRELATION_ID_MAX
             envelope = RequestEnvelope(api_key, version, number, client_id, message)
             self._outgoing += encode_request(envelope)
-            reply = PendingReply(api_key, deadline)
+            reply: PendingReply[Any] = PendingReply(api_key, deadline)
             if isinstance(message, ProduceRequest) and message.acks == ACKS_NONE:
                 self._unanswered.append(reply)
             else:
@@ -191,7 +199,7 @@ class RpcChannel:
         if self._outgoing:
             self._writer_idle.unpark()
 
-    async def call(self, api_key: ApiKey, message: object) -> Any:
+    async def call(self, api_key: ApiKey, message: Request[Response]) -> Response:
         """Ask and wait for the answer."""
         return await self.start(api_key, message).wait()
 

@@ -18,7 +18,7 @@ Calls that need an answer give up after the client's patience (its `max.block.ms
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import trio
 
@@ -29,7 +29,8 @@ from minibroker.client.net.metadata import Leader, Metadata
 from minibroker.client.options import ClientOptions, Seams
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
-from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse, TopicMetadata
+from minibroker.protocol.messages import Request
+from minibroker.protocol.messages.metadata import MetadataRequest, TopicMetadata
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 # How long one broker may keep the others from being asked.
@@ -45,6 +46,8 @@ REFRESH_PAUSE_SHARE: Final = 1 / 16
 TOPIC_IDLE_S_MAX: Final = 300.0
 # After this long without a refresh the next one has nothing to do with the last.
 REFRESH_QUIET_S: Final = 1.0
+
+Response = TypeVar("Response")
 
 
 class ClusterStatistics(NamedTuple):
@@ -217,7 +220,9 @@ class Cluster:
             raise ConnectionLost(f"broker {node_id} is not known to be alive")
         return await self._pool.connect(endpoint, purpose)
 
-    async def ask(self, api_key: ApiKey, message: object, avoid: RpcChannel | None = None) -> Any:
+    async def ask(
+        self, api_key: ApiKey, message: Request[Response], avoid: RpcChannel | None = None
+    ) -> Response:
         """An answer that any broker can give, however long it takes.
 
         Who is lost or silent meanwhile is left for another at once, so the request may be done
@@ -226,8 +231,8 @@ class Cluster:
         return (await self._ask(api_key, message, avoid))[1]
 
     async def _ask(
-        self, api_key: ApiKey, message: object, avoid: RpcChannel | None
-    ) -> tuple[RpcChannel, Any]:
+        self, api_key: ApiKey, message: Request[Response], avoid: RpcChannel | None
+    ) -> tuple[RpcChannel, Response]:
         """The answer, and from where."""
         patience_s = ANSWER_PATIENCE_S
         while True:
@@ -330,7 +335,6 @@ class Cluster:
             wanted = tuple(self._wanted)
             request = MetadataRequest(wanted, self.may_create_topics)
             channel, answer = await self._ask(ApiKey.METADATA, request, avoid)
-            assert isinstance(answer, MetadataResponse)
             is_news = self._known.update(answer) or wanted != tuple(self._wanted)
             self._refreshes_done = self._refreshes_begun
             self._pool.close_silent(self._known.endpoints.values())

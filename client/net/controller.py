@@ -10,14 +10,15 @@ whoever is controller then, until the client's patience ends. Whoever asked is t
 topics an answer was lost, for only the kind of request says what a refusal means then.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import trio
 
 from minibroker.client.errors import ClientTimeout
 from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.messages import Request
 
 T = TypeVar("T")
 
@@ -33,6 +34,23 @@ class Result(Protocol):
     def error_message(self) -> str | None: ...
 
 
+class TopicResults(Protocol):
+    """An answer with a result for each topic."""
+
+    @property
+    def topics(self) -> Sequence[Result]: ...
+
+
+class OneResult(Protocol):
+    """An answer with an error of its own."""
+
+    @property
+    def error(self) -> int: ...
+
+
+OneResponse = TypeVar("OneResponse", bound=OneResult)
+
+
 class Outcome(NamedTuple):
     """The answer for one topic; `is_repeated`: an earlier one was lost, and may have been yes."""
 
@@ -44,7 +62,7 @@ async def ask_controller(
     cluster: Cluster,
     api_key: ApiKey,
     topics: tuple[T, ...],
-    make_request: Callable[[tuple[T, ...]], object],
+    make_request: Callable[[tuple[T, ...]], Request[TopicResults]],
 ) -> list[Outcome]:
     """Ask about these topics; an outcome for each, in order.
 
@@ -80,14 +98,16 @@ async def ask_controller(
     raise ClientTimeout(f"{api_key.name}{doubt}: {cluster.timeout(last)}")
 
 
-class Answer(NamedTuple):
+class Answer(NamedTuple, Generic[OneResponse]):
     """The answer to a request for one thing; `is_repeated` as in `Outcome`."""
 
-    response: Any
+    response: OneResponse
     is_repeated: bool
 
 
-async def ask_controller_once(cluster: Cluster, api_key: ApiKey, request: object) -> Answer:
+async def ask_controller_once(
+    cluster: Cluster, api_key: ApiKey, request: Request[OneResponse]
+) -> Answer[OneResponse]:
     """Ask for one thing, whose answer has an `error` of its own. Raises as `ask_controller`."""
     is_lost = False
     last: Exception | None = None

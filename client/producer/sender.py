@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import trio
 
@@ -34,7 +35,7 @@ from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.metadata import Leader
 from minibroker.client.producer.batches import Batch, CompletedBatch, ProducerIdAndEpoch
 from minibroker.client.producer.routes import Routes
-from minibroker.protocol.constants import ACKS_NONE, ApiKey, ErrorCode
+from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE, BrokerError
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
@@ -58,6 +59,14 @@ class SenderOptions:
     retry_backoff_s: float
 
 
+class _Sent(NamedTuple):
+    """A request under way, and the batches in it."""
+
+    batches: list[Batch]
+    request: ProduceRequest
+    reply: PendingReply[ProduceResponse | None]
+
+
 class _Node:
     """One broker, and the requests under way to it, oldest first."""
 
@@ -67,7 +76,7 @@ class _Node:
         self.node_id = node_id
         self.is_down = False  # the connection was lost, or could not be made
         self.channel: RpcChannel | None = None
-        self.requests: deque[tuple[list[Batch], ProduceRequest, PendingReply]] = deque()
+        self.requests: deque[_Sent] = deque()
         self.has_work = trio.Event()
 
 
@@ -160,11 +169,9 @@ class Sender:
 
     async def _init_producer_id(self) -> InitProducerIdResponse:
         try:
-            answer = await self._cluster.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
+            return await self._cluster.ask(ApiKey.INIT_PRODUCER_ID, InitProducerIdRequest())
         except BrokerError as error:
             return InitProducerIdResponse(error=error.code)
-        assert isinstance(answer, InitProducerIdResponse), "the channel decodes what was asked for"
-        return answer
 
     async def _watch_cluster(self) -> None:
         while True:
@@ -203,12 +210,12 @@ class Sender:
             return
         requests = [self._request(batches) for batches in drained]
         try:
-            replies = node.channel.start_all(ApiKey.PRODUCE, requests)
+            replies = node.channel.start_produce(requests)
         except (OSError, BrokerError) as error:
             for batches in drained:
                 self._fail_batches(batches, error)
         else:
-            node.requests += zip(drained, requests, replies, strict=True)
+            node.requests += map(_Sent, drained, requests, replies)
 
     def _request(self, batches: list[Batch]) -> ProduceRequest:
         partitions = []
@@ -251,23 +258,22 @@ class Sender:
     def _handle_answers(self, node: _Node) -> None:
         """Settle what was answered, and start new requests for it."""
         requests = node.requests
-        while requests and requests[0][2].is_completed:
+        while requests and requests[0].reply.is_completed:
             batches, request, reply = requests.popleft()
             self._handle_response(batches, request, reply.message())
         self._report()
         self._send_to(node)
 
     def _handle_response(
-        self, batches: list[Batch], request: ProduceRequest, response: object
+        self, batches: list[Batch], request: ProduceRequest, response: ProduceResponse | None
     ) -> None:
         now = trio.current_time()
-        if self._options.acks == ACKS_NONE:  # nobody answers: it is on its way
+        if response is None:  # acks=0: no broker answers, the batches are on their way
             for batch in batches:
                 self._accumulator.handle_answer(
                     batch, PartitionProduced(*batch.queue.topic_partition), now
                 )
             return
-        assert isinstance(response, ProduceResponse), "the channel decodes what was asked for"
         answers = response.partitions
         for index, batch in enumerate(batches):
             answer = answers[index] if index < len(answers) else None

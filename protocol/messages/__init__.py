@@ -11,9 +11,17 @@ Offsets count records; times are milliseconds; sizes are bytes; `error` is an `E
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from minibroker.protocol.constants import ApiKey
+
+Response = TypeVar("Response", covariant=True)
+
+
+class Request(Generic[Response]):
+    """A request, whose type says which type its answer has: `call` returns that."""
+
+    __slots__ = ()
 
 
 class Api:

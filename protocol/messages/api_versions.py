@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from minibroker.protocol.messages import Request
+
 
 @dataclass(frozen=True, slots=True)
-class ApiVersionsRequest:
+class ApiVersionsRequest(Request["ApiVersionsResponse"]):
     """Asks which apis are served. Answered with UNSUPPORTED_VERSION in any unknown version."""
 
     client_software_name: str = ""

@@ -7,11 +7,12 @@ controller: forget a broker that will not come back.
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.messages import Request
 from minibroker.protocol.types import NamedEndpoint
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeBrokerRequest:
+class DescribeBrokerRequest(Request["DescribeBrokerResponse"]):
     """With `include_machine` the broker looks at its disk and its open files, too."""
 
     include_machine: bool = False
@@ -61,7 +62,7 @@ class DescribeBrokerResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class UnregisterBrokerRequest:
+class UnregisterBrokerRequest(Request["UnregisterBrokerResponse"]):
     """Forget a broker that is down and holds no replica: it counts as known no more."""
 
     broker_id: int

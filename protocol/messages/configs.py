@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.topics import TopicResult
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
     """The topics to describe."""
 
     topics: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class TopicConfigChanges:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterConfigsRequest:
+class AlterConfigsRequest(Request["AlterConfigsResponse"]):
     """What is not named stays as it is."""
 
     topics: tuple[TopicConfigChanges, ...] = ()

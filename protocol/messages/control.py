@@ -15,6 +15,7 @@ ALTER_PARTITION and CONTROLLED_SHUTDOWN go from a broker to the controller.
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_LAPSE, NO_NODE, NO_STAMP
+from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.topics import ConfigEntry
 from minibroker.protocol.types import NamedEndpoint, TopicPartition
 
@@ -67,7 +68,7 @@ class PartitionObeyed:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrRequest:
+class LeaderAndIsrRequest(Request["LeaderAndIsrResponse"]):
     """Take these roles; `brokers` says where their leaders are.
 
     With `is_full` these, and what was told before, are all roles of the broker: they stand, even if
@@ -105,7 +106,7 @@ class StoppedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class StopReplicaRequest:
+class StopReplicaRequest(Request["StopReplicaResponse"]):
     """Give these replicas up. One that is not there was given up before."""
 
     controller_id: int
@@ -137,7 +138,7 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateMetadataRequest:
+class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     """The cluster, to answer clients from.
 
     `brokers` replaces the list of live brokers. `topics` and `partitions` replace what they name
@@ -183,7 +184,7 @@ class PartitionChange:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartitionRequest:
+class AlterPartitionRequest(Request["AlterPartitionResponse"]):
     """A leader asks for other in-sync sets."""
 
     broker_id: int
@@ -213,7 +214,7 @@ class AlterPartitionResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlledShutdownRequest:
+class ControlledShutdownRequest(Request["ControlledShutdownResponse"]):
     """A broker is about to stop: others shall lead what it leads."""
 
     broker_id: int
@@ -229,7 +230,7 @@ class ControlledShutdownResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeRequest:
+class ProbeRequest(Request["ProbeResponse"]):
     """Are you there? `confirmed` is the stamp of an answer of this registration that was received
     (-1: none). `told_lapse` is the last lapse of the broker's standing since which all its roles
     were told again (0: none).

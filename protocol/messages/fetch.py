@@ -9,6 +9,7 @@ something to say. Epoch -1 asks for no session (and closes the named one).
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET
+from minibroker.protocol.messages import Request
 from minibroker.protocol.types import EMPTY_RECORDS, Records, TopicPartition
 
 SESSION_NONE = 0
@@ -37,7 +38,7 @@ class PartitionFetch:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(Request["FetchResponse"]):
     """`replica_id` is -1 for a consumer. The answer comes once `bytes_min` are there, or late.
 
     `isolation_level` changes nothing, since there are no transactions: 0 and 1 (READ_COMMITTED)

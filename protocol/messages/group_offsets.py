@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
+from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.groups import NO_GENERATION
 
 
@@ -18,7 +19,7 @@ class PartitionCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(Request["OffsetCommitResponse"]):
     """From a member, or with generation -1 and no member id from who assigns by itself."""
 
     group_id: str
@@ -53,7 +54,7 @@ class GroupPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetFetchRequest:
+class OffsetFetchRequest(Request["OffsetFetchResponse"]):
     """`partitions` None asks for all that the group has committed.
 
     `require_stable` refuses, with UNSTABLE_OFFSET_COMMIT, where a commit is under way.
@@ -85,7 +86,7 @@ class OffsetFetchResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetDeleteRequest:
+class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
     """Offsets that a group shall forget; no member may be subscribed to their topics."""
 
     group_id: str

@@ -8,12 +8,13 @@ to the members' assignors.
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_NODE
+from minibroker.protocol.messages import Request
 
 NO_GENERATION = -1
 
 
 @dataclass(frozen=True, slots=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
     """Which broker keeps this group. Any broker can be asked."""
 
     group_id: str
@@ -39,7 +40,7 @@ class GroupProtocol:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroupRequest:
+class JoinGroupRequest(Request["JoinGroupResponse"]):
     """`member_id` "" asks for one; `protocols` in the member's order of preference.
 
     `instance_id` makes it a static member, which keeps its place over restarts.
@@ -87,7 +88,7 @@ class MemberAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncGroupRequest:
+class SyncGroupRequest(Request["SyncGroupResponse"]):
     """Asks for the member's part; the leader sends everybody's."""
 
     group_id: str
@@ -106,7 +107,7 @@ class SyncGroupResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class HeartbeatRequest(Request["HeartbeatResponse"]):
     """Says that a member is alive."""
 
     group_id: str
@@ -136,7 +137,7 @@ class LeavingMember:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(Request["LeaveGroupResponse"]):
     """Members that go, and need not be waited for."""
 
     group_id: str
@@ -161,7 +162,7 @@ class LeaveGroupResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
     """Groups that are all kept by the broker that is asked."""
 
     groups: tuple[str, ...] = ()
@@ -201,7 +202,7 @@ class DescribeGroupsResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class ListGroupsRequest:
+class ListGroupsRequest(Request["ListGroupsResponse"]):
     """The groups that the asked broker keeps; only those in one of `states` unless it is empty."""
 
     states: tuple[str, ...] = ()
@@ -225,7 +226,7 @@ class ListGroupsResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteGroupsRequest:
+class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
     """Groups to delete, with all that they committed; they must have no members."""
 
     groups: tuple[str, ...] = ()

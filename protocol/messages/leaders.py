@@ -10,11 +10,12 @@ again until then, and elects the target; repeating an order does no harm.
 
 from dataclasses import dataclass
 
+from minibroker.protocol.messages import Request
 from minibroker.protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class ElectLeadersRequest:
+class ElectLeadersRequest(Request["ElectLeadersResponse"]):
     """Elect the preferred leaders of these partitions, or of all."""
 
     partitions: tuple[TopicPartition, ...] | None = None
@@ -53,7 +54,7 @@ class PartitionToHandOver:
 
 
 @dataclass(frozen=True, slots=True)
-class HandOverRequest:
+class HandOverRequest(Request["HandOverResponse"]):
     """Hand these partitions over. Without another order, or another leader, within `hold_ms` the
     broker leads on as before."""
 

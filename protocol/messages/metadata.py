@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
+from minibroker.protocol.messages import Request
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataRequest:
+class MetadataRequest(Request["MetadataResponse"]):
     """`topics` None asks for all, an empty tuple for the brokers only."""
 
     topics: tuple[str, ...] | None = None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET, NO_TIMESTAMP
+from minibroker.protocol.messages import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class PartitionListOffsets:
 
 
 @dataclass(frozen=True, slots=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(Request["ListOffsetsResponse"]):
     """`replica_id` is -1 for a consumer, whose latest offset is the high watermark."""
 
     replica_id: int = NO_NODE
@@ -57,7 +58,7 @@ class PartitionEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsForLeaderEpochRequest:
+class OffsetsForLeaderEpochRequest(Request["OffsetsForLeaderEpochResponse"]):
     """`replica_id` is -1 for a consumer."""
 
     replica_id: int = NO_NODE

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
+from minibroker.protocol.messages import Request
 
 
 @dataclass(frozen=True, slots=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     """A `transactional_id` is refused: there are no transactions."""
 
     transactional_id: str | None = None

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, NO_OFFSET
+from minibroker.protocol.messages import Request
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeReplicasRequest:
+class DescribeReplicasRequest(Request["DescribeReplicasResponse"]):
     """`topics` None asks for all that are there."""
 
     topics: tuple[str, ...] | None = None

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from minibroker.protocol.messages import Request
+
 DEFAULT_COUNT = -1
 
 
@@ -24,7 +26,7 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopicsRequest:
+class CreateTopicsRequest(Request["CreateTopicsResponse"]):
     """With `validate_only` everything is checked and nothing made."""
 
     topics: tuple[NewTopic, ...] = ()
@@ -50,7 +52,7 @@ class CreateTopicsResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
     """The names of the topics to delete."""
 
     topics: tuple[str, ...] = ()

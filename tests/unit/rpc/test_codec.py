@@ -3,12 +3,14 @@
 import struct
 import tracemalloc
 from dataclasses import dataclass
+from typing import get_args
 
 import msgpack
 import pytest
 
 from minibroker.protocol.constants import REQUEST_HEADER_BYTES_MAX, ApiKey
 from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.messages import APIS
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.rpc import codec
@@ -247,3 +249,12 @@ def test_lying_lengths_reserve_no_memory(size):
 def test_salted_messages_differ():
     """The samples of the fuzz tests are not all alike."""
     assert full(ProduceRequest, 1) != full(ProduceRequest, 2)
+
+
+@pytest.mark.parametrize("api_key", [key for key in ApiKey if key is not ApiKey.PRODUCE])
+def test_a_request_names_the_type_of_its_answer(api_key):
+    """So `call` returns what the channel decodes. PRODUCE has a method of its own."""
+    api = APIS[api_key]
+    (base,) = api.request.__orig_bases__
+    (named,) = get_args(base)
+    assert named.__forward_arg__ == api.response.__name__
