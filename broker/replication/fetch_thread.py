@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import trio
 
 from minibroker.broker.replication.fetch_connection import Connect, FetchConnection, Fetched, check
-from minibroker.client.net.blocking_channel import Exchange
+from minibroker.client.net.blocking_channel import BlockingChannel
 from minibroker.client.net.channel import (
     ChannelOptions,
     ConnectionLost,
@@ -52,7 +52,7 @@ class ThreadConnection:
     ) -> None:
         self._socket = connection
         self._endpoint = endpoint
-        self._exchange = Exchange(connection, options.client_id, options.frame_bytes_max)
+        self._channel = BlockingChannel(connection, options.client_id, options.frame_bytes_max)
         self._token = trio.lowlevel.current_trio_token()
         self._calls: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._outcome: _Outcome | None = None
@@ -62,18 +62,18 @@ class ThreadConnection:
 
     async def negotiate(self) -> None:
         """The first call on a connection."""
-        await self._run(self._exchange.negotiate)
+        await self._run(self._channel.negotiate)
 
     async def fetch(self, request: FetchRequest) -> Fetched:
         """FETCH."""
-        call = self._exchange.call
+        call = self._channel.call
         fetched: Fetched = await self._run(lambda: check(call(ApiKey.FETCH, request)))
         return fetched
 
     async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         """LIST_OFFSETS."""
         response: ListOffsetsResponse = await self._run(
-            lambda: self._exchange.call(ApiKey.LIST_OFFSETS, request)
+            lambda: self._channel.call(ApiKey.LIST_OFFSETS, request)
         )
         return response
 

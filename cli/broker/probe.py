@@ -13,7 +13,7 @@ import sys
 from typing import Final
 
 from minibroker.cli import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
-from minibroker.client.net.blocking_channel import Exchange
+from minibroker.client.net.blocking_channel import BlockingChannel
 from minibroker.client.net.servers import parse_servers
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
@@ -77,9 +77,9 @@ def describe(
     request = DescribeBrokerRequest(include_machine)
     try:
         with socket.create_connection(endpoint, timeout_s) as connection:
-            exchange = Exchange(connection, "minibroker-health")
-            exchange.negotiate()
-            answer = exchange.call(ApiKey.DESCRIBE_BROKER, request)
+            channel = BlockingChannel(connection, "minibroker-health")
+            channel.negotiate()
+            answer = channel.call(ApiKey.DESCRIBE_BROKER, request)
     except TimeoutError:
         raise ProbeFailed(f"{endpoint} gives no answer within {timeout_s:g} s") from None
     except ProtocolError as error:

@@ -19,7 +19,7 @@ _LENGTH_BYTES: Final = 4
 Response = TypeVar("Response")
 
 
-class Exchange:
+class BlockingChannel:
     """A connected socket; its time-out is that of each wait. Who made the socket closes it."""
 
     def __init__(
