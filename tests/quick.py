@@ -23,7 +23,7 @@ STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork
 # Simulated clusters, interrupts at each line of a program, and folders of processes and Spark.
 LONG: Final = {
     *(ROOT / "tests" / name for name in ("acceptance", "adversary", "audit", "bench", "sim")),
-    ROOT / "tests" / "unit" / "client" / "test_blocking_interrupts.py",
+    ROOT / "tests" / "unit" / "client" / "blocking" / "test_blocking_interrupts.py",
 }
 EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 

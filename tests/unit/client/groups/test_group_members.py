@@ -11,7 +11,7 @@ import trio
 from minibroker.client import Admin, BrokerError, ClientError, CommitFailed, Consumer, Producer
 from minibroker.client.errors import ConfigError
 from minibroker.protocol.constants import ErrorCode
-from tests.unit.client.grouped import (
+from tests.unit.client.groups.grouped import (
     Diary,
     Workplace,
     keep_polling,

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from minibroker.client import Consumer, TopicPartition
-from tests.unit.client.grouped import Workplace, keep_polling, open_workplace, poll_until_has
+from tests.unit.client.groups.grouped import Workplace, keep_polling, open_workplace, poll_until_has
 
 
 @pytest.fixture

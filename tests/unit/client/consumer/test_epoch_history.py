@@ -1,4 +1,4 @@
-"""The trail of a reader: up to where its log and a leader's are the same (A11)."""
+"""The epoch history of a reader: up to where its log and a leader's are the same (A11)."""
 
 import pytest
 

@@ -29,7 +29,7 @@ from minibroker.protocol.messages.groups import (
     SyncGroupResponse,
 )
 from minibroker.protocol.subscription import decode_subscription
-from tests.unit.client.test_consumer import Shelf
+from tests.unit.client.consumer.test_consumer import Shelf
 
 A = TopicPartition("t", 0)
 

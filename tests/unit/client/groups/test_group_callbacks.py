@@ -5,7 +5,7 @@ from typing import Any
 import trio
 
 from minibroker.protocol.types import TopicPartition
-from tests.unit.client.grouped import keep_polling, open_workplace
+from tests.unit.client.groups.grouped import keep_polling, open_workplace
 
 
 async def test_who_stays_in_a_callback_is_put_out(autojump_clock: Any) -> None:

@@ -21,7 +21,7 @@ from minibroker.client import (
     TopicPartition,
 )
 from minibroker.protocol.constants import ErrorCode
-from tests.unit.client.grouped import (
+from tests.unit.client.groups.grouped import (
     Diary,
     Workplace,
     keep_polling,
