@@ -23,7 +23,7 @@ import trio
 
 import minibroker
 from minibroker.client import Producer
-from minibroker.client.channel import ChannelOptions, open_channel
+from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
 from minibroker.protocol.types import Endpoint
