@@ -10,13 +10,14 @@ gives the same log.
 import logging
 from typing import NamedTuple
 
-from minibroker.broker.log.epochs import EpochCache, EpochFile
+from minibroker.broker.log.epochs import EpochFile
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLimits, LogLocation
 from minibroker.broker.log.producers import ProducerStates, SnapshotError, Snapshots
 from minibroker.broker.log.recovery import Recovery, check_front, check_segment, read_damage
 from minibroker.broker.log.segment import DELETED_SUFFIX, Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import NO_EPOCH
+from minibroker.protocol.epoch_history import EpochHistory, EpochStart
 from minibroker.protocol.records.batch import BatchHeader
 
 LOGGER = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class Loaded(NamedTuple):
     """A log's parts, ready for use."""
 
     segments: Segments
-    epochs: EpochCache
+    epochs: EpochHistory
     producers: ProducerStates
     snapshots: Snapshots
     epoch_file: EpochFile
@@ -84,8 +85,8 @@ class _Loader:
         self._segments = Segments()
         self._epoch_file = EpochFile(location.files, location.directory)
         self._snapshots = Snapshots(location.files, location.directory)
-        self._epochs = EpochCache()
-        self._epochs_in_file: bytes | None = None
+        self._epochs = EpochHistory()
+        self._epochs_in_file: tuple[EpochStart, ...] | None = None
         self._producers = ProducerStates(limits.producer_expiration_ms)
 
     def run(self) -> Loaded:
@@ -188,7 +189,7 @@ class _Loader:
         """Cut epochs and producer states to what the log turned out to be."""
         self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
-        self._epoch_file.update(self._epochs, self._epochs.dump() != self._epochs_in_file)
+        self._epoch_file.update(self._epochs, self._epochs.entries != self._epochs_in_file)
         first_offset = self._segments.first.base_offset
         self._snapshots.drop_outside(first_offset, log_end)
         if not first_offset <= self._producers.map_end_offset <= log_end:
@@ -205,9 +206,9 @@ class _Loader:
     def _load_epochs(self, known_end: int) -> None:
         """The epochs of the file if they agree with the batches, else those of the batches."""
         epochs = self._epoch_file.load()
-        self._epochs_in_file = epochs.dump() if epochs is not None else None
+        self._epochs_in_file = epochs.entries if epochs is not None else None
         if epochs is None or not self._agrees(epochs, known_end):
-            epochs = EpochCache()
+            epochs = EpochHistory()
             for header in self._segments.headers(0, known_end):
                 if header.leader_epoch > epochs.newest_epoch:
                     epochs.assign(header.leader_epoch, header.base_offset)
@@ -222,7 +223,7 @@ class _Loader:
         args = (self._segments, self._snapshots, known_end, self._now_ms)
         rebuild_producers(self._producers, *args)
 
-    def _agrees(self, epochs: EpochCache, end_offset: int) -> bool:
+    def _agrees(self, epochs: EpochHistory, end_offset: int) -> bool:
         """Whether the file knows the first batch, and gives the last before `end_offset` its epoch.
 
         It may know too little: retention cuts it before the segments go, and may have died there.

@@ -31,7 +31,6 @@ from minibroker.broker.log.admission import (
     check_continuation,
 )
 from minibroker.broker.log.durability import Durability
-from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.loading import Loaded, load, rebuild_producers
 from minibroker.broker.log.outcomes import (
@@ -50,6 +49,7 @@ from minibroker.broker.log.recovery import accept_damage, mark_damage
 from minibroker.broker.log.segment import Segment
 from minibroker.broker.log.segments import DeletedSegments, Extent, expired_count, must_roll
 from minibroker.protocol.constants import NO_TIMESTAMP, ErrorCode
+from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header, stamp, stamp_append_time
 from minibroker.protocol.types import Slice, TopicPartition
 
@@ -64,7 +64,7 @@ class Log:
 
     def __init__(self, location: LogLocation, limits: LogLimits, loaded: Loaded) -> None:
         self._limits = limits
-        self.epochs: EpochCache = loaded.epochs
+        self.epochs: EpochHistory = loaded.epochs
         self.producers: ProducerStates = loaded.producers
         self.log_start = loaded.log_start
         self.log_end = loaded.log_end

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import NamedTuple
 
-from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import Damage, LastKnownState, LogLocation
 from minibroker.broker.log.scan import (
@@ -32,6 +31,7 @@ from minibroker.broker.log.scan import (
 from minibroker.broker.log.segment import Segment, file_name, offsets_in
 from minibroker.broker.log.segments import Segments
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, NO_EPOCH
+from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, read_header
 
 LOGGER = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def check_segment(
     segment: Segment,
     observe: Callable[[BatchHeader], None],
     following_epoch: int | None = None,
-    epochs: EpochCache | None = None,
+    epochs: EpochHistory | None = None,
 ) -> _Checked:
     """Read a segment once, checking every batch, indexing it, and showing it to `observe`.
 
@@ -155,7 +155,7 @@ class Recovery:
         last_known: LastKnownState,
         segments: Segments,
         observe: Callable[[BatchHeader], None],
-        epochs: EpochCache | None,
+        epochs: EpochHistory | None,
     ) -> None:
         """`epochs` are those of the file, which is not of a past that a power cut brought back only
         if the machine ran on."""

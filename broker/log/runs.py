@@ -9,9 +9,9 @@ and clients need not check that. The bytes of the records are not read here.
 
 from typing import NamedTuple
 
-from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.scan import BadBytes, chained_batches, is_intact
 from minibroker.broker.log.segment import Segment
+from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader
 
 # A run of small batches ends after so many, which takes about a millisecond.
@@ -27,7 +27,7 @@ class Run(NamedTuple):
 
 
 def find_run(
-    segment: Segment, offset: int, end_offset: int, bytes_max: int, epochs: EpochCache
+    segment: Segment, offset: int, end_offset: int, bytes_max: int, epochs: EpochHistory
 ) -> Run | None:
     """The batches from the one that holds `offset` on, below `end_offset`; at most `bytes_max`
     bytes, but the first whatever its size. None if that one is not below it.
@@ -55,7 +55,7 @@ def _walk(
     found: tuple[int, BatchHeader],
     end_offset: int,
     limit: int,
-    epochs: EpochCache,
+    epochs: EpochHistory,
 ) -> Run:
     """Compare headers up to where the run ends. Raises BadBytes where that cannot go on."""
     start, first = found
@@ -74,7 +74,7 @@ def _walk(
     return Run(start, end, last.next_offset)
 
 
-def _check_epoch(position: int, header: BatchHeader, epochs: EpochCache) -> None:
+def _check_epoch(position: int, header: BatchHeader, epochs: EpochHistory) -> None:
     if header.leader_epoch != epochs.epoch_at(header.base_offset, header.leader_epoch):
         reason = f"leader epoch {header.leader_epoch}, which did not write them"
         raise BadBytes(header.base_offset, position, reason)

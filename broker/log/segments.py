@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import NamedTuple
 
-from minibroker.broker.log.epochs import EpochCache
 from minibroker.broker.log.files import Files
 from minibroker.broker.log.outcomes import LogLimits, OffsetAtTime
 from minibroker.broker.log.runs import find_run
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.log.segment import DELETED_SUFFIX, FileSlice, Segment
 from minibroker.protocol.constants import NO_TIMESTAMP
+from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.records.batch import BatchHeader, InvalidBatch
 from minibroker.protocol.records.record import decode_records
 
@@ -105,7 +105,7 @@ class Segments:
         bytes_max: int,
         end_offset: int,
         at_least_one: bool,
-        epochs: EpochCache,
+        epochs: EpochHistory,
     ) -> list[FileSlice]:
         """Whole batches from the one that holds `offset` on, all below `end_offset`.
 

@@ -3,7 +3,6 @@
 consumer             `Consumer`, what an application calls
 positions            pure: where it is in each partition, and what was fetched ahead
 assigned_partition   pure: one of these partitions
-epoch_history        pure: the leader epochs of what was fetched
 completed_fetch      pure: the records of one answer
 delivered_positions  pure: which delivered records the application is done with
 fetcher              the tasks that fetch, one for each broker

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.client.consumer.completed_fetch import CompletedFetch
-from minibroker.client.consumer.epoch_history import EpochHistory
 from minibroker.client.errors import PositionError
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET
-from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
+from minibroker.protocol.epoch_history import EpochHistory
+from minibroker.protocol.types import TopicPartition
 
 # After an error that passes, doubling; a new leader is often there within a few of these.
 RETRY_S: Final = 0.02
 RETRY_S_MAX: Final = 0.2
+# Leader epochs of what was fetched; a reader goes back no further than the oldest that is kept.
+EPOCHS_KEPT_MAX: Final = 100
 
 
 class OffsetAndMetadata(NamedTuple):
@@ -95,14 +97,23 @@ class AssignedPartition:
         self.failures = 0
         self.failed_epoch = NO_EPOCH
         self.retry_at = float("-inf")
-        self.epochs = EpochHistory()
+        self.epochs = EpochHistory(entries_max=EPOCHS_KEPT_MAX)
 
     def truncate(self, offset: int) -> None:
         """Go on from `offset`, which is not ahead, and keep the trail of what lies before it."""
         epochs = self.epochs
-        epochs.truncate(offset)
+        epochs.truncate_from_end(offset)
         self.seek(offset)
         self.epochs = epochs
+
+    def divergence(self, epoch: int, end: int) -> int:
+        """Return the offset up to which the leader's log has what was fetched (A11).
+
+        The leader's largest epoch up to ours is `epoch`, which ended at `end` there.
+        """
+        assert self.fetch_offset is not None
+        ours = self.epochs.end_offset_for(epoch, self.fetch_offset).offset
+        return max(0, min(end, self.fetch_offset if ours == NO_OFFSET else ours))
 
     @property
     def awaits_committed(self) -> bool:
@@ -113,12 +124,12 @@ class AssignedPartition:
         """Go on from what was committed."""
         self.seek(committed.offset)
         self.committed = committed.offset
-        if committed.offset:
-            self.epochs.record(OffsetAndEpoch(committed.offset - 1, committed.leader_epoch))
+        if committed.offset and committed.leader_epoch != NO_EPOCH:
+            self.epochs.assign(committed.leader_epoch, committed.offset - 1)
 
     def committable(self, offset: int) -> OffsetAndMetadata:
         """An offset with the epoch of the record before it, as it is committed."""
-        return OffsetAndMetadata(offset, leader_epoch=self.epochs.epoch_before(offset))
+        return OffsetAndMetadata(offset, leader_epoch=self.epochs.epoch_at(offset - 1, NO_EPOCH))
 
     @property
     def has_uncommitted(self) -> bool:

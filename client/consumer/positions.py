@@ -15,11 +15,15 @@ that is gone and no policy for it) stops the partition: what lies before it is r
 poll raises, until the application seeks. Nothing is skipped in silence.
 
 A leader that was elected uncleanly, or lost unflushed data in a power failure, may lack what was
-read here; its answer to a fetch says so (epoch_history.py). Fetched records that no longer exist
-are dropped. If the application has seen some of them, the partition goes on where the logs diverge,
-with a warning: nothing is read twice that is still the same, nothing is left out. With policy none
-it stops instead, and the error names both offsets. A topic that was created again is a log cut to
-nothing.
+read here. Each FETCH names the epoch of the last record before its offset, as a follower's does,
+and the leader's answer says where the logs diverge (A10, A11). This takes the place of
+OFFSETS_FOR_LEADER_EPOCH, which Kafka's consumers send once they learn of a new leader: it costs no
+round trip, needs no state between, and checks every read, at the leader, in that moment.
+
+Fetched records that no longer exist are dropped. If the application has seen some of them, the
+partition goes on where the logs diverge, with a warning: nothing is read twice that is still the
+same, nothing is left out. With policy none it stops instead, and the error names both offsets. A
+topic that was created again is a log cut to nothing.
 """
 
 import logging
@@ -54,7 +58,7 @@ from minibroker.protocol.constants import (
 from minibroker.protocol.errors import REFRESH_METADATA, RETRIABLE
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
-from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
+from minibroker.protocol.types import TopicPartition
 
 FETCHES_MAX: Final = 2
 # After so many failures in a row the leader is asked for anew, whatever they say.
@@ -259,7 +263,7 @@ class Positions:
             if len(assigned.fetches) >= FETCHES_MAX:
                 return [], 0
             if assigned.may_ask(epoch, now):
-                offset, last_epoch = assigned.fetch_offset, assigned.epochs.last_epoch
+                offset, last_epoch = assigned.fetch_offset, assigned.epochs.newest_epoch
                 assert offset is not None
                 topic_id = self.topic_id(name.topic)
                 wanted.append(
@@ -302,7 +306,7 @@ class Positions:
         assigned = self._positions.get(TopicPartition(asked.topic, asked.partition))
         if assigned is None or assigned.fetch_offset != asked.fetch_offset:
             return False
-        if assigned.epochs.last_epoch != asked.last_fetched_epoch:
+        if assigned.epochs.newest_epoch != asked.last_fetched_epoch:
             return False  # the application has sought this offset meanwhile
         if asked.topic_id not in (b"", self.topic_id(asked.topic)):
             return False  # a deleted topic of this name
@@ -347,7 +351,7 @@ class Positions:
         self, assigned: AssignedPartition, data: memoryview, leader_epoch: int
     ) -> None:
         assert assigned.fetch_offset is not None
-        behind, last_epoch = assigned.fetch_offset, assigned.epochs.last_epoch
+        behind, last_epoch = assigned.fetch_offset, assigned.epochs.newest_epoch
         valid = valid_batches(data, behind, assigned.high_watermark)
         if valid.flaw:
             if not valid.headers:
@@ -358,7 +362,7 @@ class Positions:
             # No log has an epoch above its leader's: such a one is damage, and not believed.
             if last_epoch < header.leader_epoch <= leader_epoch:
                 last_epoch = header.leader_epoch
-                assigned.epochs.record(OffsetAndEpoch(behind, last_epoch))
+                assigned.epochs.assign(last_epoch, behind)
             behind = header.next_offset
         if 2 * len(data) < len(memoryview(data.obj)):
             data = memoryview(bytes(data))  # rather than keep all of the answer it came in
@@ -370,7 +374,7 @@ class Positions:
     def _handle_divergence(self, assigned: AssignedPartition, answer: PartitionFetched) -> None:
         assert assigned.fetch_offset is not None
         epoch, end = answer.diverging_epoch, answer.diverging_end
-        offset = assigned.epochs.divergence(epoch, end, assigned.fetch_offset)
+        offset = assigned.divergence(epoch, end)
         self._truncate(assigned, offset, "its leader has lost what was read there")
 
     def _truncate(self, assigned: AssignedPartition, offset: int, reason: str) -> None:

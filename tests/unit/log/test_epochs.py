@@ -1,18 +1,18 @@
-"""The leader-epoch cache: rows EPO-01 to EPO-09 and algorithm A9."""
+"""The epoch history of a log: rows EPO-01 to EPO-09 and algorithm A9."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibroker.broker.log.checkpoints import CheckpointError
-from minibroker.broker.log.epochs import EpochCache
+from minibroker.broker.log.checkpoints import CheckpointError, dump_epochs, load_epochs
+from minibroker.protocol.epoch_history import EpochHistory
 from minibroker.protocol.types import OffsetAndEpoch
 
 UNKNOWN = OffsetAndEpoch(-1, -1)
 
 
-def cache_of(*starts: tuple[int, int]) -> EpochCache:
-    cache = EpochCache()
+def cache_of(*starts: tuple[int, int]) -> EpochHistory:
+    cache = EpochHistory()
     for epoch, offset in starts:
         assert cache.assign(epoch, offset)
     return cache
@@ -46,8 +46,8 @@ def test_what_the_log_cannot_know():
     cache = cache_of((5, 10))
     assert cache.end_offset_for(6, log_end=30) == UNKNOWN
     assert cache.end_offset_for(-1, log_end=30) == UNKNOWN
-    assert EpochCache().end_offset_for(0, log_end=30) == UNKNOWN
-    assert EpochCache().end_offset_for(-1, log_end=30) == UNKNOWN
+    assert EpochHistory().end_offset_for(0, log_end=30) == UNKNOWN
+    assert EpochHistory().end_offset_for(-1, log_end=30) == UNKNOWN
 
 
 def test_the_first_offset_of_an_epoch_stays():
@@ -74,7 +74,7 @@ def test_assigning_drops_what_it_contradicts():
 def test_negative_assignments_are_errors(epoch, offset):
     """A9: an undefined epoch or offset is a mistake of the caller."""
     with pytest.raises(AssertionError):
-        EpochCache().assign(epoch, offset)
+        EpochHistory().assign(epoch, offset)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_cutting_from_the_start(offset, left):
 
 def test_an_empty_cache_can_be_cut():
     """Nothing to forget is no error."""
-    cache = EpochCache()
+    cache = EpochHistory()
     assert not cache.truncate_from_end(5)
     assert not cache.truncate_from_start(5)
     assert cache.newest_epoch == -1
@@ -123,7 +123,7 @@ assignments = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 30)), max_siz
 @given(assignments, st.integers(-1, 30), st.integers(0, 30))
 def test_both_columns_always_ascend(pairs, cut_end, cut_start):
     """A9: after any assignments and cuts, epochs and starts ascend strictly, and survive a dump."""
-    cache = EpochCache()
+    cache = EpochHistory()
     for epoch, offset in pairs:
         cache.assign(epoch, offset)
         assert cache.newest_epoch == epoch
@@ -131,15 +131,13 @@ def test_both_columns_always_ascend(pairs, cut_end, cut_start):
     cache.truncate_from_start(cut_start)
     for column in zip(*cache.entries, strict=True):
         assert list(column) == sorted(set(column))
-    again = EpochCache()
-    again.load(cache.dump())
-    assert again.entries == cache.entries
+    assert EpochHistory(load_epochs(dump_epochs(cache.entries))).entries == cache.entries
 
 
 @given(assignments, st.integers(0, 10))
 def test_an_end_is_where_a_larger_epoch_starts(pairs, epoch):
     """A9: the answer is the first start of a larger epoch, from the definition."""
-    cache = EpochCache()
+    cache = EpochHistory()
     for pair in pairs:
         cache.assign(*pair)
     known = [entry.epoch for entry in cache.entries]
@@ -154,9 +152,7 @@ def test_an_end_is_where_a_larger_epoch_starts(pairs, epoch):
         assert found == OffsetAndEpoch(larger[0].offset, older[-1] if older else epoch)
 
 
-def test_a_bad_file_changes_nothing():
-    """A damaged checkpoint raises and leaves the cache as it was."""
-    cache = cache_of((1, 0))
+def test_a_bad_file_is_refused():
+    """A damaged checkpoint raises."""
     with pytest.raises(CheckpointError):
-        cache.load(b"0\n2\n1 0\n")
-    assert cache.entries == ((1, 0),)
+        load_epochs(b"0\n2\n1 0\n")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minibroker.broker.log.epochs import EpochStart
 from minibroker.broker.log.outcomes import LastKnownState
+from minibroker.protocol.epoch_history import EpochStart
 from tests.unit.log.workbench import DIRECTORY, NOW, Bench, encode, stored
 
 SIZE = len(encode())

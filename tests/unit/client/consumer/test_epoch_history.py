@@ -2,30 +2,25 @@
 
 import pytest
 
-from minibroker.client.consumer.epoch_history import EPOCHS_KEPT_MAX, EpochHistory
+from minibroker.client.consumer.assigned_partition import EPOCHS_KEPT_MAX, AssignedPartition
 from minibroker.client.consumer.positions import STUBBORN_FAILURES, Positions
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import stamp
 from minibroker.protocol.records.record import encode_batch
-from minibroker.protocol.types import OffsetAndEpoch, TopicPartition
+from minibroker.protocol.types import TopicPartition
 
 A = TopicPartition("t", 0)
 
 
-def epochs(*starts: tuple[int, int]) -> EpochHistory:
-    """One that has read these (offset, epoch)."""
-    made = EpochHistory()
-    for start in starts:
-        made.record(OffsetAndEpoch(*start))
+def fetched(fetch_offset: int, *starts: tuple[int, int]) -> AssignedPartition:
+    """A partition that was fetched up to there, in which these epochs began at these offsets."""
+    made = AssignedPartition(A)
+    made.seek(fetch_offset)
+    for offset, epoch in starts:
+        made.epochs.assign(epoch, offset)
     return made
-
-
-def test_the_last_epoch_is_that_of_the_last_record() -> None:
-    """-1 before anything was read; an older epoch changes nothing."""
-    assert epochs().last_epoch == -1
-    assert epochs((5, 2), (9, 4), (12, 4)).last_epoch == 4
 
 
 @pytest.mark.parametrize(
@@ -43,24 +38,22 @@ def test_the_last_epoch_is_that_of_the_last_record() -> None:
 )
 def test_logs_part_where_the_first_of_both_ends(epoch: int, end: int, expected: int) -> None:
     """The smaller of where the leader's epoch ended, and where the reader's did."""
-    assert epochs((5, 2), (9, 4)).divergence(epoch, end, fetch_offset=20) == expected
+    assert fetched(20, (5, 2), (9, 4)).divergence(epoch, end) == expected
 
 
-def test_each_answer_brings_the_parting_further_back() -> None:
+def test_each_answer_brings_the_divergence_further_back() -> None:
     """Asking again after a cut ends: the last epoch that was read is always one less."""
-    read = epochs((5, 2), (9, 4), (15, 6))
-    read.truncate(read.divergence(5, 100, fetch_offset=20))
-    assert read.last_epoch == 4
-    read.truncate(read.divergence(3, 100, fetch_offset=15))
-    assert read.last_epoch == 2
-    read.truncate(read.divergence(0, 100, fetch_offset=9))
-    assert read.last_epoch == -1
+    read = fetched(20, (5, 2), (9, 4), (15, 6))
+    for epoch, newest in ((5, 4), (3, 2), (0, -1)):
+        read.truncate(read.divergence(epoch, 100))
+        assert read.epochs.newest_epoch == newest
 
 
-def test_a_long_trail_forgets_its_oldest_epochs() -> None:
+def test_a_long_history_forgets_its_oldest_epochs() -> None:
     """What it keeps is bounded."""
-    read = epochs(*((epoch, epoch) for epoch in range(EPOCHS_KEPT_MAX + 5)))
-    assert read.divergence(0, 1000, fetch_offset=1000) == 5
+    read = fetched(1000, *((epoch, epoch) for epoch in range(EPOCHS_KEPT_MAX + 5)))
+    assert read.divergence(0, 1000) == 5
+    assert len(read.epochs.entries) == EPOCHS_KEPT_MAX
 
 
 def batch(base: int, count: int, leader_epoch: int) -> bytes:
