@@ -36,8 +36,8 @@ from typing import NamedTuple
 from minibroker.broker.config import Config
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
+from minibroker.protocol.fetch_session_handler import FetchSessionHandler
 from minibroker.protocol.messages.fetch import (
-    SESSION_EPOCH_OPEN,
     SESSION_NONE,
     FetchRequest,
     FetchResponse,
@@ -48,7 +48,6 @@ from minibroker.protocol.types import TopicPartition
 
 BACKOFF_S_MIN = 0.02
 SYNCING_LOOK_S = 1.0
-SESSION_EPOCH_MAX = 2**31 - 1
 # Partitions that one request brings into a session: they cost its leader about 50 us each.
 NEWS_MAX = 200
 # To open a session anew costs about so much for each partition, here and at the leader together.
@@ -167,11 +166,7 @@ class FetchPlan:
         # When each that is backed off is looked at again, and a number that orders equal times.
         self._delayed: list[tuple[float, int, TopicPartition, Assignment]] = []
         self._numbers = itertools.count()
-        # What the leader fetches for us, and what it does in vain until the next request.
-        self._in_session: dict[TopicPartition, Assignment] = {}
-        self._forgotten: dict[TopicPartition, None] = {}
-        self._session_id = SESSION_NONE
-        self._session_epoch = SESSION_EPOCH_OPEN
+        self._session = FetchSessionHandler()
         self._has_room = True  # the leader, for a session
 
     def __len__(self) -> int:
@@ -187,12 +182,13 @@ class FetchPlan:
         assert partition.role is role
         name, backoff = partition.topic_partition, Backoff(self._limits.backoff_s_max)
         self._assignments[name] = self._agenda[name] = Assignment(partition, role, backoff)
+        self._session.forget(name)  # the role is another, so the leader is asked again
 
     def remove(self, name: TopicPartition) -> None:
         """Copy it no more; an answer that is under way does not count for it."""
         self._assignments.pop(name, None)
         self._agenda.pop(name, None)
-        self._forget(name)
+        self._session.forget(name)
 
     # -- asking
 
@@ -210,50 +206,41 @@ class FetchPlan:
 
     def next(self, now: float, broker_epoch: int) -> FetchRequest | None:
         """The next request, or None while there is nothing to ask for."""
-        if self._session_epoch == SESSION_EPOCH_OPEN:
+        session = self._session
+        if session.is_new:
             self._agenda = dict(self._assignments)
             self._delayed.clear()
-            self._in_session, self._forgotten = {}, {}
+        session.begin()
         self._recall(now)
         limits = self._limits
-        news: list[PartitionFetch] = []
         wait_s = limits.wait_s_max
         news_max = NEWS_MAX if self._has_room else len(self._agenda)
         for name, each in [*self._agenda.items()]:
-            if len(news) == news_max:
+            if session.changed_count == news_max:
                 wait_s = 0.0
                 break
             if not each.is_open:
                 del self._agenda[name]
-                self._forget(name)
+                session.forget(name)
             elif each.is_syncing:
                 wait_s = 0.0
-                self._forget(name)
+                session.forget(name)
             elif each.backoff.due > now:
                 del self._agenda[name]
-                self._forget(name)
+                session.forget(name)
                 heapq.heappush(self._delayed, (each.backoff.due, next(self._numbers), name, each))
             else:
                 del self._agenda[name]
-                ask = each.ask(limits.partition_bytes_max)
-                if ask is not each.asked or self._in_session.get(name) is not each:
-                    each.asked = ask
-                    news.append(ask)
-                    self._in_session[name] = each
-                    self._forgotten.pop(name, None)
+                each.asked = each.ask(limits.partition_bytes_max)
+                session.ask(name, each.asked)
         wait_s = min(wait_s, self._next_delayed() - now)
-        if not self._in_session:
+        if not session:
             return None
-        forgotten, self._forgotten = tuple(self._forgotten), {}
-        return FetchRequest(
+        return session.build(
             replica_id=limits.node_id,
             wait_ms_max=math.ceil(wait_s * 1000),
             bytes_min=limits.bytes_min,
             bytes_max=limits.bytes_max,
-            session_id=self._session_id,
-            session_epoch=self._session_epoch,
-            partitions=tuple(news),
-            forgotten=forgotten,
             broker_epoch=broker_epoch,
         )
 
@@ -273,23 +260,13 @@ class FetchPlan:
             heapq.heappop(self._delayed)
         return math.inf
 
-    def _forget(self, name: TopicPartition) -> None:
-        """The leader shall not fetch it any more."""
-        if self._in_session.pop(name, None) is not None:
-            self._forgotten[name] = None
-
     # -- what came of it
 
     def on_response(self, response: FetchResponse) -> None:
         """Follow the answer to the request, which has no error."""
         assert not response.error
         self._has_room = response.session_id != SESSION_NONE
-        if not self._has_room:
-            self.end_session()
-            return
-        self._session_id = response.session_id
-        epoch = self._session_epoch
-        self._session_epoch = 1 if epoch == SESSION_EPOCH_MAX else epoch + 1
+        self._session.on_response(response)
 
     def may_reopen_at(self, opened_at: float) -> float:
         """From when on the session may be given up for partitions that join: of what a session
@@ -298,13 +275,13 @@ class FetchPlan:
 
     def end_session(self) -> None:
         """The next request says everything, and opens another session."""
-        self._session_epoch = SESSION_EPOCH_OPEN
+        self._session.reset()
 
     def complete(self, fetched: PartitionFetched) -> Asked | None:
         """Return what was asked for, if this answer still counts. An answer counts once."""
         name = TopicPartition(fetched.topic, fetched.partition)
-        each = self._in_session.get(name)
-        if each is None or name in self._agenda:
+        each = self._assignments.get(name)
+        if each is None or self._session.asked(name) is None or name in self._agenda:
             return None  # nobody asked, it was answered before, or it was assigned anew
         self._agenda[name] = each
         assert each.asked is not None

@@ -6,6 +6,5 @@ assigned_partition   pure: one of these partitions
 completed_fetch      pure: the records of one answer
 delivered_positions  pure: which delivered records the application is done with
 fetcher              the tasks that fetch, one for each broker
-fetch_session        pure: its side of a fetch session
 health               pure: what a consumer reports of itself
 """

@@ -40,7 +40,6 @@ import trio
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
-from minibroker.client.consumer.fetch_session import FetchOptions
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.consumer.health import ConsumerHealth, describe
 from minibroker.client.consumer.positions import Positions
@@ -110,7 +109,6 @@ class Consumer:
         self._closed = trio.Event()
 
     async def __aenter__(self) -> Self:
-        options = FetchOptions(self._options.fetch_max_wait_ms, self._options.fetch_min_bytes)
         async with AsyncExitStack() as stack:
             if self._ledger_path is not None:
                 ledger = ConsumerLedger(
@@ -118,7 +116,7 @@ class Consumer:
                 )
                 self._ledger = stack.enter_context(ledger)
             cluster = await stack.enter_async_context(open_cluster(self._options, self._seams))
-            fetcher = Fetcher(cluster, self._positions, options)
+            fetcher = Fetcher(cluster, self._positions, self._options)
             await stack.enter_async_context(in_background(fetcher.run))
             self._cluster, self._fetcher = cluster, fetcher
             if self._options.group_id:

@@ -22,7 +22,6 @@ from typing import Final
 import trio
 
 from minibroker.client.consumer.assigned_partition import RETRY_S_MAX
-from minibroker.client.consumer.fetch_session import FetchOptions, FetchSession
 from minibroker.client.consumer.positions import EpochOf, Positions
 from minibroker.client.errors import error_code
 from minibroker.client.net.channel import RpcChannel
@@ -30,8 +29,10 @@ from minibroker.client.net.cluster import Cluster
 from minibroker.client.net.connection_pool import FETCHES
 from minibroker.client.net.list_offsets import ask_offsets
 from minibroker.client.net.metadata import Leader
+from minibroker.client.options import ConsumerOptions
 from minibroker.protocol.constants import NO_EPOCH, ApiKey, ErrorCode
-from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetch
+from minibroker.protocol.fetch_session_handler import FetchSessionHandler
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
 from minibroker.protocol.types import TopicPartition
 
 INTERRUPT_AFTER_S: Final = 0.02
@@ -46,10 +47,10 @@ log = logging.getLogger("minibroker.client")
 class _Broker:
     """A broker that is fetched from. `channel` is set while a FETCH is under way on it."""
 
-    def __init__(self, node_id: int, options: FetchOptions) -> None:
+    def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.is_down = False  # the connection was lost, or could not be made
-        self.session = FetchSession(options)
+        self.session = FetchSessionHandler()
         self.channel: RpcChannel | None = None
         self.is_interrupted = False
 
@@ -57,7 +58,7 @@ class _Broker:
 class Fetcher:
     """Moves what the brokers have into `positions`. `arrived` is unparked when something came."""
 
-    def __init__(self, cluster: Cluster, positions: Positions, options: FetchOptions) -> None:
+    def __init__(self, cluster: Cluster, positions: Positions, options: ConsumerOptions) -> None:
         self._cluster = cluster
         self._positions = positions
         self._options = options
@@ -114,7 +115,7 @@ class Fetcher:
                 self._cluster.request_topic(name.topic)
                 self._warn(name)
             elif (broker := self._brokers.get(leader.node_id)) is None:
-                broker = _Broker(leader.node_id, self._options)
+                broker = _Broker(leader.node_id)
                 self._brokers[leader.node_id] = broker
                 nursery.start_soon(self._fetch_from, broker)
             elif broker.is_down:
@@ -181,7 +182,8 @@ class Fetcher:
         wanted, bytes_max = self._plan(broker)
         if not wanted:
             return
-        reply = channel.start(ApiKey.FETCH, broker.session.build(wanted, bytes_max))
+        request = self._build(broker.session, wanted, bytes_max)
+        reply = channel.start(ApiKey.FETCH, request)
         broker.channel = channel
         try:
             response = await reply.wait()
@@ -190,11 +192,26 @@ class Fetcher:
         error = error_code(response.error)
         if error == ErrorCode.NONE:
             self._handle_response(broker.session, response)
-        broker.session.handle_response(response)
+        broker.session.on_response(response)
         if error not in (ErrorCode.NONE, *SESSION_ERRORS):
             await trio.sleep(RETRY_S_MAX)
 
-    def _handle_response(self, session: FetchSession, response: FetchResponse) -> None:
+    def _build(
+        self, session: FetchSessionHandler, wanted: list[PartitionFetch], bytes_max: int
+    ) -> FetchRequest:
+        """Return the request that makes the broker fetch exactly `wanted`."""
+        by_name = {TopicPartition(each.topic, each.partition): each for each in wanted}
+        session.begin()
+        session.forget_all_but(set(by_name))
+        for name, each in by_name.items():
+            session.ask(name, each)
+        return session.build(
+            wait_ms_max=self._options.fetch_max_wait_ms,
+            bytes_min=self._options.fetch_min_bytes,
+            bytes_max=bytes_max,
+        )
+
+    def _handle_response(self, session: FetchSessionHandler, response: FetchResponse) -> None:
         now = trio.current_time()
         for answer in response.partitions:
             name = TopicPartition(answer.topic, answer.partition)
