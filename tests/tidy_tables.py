@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "broker.config": "protocol broker.property broker.properties broker.config_sources broker.log",
     "broker.config_page": "broker.property broker.properties",
     "broker.config_sources": "broker.property",
+    "broker.findings": "protocol broker.config broker.findings",
     "broker.log": "protocol broker.errors broker.log broker.metadata.model broker.turns",
     "broker.metadata": "protocol broker.metadata",
     "broker.metadata.model": "protocol",
@@ -61,10 +62,9 @@ MAY_IMPORT = {
 # Pure: no `async def`, no clock, no randomness, no sockets. A folder stands for all files in it.
 PURE_FILES = """
     protocol/ broker/property.py broker/properties/ broker/config.py broker/config_page.py
-    broker/config_sources.py broker/errors.py broker/histogram.py broker/log/
-    broker/server/request_times.py
-    broker/metadata/model.py broker/metadata/cache.py broker/metadata/orders.py
-    broker/metadata/etcd_codec.py
+    broker/config_sources.py broker/errors.py broker/findings/ broker/histogram.py broker/log/
+    broker/server/request_times.py broker/metadata/model.py broker/metadata/cache.py
+    broker/metadata/orders.py broker/metadata/etcd_codec.py
     broker/replication/descriptions.py broker/replication/roles.py broker/replication/partition.py
     broker/replication/corruption.py broker/replication/events.py broker/replication/follower.py
     broker/replication/fetch_plan.py
@@ -85,7 +85,6 @@ PURE_FILES = """
     client/net/metadata.py client/net/servers.py client/producer/accumulator.py
     client/producer/batches.py client/producer/partitioner.py client/producer/raw_record.py
     client/producer/routes.py client/producer/sequence_numbers.py testing/lab/
-    cli/doctor/findings.py cli/doctor/topics.py
 """
 PURE = PURE_FILES.split()
 # The interface of a disk has one async function, whose forms live in disk.py; the lab's broker

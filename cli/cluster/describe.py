@@ -21,7 +21,6 @@ from minibroker.cli.terminal import (
     TimeoutS,
     opened_admin,
 )
-from minibroker.cli.topic.partition_health import health_of
 
 if TYPE_CHECKING:
     from minibroker.client.admin import ClusterDescription, ReplicasReport
@@ -85,6 +84,8 @@ def _is_typed(context: typer.Context, parameter: str) -> bool:
 def _counts(
     topics: "Sequence[TopicMetadata]", configs: "Mapping[str, Iterable[ConfigDescription]]"
 ) -> dict[str, int]:
+    from minibroker.broker.findings.partitions import health_of
+
     healths = []
     for topic in topics:
         settings = {config.name: config.value for config in configs[topic.name]}

@@ -40,7 +40,6 @@ from minibroker.cli.terminal import (
     note,
     opened_admin,
 )
-from minibroker.cli.topic.partition_health import needed_in_sync
 
 if TYPE_CHECKING:
     from minibroker.protocol.messages.brokers import DescribeBrokerResponse
@@ -281,6 +280,8 @@ def _ask_all(layout: Layout) -> "Answers":
 
 def _refuse_pauses(layout: Layout, wanted: Sequence[int]) -> None:
     """While a broker is away, every partition that it has must be able to take records."""
+    from minibroker.broker.findings.partitions import needed_in_sync
+
     if layout.broker_count == 1:
         raise Failure(f"a cluster of one broker answers nobody while it restarts; {PAUSES}")
     with opened_admin(layout.bootstrap, DEFAULT_TIMEOUT_S) as admin:

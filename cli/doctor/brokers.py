@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from minibroker.cli.doctor.findings import Finding, Level, Seen, Tried
+from minibroker.broker.findings.brokers import BrokerSeen, ListenerTried
 from minibroker.cli.terminal import opened_admin
 
 if TYPE_CHECKING:
@@ -34,29 +34,16 @@ class ClusterSeen:
     controller cannot be asked.
     """
 
-    seen: "Sequence[Seen]"
-    tried: "Sequence[Tried]"
+    seen: "Sequence[BrokerSeen]"
+    tried: "Sequence[ListenerTried]"
     topics: "Sequence[TopicMetadata]"
     configs: Mapping[str, Mapping[str, str]]
     refused: Mapping[str, str] | None
 
 
-def first_answers(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[Seen]:
+def first_answers(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[BrokerSeen]:
     """Those that were named to us, whoever they are."""
     return _side_by_side([partial(_asked, -1, endpoint, timeout_s) for endpoint in bootstrap])
-
-
-def of_bootstrap(named: Sequence[Seen]) -> list[Finding]:
-    """Whether those that were named answer."""
-    return [
-        Finding(
-            Level.PROBLEM,
-            each.failure,
-            "start that broker, or name another one with -b; several are joined by commas",
-        )
-        for each in named
-        if each.answer is None
-    ]
 
 
 def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
@@ -118,7 +105,7 @@ def _unused_names() -> Iterator[str]:
     return (f"doctor-{number}" for number in count())
 
 
-def _asked(node_id: int, endpoint: "Endpoint", timeout_s: float) -> Seen:
+def _asked(node_id: int, endpoint: "Endpoint", timeout_s: float) -> BrokerSeen:
     """As at `endpoint`; the clock is read in the middle of the question and its answer."""
     from minibroker.cli.broker.probe import ProbeFailed, describe
 
@@ -126,16 +113,16 @@ def _asked(node_id: int, endpoint: "Endpoint", timeout_s: float) -> Seen:
     try:
         answer = describe(endpoint, timeout_s, include_machine=True)
     except ProbeFailed as failure:
-        return Seen(node_id, endpoint, failure=str(failure))
+        return BrokerSeen(node_id, endpoint, failure=str(failure))
     ended = time.time()
     middle_ms, error_ms = (began + ended) * 500, (ended - began) * 500
-    return Seen(node_id, endpoint, answer, "", answer.wall_ms - middle_ms, error_ms)
+    return BrokerSeen(node_id, endpoint, answer, "", answer.wall_ms - middle_ms, error_ms)
 
 
-def _tried(node_id: int, listener: "NamedEndpoint", timeout_s: float) -> Tried:
+def _tried(node_id: int, listener: "NamedEndpoint", timeout_s: float) -> ListenerTried:
     seen = _asked(node_id, listener.endpoint, timeout_s)
     found = None if seen.answer is None else seen.answer.node_id
-    return Tried(node_id, listener, found, seen.failure)
+    return ListenerTried(node_id, listener, found, seen.failure)
 
 
 def _endpoint(host: str, port: int) -> "Endpoint":

@@ -3,7 +3,7 @@ is wrong and what to do about it.
 
 It asks brokers (at every address that they advertise), reads the metadata store, and tries the disk
 of a data directory that lies here. It changes nothing. What each finding means is decided in
-`findings`, `topics` and `local`; this joins them.
+`broker.findings`; `brokers` and `local` look, and this joins them.
 """
 
 import json
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
-from minibroker.cli.doctor.findings import Finding, Level
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
 from minibroker.cli.terminal import (
     FAILED,
@@ -28,8 +27,8 @@ from minibroker.cli.terminal import (
 
 if TYPE_CHECKING:
     from minibroker.broker.config import Config
-    from minibroker.cli.doctor.findings import Seen
-    from minibroker.cli.doctor.local import StoreSeen
+    from minibroker.broker.findings import Finding
+    from minibroker.broker.findings.brokers import BrokerSeen
 
 TIMEOUT_S = 3.0
 
@@ -57,6 +56,8 @@ def doctor(
     are asked only if --bootstrap-server is typed, too. Nothing is changed.
     Exit code 1 if there is a problem.
     """
+    from minibroker.broker.findings import Level
+
     source = context.get_parameter_source("bootstrap")
     is_typed = source is not None and source.name == "COMMANDLINE"
     config = None
@@ -74,12 +75,13 @@ def doctor(
         raise typer.Exit(FAILED)
 
 
-def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Iterator[Finding]:
+def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "Iterator[Finding]":
     """What brokers, topics and, as far as only brokers name it, the metadata store come to."""
     from minibroker import __version__
-    from minibroker.cli.doctor.brokers import first_answers, look_at_cluster, of_bootstrap
-    from minibroker.cli.doctor.findings import of_brokers
-    from minibroker.cli.doctor.topics import of_refused_topics, of_topics
+    from minibroker.broker.findings import Finding, Level
+    from minibroker.broker.findings.brokers import of_bootstrap, of_brokers
+    from minibroker.broker.findings.topics import of_refused_topics, of_topics
+    from minibroker.cli.doctor.brokers import first_answers, look_at_cluster
     from minibroker.client.errors import ClientError
     from minibroker.client.net.servers import parse_servers
 
@@ -108,15 +110,16 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> Ite
         yield from _of_told_stores(answered)
 
 
-def _by_their_own_names(answered: "Sequence[Seen]") -> "list[Seen]":
+def _by_their_own_names(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":
     """Nobody has said who is at which address, so they are believed."""
     from dataclasses import replace
 
     return [replace(each, node_id=each.answer.node_id) for each in answered if each.answer]
 
 
-def _of_told_stores(answered: "Sequence[Seen]") -> Iterator[Finding]:
-    from minibroker.cli.doctor.local import look_at_store, of_store
+def _of_told_stores(answered: "Sequence[BrokerSeen]") -> "Iterator[Finding]":
+    from minibroker.broker.findings.storage import of_store
+    from minibroker.cli.doctor.local import look_at_store
 
     told = {
         each.answer.machine.store
@@ -125,15 +128,17 @@ def _of_told_stores(answered: "Sequence[Seen]") -> Iterator[Finding]:
     }
     for name in sorted(filter(None, told)):
         config = load_settings(None, {"metadata.store": name}).config
-        seen: StoreSeen | None = look_at_store(config, is_named=False)
+        seen = look_at_store(config, is_named=False)
         if seen is not None:
             yield from of_store(seen)
 
 
-def of_settings(config: "Config", data_dir: Path | None) -> Iterator[Finding]:
+def of_settings(config: "Config", data_dir: Path | None) -> "Iterator[Finding]":
     """What a broker with these settings would find here."""
-    from minibroker.cli.doctor.local import look_at_store, of_store
-    from minibroker.cli.doctor.topics import of_defaults
+    from minibroker.broker.findings import Finding, Level
+    from minibroker.broker.findings.storage import of_store
+    from minibroker.broker.findings.topics import of_defaults
+    from minibroker.cli.doctor.local import look_at_store
 
     yield from of_defaults(config)
     seen = look_at_store(config, is_named=True)
@@ -145,16 +150,18 @@ def of_settings(config: "Config", data_dir: Path | None) -> Iterator[Finding]:
     yield from of_directory(data_dir or Path(config.log_dirs))
 
 
-def of_directory(path: Path) -> Iterator[Finding]:
+def of_directory(path: Path) -> "Iterator[Finding]":
     """What the disk under a data directory is like."""
+    from minibroker.broker.findings import storage
     from minibroker.cli.doctor.local import look_at_directory
-    from minibroker.cli.doctor.local import of_directory as of_seen
 
-    yield from of_seen(look_at_directory(path))
+    yield from storage.of_directory(look_at_directory(path))
 
 
-def show(findings: Sequence[Finding], output: OutputFormat) -> None:
+def show(findings: "Sequence[Finding]", output: OutputFormat) -> None:
     """The worst first."""
+    from minibroker.broker.findings import Level
+
     order = [Level.PROBLEM, Level.NOTE, Level.OK]
     found = sorted(findings, key=lambda finding: order.index(finding.level))
     problems = sum(finding.level is Level.PROBLEM for finding in found)

@@ -27,9 +27,9 @@ from minibroker.cli.terminal import (
     opened_admin,
     pairs,
 )
-from minibroker.cli.topic.partition_health import Health, awaited, health_of, needed_in_sync
 
 if TYPE_CHECKING:
+    from minibroker.broker.findings.partitions import Health
     from minibroker.client.blocking import Admin
     from minibroker.protocol.messages.configs import ConfigDescription
     from minibroker.protocol.messages.metadata import TopicMetadata
@@ -135,6 +135,8 @@ def describe(
     output: Format = OutputFormat.TEXT,
 ) -> None:
     """Show partitions, leaders, replicas and settings; of all topics if none is named."""
+    from minibroker.broker.findings.partitions import Health, awaited
+
     with opened_admin(bootstrap, timeout_s) as admin:
         named = topic is not None or topic_option is not None
         names = [one_topic(topic, topic_option)] if named else admin.list_topics()
@@ -154,9 +156,11 @@ def describe(
 
 
 def _description(
-    topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: Health
+    topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: "Health"
 ) -> dict[str, object]:
     """A topic as JSON shows it, with the partitions that one of the filters lets through."""
+    from minibroker.broker.findings.partitions import health_of, needed_in_sync
+
     values = {config.name: config.value for config in configs}
     replicas = max((len(each.replicas) for each in topic.partitions), default=0)
     own = {config.name: config.value for config in configs if not config.is_default}

@@ -25,7 +25,6 @@ from minibroker.cli.terminal import (
     one_topic,
     opened_admin,
 )
-from minibroker.cli.topic.partition_health import awaited
 
 if TYPE_CHECKING:
     from minibroker.client.admin import ReplicasReport
@@ -85,6 +84,8 @@ def status(
 
 def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") -> Iterator[Row]:
     """By topic, partition and broker."""
+    from minibroker.broker.findings.partitions import awaited
+
     told: dict[tuple[str, int], dict[int, ReplicaDescription]] = {}
     for node_id, answer in report.answers.items():
         for one in answer.replicas:

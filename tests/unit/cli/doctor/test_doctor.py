@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from minibroker.broker.findings import Finding, Level
 from minibroker.cli.doctor import commands
-from minibroker.cli.doctor.findings import Finding, Level
 from minibroker.cli.terminal import OutputFormat
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey

@@ -9,16 +9,16 @@ import trio
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.cluster_id import ensure_cluster_id
-from minibroker.cli.broker.stores import open_store
-from minibroker.cli.doctor.findings import GIB, Level
-from minibroker.cli.doctor.local import (
+from minibroker.broker.findings import Level
+from minibroker.broker.findings.storage import (
+    GIB,
     DirectorySeen,
     StoreSeen,
-    look_at_directory,
-    look_at_store,
     of_directory,
     of_store,
 )
+from minibroker.cli.broker.stores import open_store
+from minibroker.cli.doctor.local import look_at_directory, look_at_store
 from tests.etcd import NEEDS_ETCD, running_etcd
 
 FAST = DirectorySeen(Path("/data"), "", 50 * GIB, 100 * GIB, 1.0, 200.0, 65_536)

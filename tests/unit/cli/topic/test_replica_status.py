@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import typer
 
+from minibroker.broker.findings.partitions import Health, health_of
 from minibroker.cli.cluster import commands as cluster
 from minibroker.cli.cluster import describe as cluster_describe
 from minibroker.cli.terminal import OutputFormat
 from minibroker.cli.topic import commands as topic
 from minibroker.cli.topic import replica
-from minibroker.cli.topic.partition_health import Health, health_of
 from minibroker.cli.topic.replica import Row, replica_rows, table
 from minibroker.client.admin import ClusterDescription, ReplicasReport
 from minibroker.protocol.messages.configs import ConfigDescription

@@ -1,4 +1,4 @@
-"""What `minibroker doctor` makes of topics: pure, from the metadata to findings.
+"""What was seen of topics, and what follows from it.
 
 Partitions that are not as they shall be are problems. What a topic's own settings permit somebody
 may have decided, so that is a note.
@@ -7,9 +7,8 @@ may have decided, so that is a note.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from minibroker.cli.doctor.findings import Finding, Level, listed
-from minibroker.cli.terminal import counted
-from minibroker.cli.topic.partition_health import awaited, health_of, needed_in_sync
+from minibroker.broker.findings import Finding, Level, counted, listed
+from minibroker.broker.findings.partitions import awaited, health_of, needed_in_sync
 
 if TYPE_CHECKING:
     from minibroker.broker.config import Config

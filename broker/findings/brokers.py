@@ -1,48 +1,23 @@
-"""What `minibroker doctor` makes of what it has seen of brokers: pure, from facts to findings.
-
-A finding says what is the case and, unless all is well, what to do about it. A problem is what
-keeps a client from its work or endangers data now; a note is what somebody may have decided, and
-should know. Every check that found nothing wrong says so, so that it is clear what was looked at.
-"""
+"""What was seen of brokers, and what follows from it: addresses, clocks, leases, versions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from minibroker.broker.findings import Finding, Level, listed
+from minibroker.broker.findings.storage import of_disk, of_files
 
 if TYPE_CHECKING:
     from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
     from minibroker.protocol.types import Endpoint, NamedEndpoint
 
 CLOCKS_MS_MAX: Final = 1_000  # that clocks may differ
-FREE_PERCENT_LOW, FREE_PERCENT_MIN = 15, 5
-FREE_BYTES_MIN: Final = 1 << 30
-FILES_PERCENT_MAX: Final = 80
-FILES_LOW: Final = 4_096  # of a limit
 RENEWAL_MS_HIGH: Final = 100
-NAMED_MAX: Final = 5  # things in one finding
-GIB: Final = 1 << 30
-
-
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    NOTE = "note"
-    PROBLEM = "problem"
-
-
-class Finding(NamedTuple):
-    """`advice` is what to do; "" where nothing is to be done."""
-
-    level: Level
-    what: str
-    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class BrokerSeen:
     """One broker at the address that clients who come in as we did are told.
 
     Without an `answer` there is a `failure`. Its wall clock is `clock_ms` ahead of ours, give or
@@ -59,7 +34,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class ListenerTried:
     """A listener that a broker has beside the one we came in by: who answers there, if anybody."""
 
     node_id: int
@@ -68,15 +43,21 @@ class Tried:
     failure: str = ""
 
 
-def listed(things: Iterable[object]) -> str:
-    """The first few, joined by commas."""
-    texts = list(map(str, things))
-    more = f", and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
-    return ", ".join(texts[:NAMED_MAX]) + more
+def of_bootstrap(named: Iterable[BrokerSeen]) -> list[Finding]:
+    """Whether those that were named answer."""
+    return [
+        Finding(
+            Level.PROBLEM,
+            each.failure,
+            "start that broker, or name another one with -b; several are joined by commas",
+        )
+        for each in named
+        if each.answer is None
+    ]
 
 
 def of_brokers(
-    seen: Iterable[Seen], tried: Iterable[Tried], version_here: str
+    seen: Iterable[BrokerSeen], tried: Iterable[ListenerTried], version_here: str
 ) -> Iterator[Finding]:
     """All that can be said of the brokers themselves."""
     brokers = list(seen)
@@ -95,7 +76,7 @@ def of_brokers(
         yield from of_files(f"broker {node_id}", machine.open_files, machine.open_files_max)
 
 
-def of_addresses(seen: Iterable[Seen]) -> Iterator[Finding]:
+def of_addresses(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
     """Whether each broker answers where clients like us are sent."""
     right = []
     for each in seen:
@@ -119,7 +100,7 @@ def of_addresses(seen: Iterable[Seen]) -> Iterator[Finding]:
         yield Finding(Level.OK, f"reached where clients are sent: broker {listed(right)}")
 
 
-def of_listener(tried: Tried) -> Iterator[Finding]:
+def of_listener(tried: ListenerTried) -> Iterator[Finding]:
     """A listener for others may well be out of our reach."""
     if tried.found == tried.node_id:
         return
@@ -134,7 +115,7 @@ def of_listener(tried: Tried) -> Iterator[Finding]:
     )
 
 
-def of_fences(seen: Iterable[Seen]) -> Iterator[Finding]:
+def of_fences(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
     """Brokers that are registered, and that the controller does not hear."""
     for each in seen:
         if each.is_fenced:
@@ -166,7 +147,7 @@ def of_readiness(answers: "Mapping[int, DescribeBrokerResponse]") -> Iterator[Fi
         )
 
 
-def of_clocks(seen: Iterable[Seen]) -> Iterator[Finding]:
+def of_clocks(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
     """How far wall clocks are apart, beyond what the way of the answers leaves open."""
     told = [each for each in seen if each.answer is not None]
     if not told:
@@ -248,32 +229,3 @@ def of_versions(
             f"this command is minibroker {version_here}, not {listed(sorted(others))}",
             "use the brokers' version, so that each knows what the other means",
         )
-
-
-def of_disk(place: str, free_bytes: int, total_bytes: int) -> Iterator[Finding]:
-    """Room on a disk; nothing where it is not known."""
-    if total_bytes <= 0:
-        return
-    percent = 100 * free_bytes / total_bytes
-    text = f"{place} has {free_bytes / GIB:.1f} GiB free, {percent:.0f} % of its disk"
-    advice = "give it room, or lower log.retention.bytes or log.retention.ms"
-    if percent < FREE_PERCENT_MIN or free_bytes < FREE_BYTES_MIN:
-        yield Finding(Level.PROBLEM, text, f"{advice}: a broker on a full disk takes no records")
-    elif percent < FREE_PERCENT_LOW:
-        yield Finding(Level.NOTE, text, advice)
-    else:
-        yield Finding(Level.OK, text)
-
-
-def of_files(who: str, used: int, limit: int) -> Iterator[Finding]:
-    """Descriptors, `used` -1 where nobody runs; nothing where there is no limit or none known."""
-    if limit <= 0:
-        return
-    advice = "raise the limit: ulimit -n, LimitNOFILE= of systemd, ulimits: of a compose file"
-    text = f"{who} may open {limit} files" + (f", and has {used} open" if used >= 0 else "")
-    if 100 * used > FILES_PERCENT_MAX * limit:
-        yield Finding(Level.PROBLEM, text, advice)
-    elif limit < FILES_LOW:
-        yield Finding(Level.NOTE, text, advice)
-    else:
-        yield Finding(Level.OK, text)

@@ -1,8 +1,8 @@
 """What the doctor says of topics: each finding, brought about by the metadata it is about."""
 
 from minibroker.broker.config import load
-from minibroker.cli.doctor.findings import Level
-from minibroker.cli.doctor.topics import of_defaults, of_refused_topics, of_topics
+from minibroker.broker.findings import Level
+from minibroker.broker.findings.topics import of_defaults, of_refused_topics, of_topics
 from minibroker.protocol.messages.metadata import PartitionMetadata, TopicMetadata
 
 LIVE = (1, 2, 3)

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from minibroker.cli.doctor import findings
-from minibroker.cli.doctor.findings import GIB, Finding, Level, Seen, Tried, of_brokers
+from minibroker.broker import findings
+from minibroker.broker.findings import Finding, Level
+from minibroker.broker.findings.brokers import BrokerSeen, ListenerTried, of_brokers
+from minibroker.broker.findings.storage import GIB
 from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
 from minibroker.protocol.types import Endpoint, NamedEndpoint
 
@@ -12,7 +14,7 @@ VERSION = "1.0"
 MACHINE = MachineDescription(VERSION, "3.11.7", "memory:", "/data", 50 * GIB, 100 * GIB, 40, 65_536)
 
 
-def broker(node_id: int, **said: object) -> Seen:
+def broker(node_id: int, **said: object) -> BrokerSeen:
     """One that is well, but for what it says."""
     well = DescribeBrokerResponse(
         node_id,
@@ -24,15 +26,15 @@ def broker(node_id: int, **said: object) -> Seen:
         renewal_us=3_000,
         machine=MACHINE,
     )
-    return Seen(node_id, Endpoint(f"broker-{node_id}", 9092), replace(well, **said))
+    return BrokerSeen(node_id, Endpoint(f"broker-{node_id}", 9092), replace(well, **said))
 
 
-def on(node_id: int, **facts: object) -> Seen:
+def on(node_id: int, **facts: object) -> BrokerSeen:
     """One whose machine is well, but for these facts."""
     return broker(node_id, machine=replace(MACHINE, **facts))
 
 
-def bad(*seen: Seen, tried: Iterable[Tried] = ()) -> list[tuple[str, str]]:
+def bad(*seen: BrokerSeen, tried: Iterable[ListenerTried] = ()) -> list[tuple[str, str]]:
     """Level and text of what is not well, each with some advice."""
     found = [each for each in of_brokers(seen, tried, VERSION) if each.level is not Level.OK]
     assert all(each.advice for each in found)
@@ -59,7 +61,9 @@ def test_brokers_that_are_well_are_told_so() -> None:
 
 def test_clients_are_sent_where_nobody_is() -> None:
     """A broker that is alive and cannot be reached; nothing else is known of it."""
-    lost = Seen(2, Endpoint("broker-2", 9092), failure="broker-2:9092 cannot be asked: refused")
+    lost = BrokerSeen(
+        2, Endpoint("broker-2", 9092), failure="broker-2:9092 cannot be asked: refused"
+    )
     text = "clients of broker 2 are sent where it is not: broker-2:9092 cannot be asked: refused"
     assert bad(broker(1), lost) == [("problem", text)]
     assert bad(lost) == [("problem", text)]
@@ -75,9 +79,12 @@ def test_clients_are_sent_to_another_broker() -> None:
 def test_a_listener_for_others_may_be_out_of_reach() -> None:
     """It is told as what it is; one that is reached is not worth a word."""
     inside = NamedEndpoint("INSIDE", "kafka-2", 19092)
-    out_of_reach, another = Tried(2, inside, failure="no such host"), Tried(2, inside, found=1)
+    out_of_reach, another = (
+        ListenerTried(2, inside, failure="no such host"),
+        ListenerTried(2, inside, found=1),
+    )
     start = "INSIDE://kafka-2:19092, a listener of broker 2, "
-    assert bad(broker(2), tried=[Tried(2, inside, found=2)]) == []
+    assert bad(broker(2), tried=[ListenerTried(2, inside, found=2)]) == []
     assert bad(broker(2), tried=[out_of_reach, another]) == [
         ("note", f"{start}cannot be reached from here (no such host)"),
         ("note", f"{start}is broker 1 if called from here"),

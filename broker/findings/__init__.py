@@ -1,0 +1,41 @@
+"""What is wrong with a cluster, and what to do about it: pure, from what was seen to findings.
+
+`minibroker doctor` collects what it is made from; a broker may, too. A finding says what is the
+case and, unless all is well, what to do about it. A problem is what keeps a client from its work or
+endangers data now; a note is what somebody may have decided, and should know. Every check that
+found nothing wrong says so, so that it is clear what was looked at.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+NAMED_MAX: Final = 5  # things in one finding
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+class Finding(NamedTuple):
+    """`advice` is what to do; "" where nothing is to be done."""
+
+    level: Level
+    what: str
+    advice: str = ""
+
+
+def listed(things: Iterable[object]) -> str:
+    """The first few, joined by commas."""
+    texts = list(map(str, things))
+    more = f", and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
+    return ", ".join(texts[:NAMED_MAX]) + more
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 replica`, `2 replicas`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,159 @@
+"""What was seen of the metadata store and of a broker's disk, and what follows from it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from minibroker.broker.findings import Finding, Level, listed
+
+READ_MS_HIGH: Final = 100
+# Versions of etcd (docs/operations.md, "A cluster over several machines").
+ETCD_UNSOUND: Final = ((3, 5, 0), (3, 5, 2))
+ETCD_GOOD: Final = (3, 5, 13)
+
+SYNC_MS_HIGH: Final = 50
+WRITE_MB_S_LOW: Final = 20
+FREE_PERCENT_LOW, FREE_PERCENT_MIN = 15, 5
+FREE_BYTES_MIN: Final = 1 << 30
+FILES_PERCENT_MAX: Final = 80
+FILES_LOW: Final = 4_096  # of a limit
+GIB: Final = 1 << 30
+
+
+# -- the metadata store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSeen:
+    """A store from here. `is_named`: to this command, and not only by a broker.
+
+    A read took `read_ms`, or there was a `failure`. Each endpoint of an etcd has its version, or
+    what failed there, in `versions` or `failures`.
+    """
+
+    name: str
+    is_named: bool = True
+    failure: str = ""
+    read_ms: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def of_store(seen: StoreSeen) -> Iterator[Finding]:
+    """Whether it can be reached, how fast, and whether it is one to rely on."""
+    if seen.failure:
+        level = Level.PROBLEM if seen.is_named else Level.NOTE
+        whose = "" if seen.is_named else ", which the brokers use,"
+        advice = "see whether it runs and can be reached; metadata.store names it"
+        if not seen.is_named:
+            advice = "nothing, if it is for the brokers alone; --config or --set says how to get in"
+        yield Finding(level, f"{seen.name}{whose} cannot be read here: {seen.failure}", advice)
+    elif seen.read_ms > READ_MS_HIGH:
+        text = f"{seen.name} takes {seen.read_ms:.0f} ms to be read from here"
+        yield Finding(Level.NOTE, text, "look at its disk, and at the network on the way to it")
+    else:
+        yield Finding(Level.OK, f"{seen.name} can be read from here in {seen.read_ms:.1f} ms")
+    for endpoint, failure in () if seen.failure else seen.failures.items():
+        yield Finding(
+            Level.PROBLEM if seen.is_named else Level.NOTE,
+            f"of the etcd, {endpoint} does not answer here: {failure}",
+            "start that member again: the etcd bears the loss of fewer than half of them",
+        )
+    yield from of_etcd_versions(seen.versions)
+
+
+def of_etcd_versions(versions: Mapping[str, str]) -> Iterator[Finding]:
+    """What is known of old ones."""
+    upgrade = "upgrade it, one member after another, to 3.5.13 or later"
+    for endpoint, version in versions.items():
+        number = tuple(map(int, re.findall(r"\d+", version)[:3]))
+        low, high = ETCD_UNSOUND
+        if low <= number <= high:
+            text = f"etcd {version} at {endpoint} may lose its consistency in a crash"
+            yield Finding(Level.PROBLEM, text, upgrade)
+        elif number < ETCD_GOOD:
+            text = f"etcd {version} at {endpoint} may end leases that were renewed, after a stall"
+            yield Finding(Level.NOTE, text, upgrade)
+    if len(kinds := sorted(set(versions.values()))) > 1:
+        yield Finding(Level.NOTE, f"the etcd's members differ: {listed(kinds)}", upgrade)
+
+
+# -- a data directory and its disk
+
+
+@dataclass(frozen=True, slots=True)
+class DirectorySeen:
+    """A directory that lies here, its disk as it was tried, and this user's limit of open files.
+
+    An append of 4 KiB was on disk after `sync_ms`, as the median.
+    """
+
+    path: Path
+    failure: str = ""
+    free_bytes: int = -1
+    total_bytes: int = -1
+    sync_ms: float = 0.0
+    write_mb_s: float = 0.0
+    open_files_max: int = -1
+
+
+def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
+    """Whether a broker can live there, and how well."""
+    if seen.failure:
+        yield Finding(
+            Level.PROBLEM,
+            f"{seen.path} cannot be written: {seen.failure}",
+            "a broker needs a directory of its own that its user may write to; run this as that"
+            " user",
+        )
+    yield from of_disk(str(seen.path), seen.free_bytes, seen.total_bytes)
+    yield from of_files("a broker started here", -1, seen.open_files_max)
+    if seen.failure:
+        return
+    if seen.sync_ms > SYNC_MS_HIGH:
+        yield Finding(
+            Level.NOTE,
+            f"{seen.path}: 4 KiB are on the disk after {seen.sync_ms:.0f} ms",
+            "with flush=always every acknowledgement waits for that: take a faster disk, or"
+            " flush=interval",
+        )
+    if seen.write_mb_s < WRITE_MB_S_LOW:
+        yield Finding(
+            Level.NOTE,
+            f"{seen.path}: its disk takes {seen.write_mb_s:.0f} MB a second",
+            "no more can be produced for long; take a faster disk",
+        )
+    if seen.sync_ms <= SYNC_MS_HIGH and seen.write_mb_s >= WRITE_MB_S_LOW:
+        text = f"4 KiB are on the disk after {seen.sync_ms:.1f} ms"
+        yield Finding(Level.OK, f"{seen.path}: {text}; it takes {seen.write_mb_s:.0f} MB a second")
+
+
+def of_disk(place: str, free_bytes: int, total_bytes: int) -> Iterator[Finding]:
+    """Room on a disk; nothing where it is not known."""
+    if total_bytes <= 0:
+        return
+    percent = 100 * free_bytes / total_bytes
+    text = f"{place} has {free_bytes / GIB:.1f} GiB free, {percent:.0f} % of its disk"
+    advice = "give it room, or lower log.retention.bytes or log.retention.ms"
+    if percent < FREE_PERCENT_MIN or free_bytes < FREE_BYTES_MIN:
+        yield Finding(Level.PROBLEM, text, f"{advice}: a broker on a full disk takes no records")
+    elif percent < FREE_PERCENT_LOW:
+        yield Finding(Level.NOTE, text, advice)
+    else:
+        yield Finding(Level.OK, text)
+
+
+def of_files(who: str, used: int, limit: int) -> Iterator[Finding]:
+    """Descriptors, `used` -1 where nobody runs; nothing where there is no limit or none known."""
+    if limit <= 0:
+        return
+    advice = "raise the limit: ulimit -n, LimitNOFILE= of systemd, ulimits: of a compose file"
+    text = f"{who} may open {limit} files" + (f", and has {used} open" if used >= 0 else "")
+    if 100 * used > FILES_PERCENT_MAX * limit:
+        yield Finding(Level.PROBLEM, text, advice)
+    elif limit < FILES_LOW:
+        yield Finding(Level.NOTE, text, advice)
+    else:
+        yield Finding(Level.OK, text)
