@@ -72,14 +72,14 @@ def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
     return loaded
 
 
-def read_file(place: Path | None) -> Mapping[str, str]:
+def read_file(path: Path | None) -> Mapping[str, str]:
     """The properties in a file, or in the one that a directory holds; none without either.
 
     Raises `ConfigError` for what is in it, a usage `Failure` where it cannot be read.
     """
     from minibroker.broker.config_sources import parse_properties, parse_toml
 
-    file = _file_in(place) if place is not None and place.is_dir() else place
+    file = _file_in(path) if path is not None and path.is_dir() else path
     if file is None:
         return {}
     try:
@@ -105,11 +105,11 @@ def given_settings(settings: list[str] | None) -> dict[str, str]:
     return pairs(settings or [], "--set")
 
 
-def copies_of(needed: int, replicas: int) -> str:
+def acknowledging_replicas(needed: int, replicas: int) -> str:
     """The sentence for a replicated topic, "" for one that is not."""
     return COPIES.format(needed=needed, all=replicas) if replicas > 1 else ""
 
 
-def meaning_of(flush: str, flush_ms: int) -> str:
+def acknowledgement_of(flush: str, flush_ms: int) -> str:
     """The sentence for a value of `flush`; `flush_ms` is the interval in milliseconds."""
     return ACKNOWLEDGED[flush].format(flush_ms=flush_ms)

@@ -69,7 +69,7 @@ TimeoutS = Annotated[
     float, typer.Option("--timeout-s", metavar="S", min=0.001, help="How long to try, in seconds.")
 ]
 DEFAULT_TIMEOUT_S = 10.0
-PATIENCE_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute
+API_TIMEOUT_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute
 
 
 def note(text: str) -> None:

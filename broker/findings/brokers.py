@@ -71,8 +71,8 @@ def of_brokers(
     machines = {node: answer.machine for node, answer in answers.items() if answer.machine}
     yield from of_versions(machines, version_here)
     for node_id, machine in machines.items():
-        place = f"broker {node_id}: {machine.data_directory}"
-        yield from of_disk(place, machine.disk_free_bytes, machine.disk_total_bytes)
+        directory = f"broker {node_id}: {machine.data_directory}"
+        yield from of_disk(directory, machine.disk_free_bytes, machine.disk_total_bytes)
         yield from of_files(f"broker {node_id}", machine.open_files, machine.open_files_max)
 
 

@@ -130,12 +130,12 @@ def of_directory(seen: DirectorySeen) -> Iterator[Finding]:
         yield Finding(Level.OK, f"{seen.path}: {text}; it takes {seen.write_mb_s:.0f} MB a second")
 
 
-def of_disk(place: str, free_bytes: int, total_bytes: int) -> Iterator[Finding]:
+def of_disk(directory: str, free_bytes: int, total_bytes: int) -> Iterator[Finding]:
     """Room on a disk; nothing where it is not known."""
     if total_bytes <= 0:
         return
     percent = 100 * free_bytes / total_bytes
-    text = f"{place} has {free_bytes / GIB:.1f} GiB free, {percent:.0f} % of its disk"
+    text = f"{directory} has {free_bytes / GIB:.1f} GiB free, {percent:.0f} % of its disk"
     advice = "give it room, or lower log.retention.bytes or log.retention.ms"
     if percent < FREE_PERCENT_MIN or free_bytes < FREE_BYTES_MIN:
         yield Finding(Level.PROBLEM, text, f"{advice}: a broker on a full disk takes no records")

@@ -123,7 +123,7 @@ def run(
     _need_extra(PLAIN + SPARK)
     _check_names(checks or [])
     export = metadata_reader(paths, cluster)
-    with ending(debug), interruptible():
+    with failures_as_exit_codes(debug), interruptible():
         from minibroker.audit.files.directories import find_brokers
         from minibroker.audit.model import Severity
         from minibroker.audit.run import AuditOptions, run_audit
@@ -131,7 +131,7 @@ def run(
         from minibroker.cli.audit.text import shown_progress
 
         find_brokers(paths)  # what no audit can be made of is refused before Spark is started
-        make_room(out)
+        prepare_output(out)
         options = AuditOptions(
             paths=tuple(paths),
             out=out,
@@ -147,7 +147,7 @@ def run(
                 summary = run_audit(spark, options, progress)
             finally:
                 spark.stop()
-    _tell(summary, out, output)
+    _print_result(summary, out, output)
 
 
 @app.command()
@@ -172,9 +172,9 @@ def report(
         findings = read_findings(out)
     except (OSError, ValueError, ArrowInvalid) as error:
         raise Failure(f"{out} holds no report of an audit: {error}", USAGE) from None
-    with ending(debug):
+    with failures_as_exit_codes(debug):
         write_report(summary, findings, out)
-    _tell(summary, out, output)
+    _print_result(summary, out, output)
 
 
 @app.command("checks")
@@ -190,7 +190,7 @@ def list_checks() -> None:
 
 
 @contextmanager
-def ending(debug: bool) -> Iterator[None]:
+def failures_as_exit_codes(debug: bool) -> Iterator[None]:
     """Whatever goes wrong inside ends with its exit code, and in one line."""
     try:
         yield
@@ -201,13 +201,13 @@ def ending(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exception(error)
-        what = _first_words(error)
+        what = _message_of(error)
         if type(error).__name__ in _OF_USER:
             raise Failure(what, USAGE) from None
         raise Failure(f"the audit failed: {what}", AUDIT_FAILED) from None
 
 
-def _first_words(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     """What it says, up to a Java stack trace, which Spark takes for a part of the message."""
     lines = takewhile(lambda line: not line.startswith("\tat "), str(error).splitlines())
     return " ".join(" ".join(lines).split())[:CHARACTERS_MAX] or type(error).__name__
@@ -231,7 +231,7 @@ def _check_names(given: list[str]) -> None:
             raise typer.BadParameter(f"there is no check {name!r}; there are {', '.join(CHOSEN)}")
 
 
-def make_room(out: Path) -> None:
+def prepare_output(out: Path) -> None:
     """An empty directory for the report: what an older audit left there is removed."""
     there = sorted(out.iterdir()) if out.is_dir() else [out] if out.exists() else []
     for path in there:
@@ -267,7 +267,7 @@ def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], objec
     return read
 
 
-def _tell(summary: "Summary", out: Path, output: OutputFormat) -> None:
+def _print_result(summary: "Summary", out: Path, output: OutputFormat) -> None:
     """Print it, and end with its exit code even if nobody reads to the end."""
     from minibroker.audit.report.page import read_findings
     from minibroker.audit.summary import in_order

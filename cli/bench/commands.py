@@ -14,7 +14,7 @@ import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
 from minibroker.cli.terminal import (
-    PATIENCE_MS,
+    API_TIMEOUT_MS,
     Bootstrap,
     Failure,
     Format,
@@ -67,7 +67,7 @@ def produce(
     given = {
         "bootstrap.servers": bootstrap,
         "acks": acks,
-        "max.block.ms": PATIENCE_MS,
+        "max.block.ms": API_TIMEOUT_MS,
         **pairs(options or [], "--property"),
     }
 
@@ -108,7 +108,7 @@ def consume(
         "bootstrap.servers": bootstrap,
         "auto.offset.reset": "earliest",
         "max.poll.records": "10000",
-        "default.api.timeout.ms": PATIENCE_MS,
+        "default.api.timeout.ms": API_TIMEOUT_MS,
         **pairs(options or [], "--property"),
     }
 
@@ -153,7 +153,7 @@ def latency(
         "bootstrap.servers": bootstrap,
         "acks": acks,
         "linger.ms": "0",
-        "max.block.ms": PATIENCE_MS,
+        "max.block.ms": API_TIMEOUT_MS,
         **pairs(options or [], "--property"),
     }
 

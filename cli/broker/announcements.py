@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from minibroker.cli import terminal
-from minibroker.cli.settings import meaning_of
+from minibroker.cli.settings import acknowledgement_of
 
 if TYPE_CHECKING:
     from minibroker.broker.app import Started
@@ -24,7 +24,7 @@ class Announcer:
         self._config = config
         self._is_bare = config.log_format == "text"
 
-    def tell_started(self, started: "Started") -> None:
+    def announce_started(self, started: "Started") -> None:
         """What a human wants to know, then the two lines that scripts wait for."""
         config = self._config
         for topic, partition in started.damaged:
@@ -35,7 +35,7 @@ class Announcer:
                 f" {partition}"
             )
         self._tell(f"Data directory: {config.log_dirs}")
-        self._tell(f"Acknowledgements: {meaning_of(config.flush, config.flush_ms)}")
+        self._tell(f"Acknowledgements: {acknowledgement_of(config.flush, config.flush_ms)}")
         several = len(started.listening) > 1
         for listening, advertised in zip(started.listening, started.advertised, strict=True):
             name = f" ({listening.name})" if several else ""
@@ -53,7 +53,7 @@ class Announcer:
         self._tell(f"[KafkaServer id={config.node_id}] started")
         self._tell("Kafka Server started")
 
-    def tell_stopped(self) -> None:
+    def announce_stopped(self) -> None:
         """The last line."""
         self._tell(f"[KafkaServer id={self._config.node_id}] shut down completed")
 

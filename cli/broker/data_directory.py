@@ -24,20 +24,20 @@ def data_directory(root: Path) -> Path:
             " name another one with --data-dir"
         ) from None
     except PermissionError:
-        raise _forbidden(root) from None
+        raise _not_permitted(root) from None
     except OSError as error:
         raise Failure(f"cannot make the data directory {root}: {error.strerror}") from None
     if os.statvfs(root).f_flag & os.ST_RDONLY:
         raise Failure(f"{root} is on a file system that is mounted read-only: mount it writable")
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK, effective_ids=_HAS_EFFECTIVE_IDS):
-        raise _forbidden(root)
+        raise _not_permitted(root)
     return root.absolute()
 
 
 _HAS_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 
 
-def _forbidden(root: Path) -> Failure:
+def _not_permitted(root: Path) -> Failure:
     """Name both users and the remedy."""
     there = root
     while not os.path.lexists(there) and there != there.parent:

@@ -32,7 +32,9 @@ def health(
 
     It is ready once it is registered, knows the cluster, and every replica on it is in sync.
     """
-    from minibroker.cli.broker.probe import look
+    from minibroker.cli.broker.probe import ask_health
 
     as_json = output is OutputFormat.JSON
-    print(look(bootstrap, timeout_s, must_be_ready=must_be_ready, as_json=as_json), flush=True)
+    print(
+        ask_health(bootstrap, timeout_s, must_be_ready=must_be_ready, as_json=as_json), flush=True
+    )

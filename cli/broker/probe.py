@@ -41,13 +41,15 @@ def plain_main(address: str | None, *, must_be_ready: bool) -> None:
     if address is None:
         address = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
     try:
-        print(look(address, TIMEOUT_S, must_be_ready=must_be_ready))
+        print(ask_health(address, TIMEOUT_S, must_be_ready=must_be_ready))
     except ProbeFailed as failure:
         print(f"% ERROR: {failure}", file=sys.stderr)
         sys.exit(failure.exit_code)
 
 
-def look(address: str, timeout_s: float, *, must_be_ready: bool, as_json: bool = False) -> str:
+def ask_health(
+    address: str, timeout_s: float, *, must_be_ready: bool, as_json: bool = False
+) -> str:
     """How the broker at `HOST:PORT` is, as a line. Raises `ProbeFailed`."""
     try:
         (endpoint,) = parse_servers(address)

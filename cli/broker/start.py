@@ -22,7 +22,7 @@ import typer
 
 from minibroker.cli.broker.announcements import Announcer
 from minibroker.cli.broker.data_directory import data_directory, volume_warning
-from minibroker.cli.broker.stores import check_store, open_store, store_name, until_it_answers
+from minibroker.cli.broker.stores import check_store, open_store, store_name, wait_for_store
 from minibroker.cli.cluster.layout import FILE as CLUSTER_FILE
 from minibroker.cli.settings import ConfigFile, Settings, given_settings, load_settings
 from minibroker.cli.terminal import Failure, OutputFormat, end_now, note
@@ -79,11 +79,11 @@ def start(
     from minibroker.broker.observe.logs import configure_logs
 
     configure_logs(sys.stdout, loaded.config.log_format)
-    config = limited(loaded.config, _allow_many_files())
+    config = with_connection_limit(loaded.config, _raise_file_limit())
     config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
     if warning := volume_warning(Path(config.log_dirs), os.environ):
         note(f"WARNING: {warning}")
-    _check_place(config)
+    _check_directory(config)
     check_store(config)
     try:
         trio.run(_run, config)
@@ -106,19 +106,19 @@ async def _run(config: "Config") -> None:
         try:
             async with trio.open_nursery() as waiting:
                 waiting.start_soon(_cancel_after, shutdown, waiting.cancel_scope)
-                await until_it_answers(store, config)
+                await wait_for_store(store, config)
                 waiting.cancel_scope.cancel()
             if not shutdown.is_set():
                 system = _real_system(config, store, rng)
-                await serve(config, system, shutdown, _Telling(announcer))
+                await serve(config, system, shutdown, _AnnouncedStart(announcer))
         finally:
             with trio.CancelScope(shield=True):
                 await store.close()
         nursery.cancel_scope.cancel()
-    announcer.tell_stopped()
+    announcer.announce_stopped()
 
 
-class _Telling:
+class _AnnouncedStart:
     """`trio.TaskStatus` for who says that the broker has started."""
 
     def __init__(self, announcer: Announcer) -> None:
@@ -127,7 +127,7 @@ class _Telling:
     def started(self, value: "Started | None" = None) -> None:
         """It answers."""
         assert value is not None
-        self._announcer.tell_started(value)
+        self._announcer.announce_started(value)
 
 
 async def _cancel_after(event: "trio.Event", scope: "trio.CancelScope") -> None:
@@ -149,7 +149,7 @@ async def _shut_down_on_signal(
             shutdown.set()
 
 
-def _allow_many_files() -> int:
+def _raise_file_limit() -> int:
     """Each connection and each open segment is a descriptor, and shells start with few. How many
     there may be now."""
     import resource  # not on Windows, where this module is loaded for its help
@@ -162,7 +162,7 @@ def _allow_many_files() -> int:
     return FILES_MAX if soft == resource.RLIM_INFINITY else soft
 
 
-def limited(config: "Config", files_max: int) -> "Config":
+def with_connection_limit(config: "Config", files_max: int) -> "Config":
     """Leave half of the descriptors to the logs: one that cannot open its next segment would take
     the broker down, so peers must not be able to use them up."""
     return replace(config, max_connections=min(config.max_connections, max(1, files_max // 2)))
@@ -207,7 +207,7 @@ def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] |
     return open_http
 
 
-def _check_place(config: "Config") -> None:
+def _check_directory(config: "Config") -> None:
     """A cluster's directory holds no broker's data, and its brokers are started with its store."""
     root = Path(config.log_dirs)
     if (root / CLUSTER_FILE).exists():

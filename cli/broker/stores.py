@@ -43,7 +43,7 @@ def check_store(config: "Config") -> None:
         )
     path = Path(name.removeprefix(SQLITE))
     if not path.exists() or not path.stat().st_size:
-        raise _unknown(f"{path} is {'empty' if path.exists() else 'not there'}", config)
+        raise _unknown_store(f"{path} is {'empty' if path.exists() else 'not there'}", config)
 
 
 async def open_store(config: "Config", rng: Random) -> "MetadataStore":
@@ -67,7 +67,7 @@ async def open_store(config: "Config", rng: Random) -> "MetadataStore":
     return await SqliteStore.open(PurePath(name.removeprefix(SQLITE)), clock, in_worker)
 
 
-async def until_it_answers(store: "MetadataStore", config: "Config") -> None:
+async def wait_for_store(store: "MetadataStore", config: "Config") -> None:
     """Wait for an etcd, and see that it is the one that the data directory was used with."""
     import trio
 
@@ -92,7 +92,7 @@ async def until_it_answers(store: "MetadataStore", config: "Config") -> None:
         log.info("The metadata store answers, after %.1f s", waited_s)
     if not found.entries and _was_used(config):
         place = f"{name} (metadata.store.prefix={config.metadata_store_prefix})"
-        raise _unknown(f"{place} knows of no cluster", config)
+        raise _unknown_store(f"{place} knows of no cluster", config)
 
 
 def etcd_access(config: "Config") -> "Access":
@@ -116,7 +116,7 @@ def _was_used(config: "Config") -> bool:
     return Path(config.log_dirs, META).is_file()
 
 
-def _unknown(what: str, config: "Config") -> Failure:
+def _unknown_store(what: str, config: "Config") -> Failure:
     return Failure(
         f"the metadata store {what}, but {config.log_dirs} holds data of an earlier run: its"
         " topics are not known without it. Put back a copy of the store, or name a new directory"

@@ -24,11 +24,11 @@ from minibroker.cli.cluster.layout import (
     DataDir,
     Layout,
     check_store,
-    chosen,
+    layout_for,
 )
 from minibroker.cli.cluster.process import Broker, State, wait_for
 from minibroker.cli.cluster.roll import roll
-from minibroker.cli.cluster.up import Orders, watch
+from minibroker.cli.cluster.up import StopSignals, watch
 from minibroker.cli.cluster.up import start as start_brokers
 from minibroker.cli.cluster.up import stop as stop_brokers
 from minibroker.cli.settings import Settings, given_settings
@@ -76,21 +76,21 @@ def up(
     over. A second Ctrl-C kills them.
     """
     given = given_settings(settings) | ({"flush": flush} if flush else {})
-    layout = chosen(directory, broker_count, base_port, given, http_base_port)
+    layout = layout_for(directory, broker_count, base_port, given, http_base_port)
     check_store(layout)
     brokers = _brokers(layout)
     _check_ports(layout, brokers)
     data_directory(layout.root)
     layout.save()
-    with Orders(brokers) as orders:
-        launches = start_brokers(layout, brokers, orders)
+    with StopSignals(brokers) as signals:
+        launches = start_brokers(layout, brokers, signals)
         print(f"Cluster started: {layout.bootstrap}", flush=True)
         if is_detached:
             return
         note(f"clients find it with: export MINIBROKER_BOOTSTRAP={layout.bootstrap}")
         note("Ctrl-C stops all brokers")
-        watch(brokers, launches, orders)
-        if orders.received:
+        watch(brokers, launches, signals)
+        if signals.received:
             note("stopping all brokers; a second signal kills them")
         stop_brokers(brokers)
     print("Cluster stopped", flush=True)
@@ -133,7 +133,7 @@ def status(directory: DataDir = DEFAULT_DIRECTORY, output: Format = OutputFormat
             "log": str(broker.log_file),
         }
         for broker in _brokers(layout)
-        for pid, state in [broker.look()]
+        for pid, state in [broker.inspect()]
     ]
     if output is OutputFormat.JSON:
         print(json.dumps({"directory": str(layout.root), "brokers": rows}))
@@ -159,8 +159,8 @@ def start(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
     check_store(layout)
     brokers = _named(layout, node_ids)
     _check_ports(layout, brokers)
-    with Orders(brokers) as orders:
-        start_brokers(layout, brokers, orders)
+    with StopSignals(brokers) as signals:
+        start_brokers(layout, brokers, signals)
 
 
 @app.command()
@@ -215,4 +215,4 @@ def _brokers(layout: Layout) -> list[Broker]:
 
 
 def _named(layout: Layout, node_ids: list[int]) -> list[Broker]:
-    return [Broker(layout, node_id) for node_id in layout.checked(node_ids)]
+    return [Broker(layout, node_id) for node_id in layout.checked_node_ids(node_ids)]

@@ -108,8 +108,8 @@ class Layout:
     def command(self, *words: object) -> str:
         """What to type for `minibroker cluster ...` about this cluster, wherever it lies."""
         is_default = self.root == DEFAULT_DIRECTORY.resolve()
-        place = () if is_default else ("--data-dir", str(self.root))
-        return shlex.join(["minibroker", "cluster", *map(str, words), *place])
+        options = () if is_default else ("--data-dir", str(self.root))
+        return shlex.join(["minibroker", "cluster", *map(str, words), *options])
 
     def broker_settings(self, node_id: int) -> dict[str, str]:
         """What `minibroker start` of one broker is told, but for its data directory."""
@@ -133,7 +133,7 @@ class Layout:
             "metadata.store": f"sqlite:{self.root / STORE}",
         }
 
-    def checked(self, node_ids: Iterable[int]) -> list[int]:
+    def checked_node_ids(self, node_ids: Iterable[int]) -> list[int]:
         """These numbers, each once. Raises a usage `Failure` where there is no such broker."""
         for node_id in node_ids:
             if node_id not in self.node_ids:
@@ -242,7 +242,7 @@ def exclusive(layout: Layout, *, may_wait: bool = True) -> Iterator[None]:
         os.close(descriptor)
 
 
-def chosen(
+def layout_for(
     directory: Path,
     broker_count: int | None,
     base_port: int | None,

@@ -70,14 +70,14 @@ class Broker:
     @property
     def pid(self) -> int | None:
         """Its process, if there is one."""
-        return self.look()[0]
+        return self.inspect()[0]
 
     @property
     def state(self) -> State:
         """As it is at this moment."""
-        return self.look()[1]
+        return self.inspect()[1]
 
-    def look(self) -> tuple[int | None, State]:
+    def inspect(self) -> tuple[int | None, State]:
         """Process and state, of the same moment."""
         try:
             pid = int(self._pid_file.read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ class Launch:
         code = self._process.poll()  # before reading: what it said last is then there
         self._read()
         if code is not None:
-            raise Failure(self._obituary(code))
+            raise Failure(self._why_it_ended(code))
         return any(self._ready_line in line for line in self._lines)  # it may be in an object
 
     def collect(self) -> None:
@@ -155,7 +155,7 @@ class Launch:
             self._position += len(whole) + 1
             self._lines += whole.split(b"\n")
 
-    def _obituary(self, code: int) -> str:
+    def _why_it_ended(self, code: int) -> str:
         said = [line.decode(errors="replace") for line in self._lines if line.strip()]
         errors = [line.removeprefix(ERROR_PREFIX) for line in said if line.startswith(ERROR_PREFIX)]
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -163,9 +163,9 @@ class Launch:
         return f"{self.broker} ended {how} while it started: {reason} (see {self.broker.log_file})"
 
 
-def wait_for(is_so: Callable[[], bool], patience_s: float) -> bool:
+def wait_for(is_so: Callable[[], bool], timeout_s: float) -> bool:
     """Whether it became so in time."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
             return False
@@ -173,7 +173,7 @@ def wait_for(is_so: Callable[[], bool], patience_s: float) -> bool:
     return True
 
 
-def end(brokers: Iterable[Broker], patience_s: float) -> list[Broker]:
+def end(brokers: Iterable[Broker], timeout_s: float) -> list[Broker]:
     """Order all these brokers at once to stop, and wait; who still runs after that time.
 
     A paused one is woken, for a process that stands still obeys nothing.
@@ -181,7 +181,7 @@ def end(brokers: Iterable[Broker], patience_s: float) -> list[Broker]:
     ordered = [broker for broker in brokers if broker.send(signal.SIGTERM)]
     for broker in ordered:
         broker.send(signal.SIGCONT)
-    wait_for(lambda: not any(broker.state.is_alive for broker in ordered), patience_s)
+    wait_for(lambda: not any(broker.state.is_alive for broker in ordered), timeout_s)
     for broker in ordered:
         broker.forget()
     return [broker for broker in ordered if broker.state.is_alive]

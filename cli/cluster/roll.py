@@ -25,11 +25,11 @@ from minibroker.cli.cluster.layout import (
     DataDir,
     Layout,
     check_store,
-    chosen,
     exclusive,
+    layout_for,
 )
 from minibroker.cli.cluster.process import Broker, State, wait_for
-from minibroker.cli.cluster.up import Orders, refuse_paused
+from minibroker.cli.cluster.up import StopSignals, refuse_paused
 from minibroker.cli.cluster.up import stop as stop_brokers
 from minibroker.cli.settings import Settings, given_settings
 from minibroker.cli.terminal import (
@@ -90,10 +90,11 @@ def roll(
     given = given_settings(settings)
     layout = Layout.load(directory)
     check_store(layout)
-    with exclusive(layout, may_wait=False), Orders(()) as orders:
-        layout = chosen(directory, None, None, given)  # as it is now that nobody else starts any
-        wanted = layout.checked(node_ids or layout.node_ids)
-        work = _Roll(layout, orders)
+    with exclusive(layout, may_wait=False), StopSignals(()) as signals:
+        # Read again, now that no other command can start a broker.
+        layout = layout_for(directory, None, None, given)
+        wanted = layout.checked_node_ids(node_ids or layout.node_ids)
+        work = _Roll(layout, signals)
         work.wait_until_ready(BEGIN_S_MAX)
         if not allow_pauses:
             _refuse_pauses(layout, wanted)
@@ -109,45 +110,45 @@ def roll(
 class _Roll:
     """The work itself."""
 
-    def __init__(self, layout: Layout, orders: Orders) -> None:
+    def __init__(self, layout: Layout, signals: StopSignals) -> None:
         self._layout = layout
         self._brokers = {node_id: Broker(layout, node_id) for node_id in layout.node_ids}
-        self._orders = orders
+        self._signals = signals
         self._controller = -1
         self._remaining: list[int] = []  # not stopped yet
 
-    def run(self, wanted: Sequence[int], patience_s: float) -> None:
+    def run(self, wanted: Sequence[int], timeout_s: float) -> None:
         """One after another. Raises `Failure` and `Interrupted`, and says how to go on."""
         self._remaining = list(wanted)
         try:
             while self._remaining:
-                if self._orders.received:
-                    raise Interrupted(self._orders.received)
+                if self._signals.received:
+                    raise Interrupted(self._signals.received)
                 broker = self._brokers[next_of(self._remaining, self._controller)]
-                self._restart(broker, patience_s)
+                self._restart(broker, timeout_s)
         except Failure as failure:
-            raise Failure(f"{failure}; {self._rest}") from None
+            raise Failure(f"{failure}; {self._how_to_resume}") from None
         except Interrupted:
-            note(f"ended by a signal; {self._rest}")
+            note(f"ended by a signal; {self._how_to_resume}")
             raise
 
     @property
-    def _rest(self) -> str:
+    def _how_to_resume(self) -> str:
         if not self._remaining:
             return "no other is left to be restarted"
         options = [part for node_id in self._remaining for part in ("--broker", node_id)]
         return f"to go on with the rest: {self._layout.command('roll', *options)}"
 
-    def _restart(self, broker: Broker, patience_s: float) -> None:
+    def _restart(self, broker: Broker, timeout_s: float) -> None:
         """Stop it, start it, and wait until all are in sync again."""
         note(f"stopping {broker}")
         times = [time.monotonic()]
-        was_clean = _stop(broker, patience_s)
+        was_clean = _stop(broker, timeout_s)
         self._remaining.remove(broker.node_id)
         times.append(time.monotonic())
-        self._start(broker, patience_s)
+        self._start(broker, timeout_s)
         times.append(time.monotonic())
-        self.wait_until_ready(patience_s)
+        self.wait_until_ready(timeout_s)
         times.append(time.monotonic())
         stop_s, start_s, sync_s = (after - before for before, after in pairwise(times))
         print(
@@ -161,7 +162,7 @@ class _Roll:
                 " are in sync, so nothing is lost"
             )
 
-    def _start(self, broker: Broker, patience_s: float) -> None:
+    def _start(self, broker: Broker, timeout_s: float) -> None:
         """Return once it has started; if that takes long, it is not ended."""
         others = [other for other in self._brokers.values() if other is not broker]
         if others and all(other.state is State.STOPPED for other in others):
@@ -171,7 +172,7 @@ class _Roll:
             )
         launch = broker.spawn()
         try:
-            has_started = wait_for(launch.is_ready, patience_s)
+            has_started = wait_for(launch.is_ready, timeout_s)
         except Failure as failure:
             raise Failure(
                 f"{failure}; the others serve. Mend that (settings are in {self._layout.file}),"
@@ -179,13 +180,13 @@ class _Roll:
             ) from None
         if not has_started:
             raise Failure(
-                f"{broker} has not started within {patience_s:.0f} s (see {broker.log_file}); it"
+                f"{broker} has not started within {timeout_s:.0f} s (see {broker.log_file}); it"
                 " is left alone, and the others serve"
             )
 
-    def wait_until_ready(self, patience_s: float) -> None:
+    def wait_until_ready(self, timeout_s: float) -> None:
         """Until every broker of the cluster says so. Raises `Failure` and `Interrupted`."""
-        give_up_at = time.monotonic() + patience_s
+        give_up_at = time.monotonic() + timeout_s
         tell_at = time.monotonic() + TELL_EVERY_S
         while True:
             self._refuse_dead()
@@ -194,12 +195,12 @@ class _Roll:
             if not waiting:
                 self._controller = controller_of(answers)
                 return
-            if self._orders.received:
-                raise Interrupted(self._orders.received)
+            if self._signals.received:
+                raise Interrupted(self._signals.received)
             now = time.monotonic()
             if now > give_up_at:
                 raise Failure(
-                    f"the brokers are not ready within {patience_s:.0f} s: {waiting}; wait for it,"
+                    f"the brokers are not ready within {timeout_s:.0f} s: {waiting}; wait for it,"
                     " or see `minibroker replica status`"
                 )
             if now > tell_at:
@@ -233,10 +234,10 @@ def _elect_leaders(layout: Layout) -> None:
         note(f"{name}: {reason}")
 
 
-def _stop(broker: Broker, patience_s: float) -> bool:
+def _stop(broker: Broker, timeout_s: float) -> bool:
     """Whether it stopped in order. Raises `Failure` if it still runs."""
     try:
-        stop_brokers([broker], patience_s)
+        stop_brokers([broker], timeout_s)
     except Failure:
         if broker.state.is_alive:
             raise

@@ -26,7 +26,7 @@ WATCH_S: Final = 0.2
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
-class Orders:
+class StopSignals:
     """SIGINT and SIGTERM, from `with` on: `received` is the first one's number, 0 before."""
 
     def __init__(self, brokers: Sequence[Broker]) -> None:
@@ -36,7 +36,7 @@ class Orders:
 
     def __enter__(self) -> Self:
         for number in STOPPING:
-            self._before[number] = signal.signal(number, self._note)
+            self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -48,7 +48,7 @@ class Orders:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.received:
             for broker in self._brokers:
                 broker.send(signal.SIGKILL)
@@ -57,7 +57,7 @@ class Orders:
         self.received = number
 
 
-def start(layout: Layout, brokers: Sequence[Broker], orders: Orders) -> list[Launch]:
+def start(layout: Layout, brokers: Sequence[Broker], signals: StopSignals) -> list[Launch]:
     """Start those that do not run, and return once they answer.
 
     Raises `Failure` if one is paused or does not come up, `Interrupted` if told to stop before;
@@ -72,7 +72,7 @@ def start(layout: Layout, brokers: Sequence[Broker], orders: Orders) -> list[Lau
             else:
                 launches.append(broker.spawn())
     try:
-        _wait_until_ready(launches, orders)
+        _wait_until_ready(launches, signals)
     except BaseException:
         end([launch.broker for launch in launches], STOP_S_MAX)
         raise
@@ -91,12 +91,12 @@ def refuse_paused(layout: Layout, brokers: Iterable[Broker]) -> None:
         )
 
 
-def _wait_until_ready(launches: Sequence[Launch], orders: Orders) -> None:
+def _wait_until_ready(launches: Sequence[Launch], signals: StopSignals) -> None:
     pending = list(launches)
     deadline = time.monotonic() + START_S_MAX
     while pending:
-        if orders.received:
-            raise Interrupted(orders.received)
+        if signals.received:
+            raise Interrupted(signals.received)
         if time.monotonic() > deadline:
             names = ", ".join(
                 f"{launch.broker} (see {launch.broker.log_file})" for launch in pending
@@ -113,29 +113,31 @@ def _wait_until_ready(launches: Sequence[Launch], orders: Orders) -> None:
         time.sleep(POLL_S)
 
 
-def watch(brokers: Sequence[Broker], launches: Sequence[Launch], orders: Orders) -> None:
+def watch(brokers: Sequence[Broker], launches: Sequence[Launch], signals: StopSignals) -> None:
     """Say who ends and who comes back, until told to stop, or until all were stopped in order."""
-    seen = {broker.node_id: broker.look() for broker in brokers}
-    while not orders.received:
+    seen = {broker.node_id: broker.inspect() for broker in brokers}
+    while not signals.received:
         for launch in launches:
             launch.collect()
         for broker in brokers:
-            pid, state = broker.look()
+            pid, state = broker.inspect()
             if (pid, state) != seen[broker.node_id]:
-                _tell(broker, pid, state, was_paused=seen[broker.node_id] == (pid, State.PAUSED))
+                _print_change(
+                    broker, pid, state, was_paused=seen[broker.node_id] == (pid, State.PAUSED)
+                )
                 seen[broker.node_id] = (pid, state)
-        if all(state is State.STOPPED for _, state in seen.values()) and _are_to_stay(brokers):
+        if all(state is State.STOPPED for _, state in seen.values()) and _stay_stopped(brokers):
             return
         time.sleep(WATCH_S)
 
 
-def _are_to_stay(brokers: Sequence[Broker]) -> bool:
+def _stay_stopped(brokers: Sequence[Broker]) -> bool:
     """Whether these brokers, all stopped, are not just being restarted by a roll."""
     with exclusive(brokers[0].layout):
         return all(broker.state is State.STOPPED for broker in brokers)
 
 
-def _tell(broker: Broker, pid: int | None, state: State, *, was_paused: bool) -> None:
+def _print_change(broker: Broker, pid: int | None, state: State, *, was_paused: bool) -> None:
     again = f"to start it again: {broker.layout.command('start', broker.node_id)}"
     match state:
         case State.RUNNING if was_paused:
@@ -150,17 +152,17 @@ def _tell(broker: Broker, pid: int | None, state: State, *, was_paused: bool) ->
             note(f"WARNING: {broker} has ended (see {broker.log_file}); {again}")
 
 
-def stop(brokers: Iterable[Broker], patience_s: float = STOP_S_MAX) -> list[Broker]:
+def stop(brokers: Iterable[Broker], timeout_s: float = STOP_S_MAX) -> list[Broker]:
     """Stop these brokers in order, all at once; those that ran.
 
     Raises `Failure` if one does not end in time, or ends otherwise.
     """
     running = [broker for broker in brokers if broker.state.is_alive]
-    left = end(running, patience_s)
+    left = end(running, timeout_s)
     if left:
         kill = left[0].layout.command("kill", *(broker.node_id for broker in left))
         raise Failure(
-            f"{', '.join(map(str, left))} still runs after {patience_s:.0f} s; to end it at once:"
+            f"{', '.join(map(str, left))} still runs after {timeout_s:.0f} s; to end it at once:"
             f" {kill}"
         )
     unclean = [broker for broker in running if broker.state is State.ENDED]

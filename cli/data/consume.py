@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
-from minibroker.cli.data.topic_metadata import look_up, without_leader
+from minibroker.cli.data.topic_metadata import find_topic, offline_partitions
 from minibroker.cli.terminal import (
-    PATIENCE_MS,
+    API_TIMEOUT_MS,
     Bootstrap,
     Failure,
     Interrupted,
@@ -122,7 +122,7 @@ def consume(
     group: GroupId = None,
 ) -> None:
     """Print records; by default those that arrive from now on."""
-    from minibroker.cli.data.readers import GroupReader, Reader
+    from minibroker.cli.data.readers import GroupReader, PartitionReader
     from minibroker.client.blocking import Consumer
 
     name = one_topic(topic, topic_option)
@@ -134,7 +134,7 @@ def consume(
         "bootstrap.servers": bootstrap,
         "allow.auto.create.topics": "false",
         "max.poll.records": "10000",
-        "default.api.timeout.ms": PATIENCE_MS,
+        "default.api.timeout.ms": API_TIMEOUT_MS,
         **given,
         **_membership(group, partition, start),
     }
@@ -147,17 +147,17 @@ def consume(
     with contextlib.suppress(_Stopped), interruptible(), reading as consumer, _stoppable():
         if group is None:
             consumer.assign_topics(name)  # says first if there is no such topic
-        found = look_up(name, partition, config, "default.api.timeout.ms")
-        left_out = without_leader(found, partition, "is not read")
+        found = find_topic(name, partition, config, "default.api.timeout.ms")
+        left_out = offline_partitions(found, partition, "is not read")
         names = consumer.assignment if group is None else _partitions(name, found)
         wanted = [each for each in names if partition in (None, each.partition)]
         led = [each for each in wanted if each.partition not in left_out]
-        reader = (Reader if group is None else GroupReader)(consumer, led)
+        reader = (PartitionReader if group is None else GroupReader)(consumer, led)
         reader.begin(start)
         if exit_at_end:
-            reader.tell_what_is_beyond()
+            reader.warn_of_offsets_beyond()
         while not (exit_at_end and reader.is_done) and not printer.is_done:
-            reader.give_back(printer.print(consumer.poll(POLL_S)))
+            reader.return_unprinted(printer.print(consumer.poll(POLL_S)))
     seconds = time.monotonic() - began
     note(f"{counted(printer.count, 'record')} consumed from {name} in {seconds:.1f} s")
     if left_out and exit_at_end:

@@ -17,9 +17,9 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
-from minibroker.cli.data.topic_metadata import look_up, without_leader
+from minibroker.cli.data.topic_metadata import find_topic, offline_partitions
 from minibroker.cli.terminal import (
-    PATIENCE_MS,
+    API_TIMEOUT_MS,
     Bootstrap,
     Failure,
     Interrupted,
@@ -79,7 +79,7 @@ class Tally:
         self.failure: Exception | None = None
 
     @contextmanager
-    def told(self, sender: "Sender") -> Iterator[None]:
+    def reported(self, sender: "Sender") -> Iterator[None]:
         """Say at the end of the block, however it ends, what was delivered."""
         began = time.monotonic()
         try:
@@ -137,11 +137,11 @@ def produce(
         # Made before the ledger is: it refuses bad options.
         producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
         read = read_options(ProducerOptions, None, config)
-        patience = {"max.block.ms": PATIENCE_MS}
-        found = look_up(name, partition, patience | config, "max.block.ms")
-        without_leader(found, partition, "takes nothing: what goes there waits for a leader")
+        patience = {"max.block.ms": API_TIMEOUT_MS}
+        found = find_topic(name, partition, patience | config, "max.block.ms")
+        offline_partitions(found, partition, "takes nothing: what goes there waits for a leader")
         _warn_of_few_copies(found, read.acks)
-        stack.enter_context(tally.told(sender))
+        stack.enter_context(tally.reported(sender))
         if ledger:
             kept = Ledger(ledger, read, _now_ms)
             listeners.append(stack.enter_context(kept).record)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from minibroker.client.blocking import Consumer
 
 
-class Reader:
+class PartitionReader:
     """These partitions of a topic, whoever else reads them."""
 
     def __init__(self, consumer: "Consumer", names: Sequence[TopicPartition]) -> None:
@@ -41,7 +41,7 @@ class Reader:
             }[start.kind]
             consumer.seek(name, offset)
 
-    def tell_what_is_beyond(self) -> None:
+    def warn_of_offsets_beyond(self) -> None:
         """Name the partitions that end before the place where the reading starts."""
         for name, end in self._ends.items():
             offset = self._consumer.position(name)
@@ -53,7 +53,7 @@ class Reader:
         """Whether everything was read that was there at the beginning."""
         return all((self._consumer.position(name) or 0) >= end for name, end in self._ends.items())
 
-    def give_back(self, records: "Sequence[ConsumerRecord]") -> None:
+    def return_unprinted(self, records: "Sequence[ConsumerRecord]") -> None:
         """These were read and not printed, which nobody else has to know."""
 
 
@@ -72,15 +72,15 @@ class GroupReader:
         self._ends = self._consumer.end_offsets(*self._names)
         self._consumer.subscribe(
             *{name.topic for name in self._names},
-            on_assigned=lambda names: _tell("assigned", names),
-            on_revoked=lambda names: _tell("given back", names),
-            on_lost=lambda names: _tell("lost", names),
+            on_assigned=lambda names: _note_partitions("assigned", names),
+            on_revoked=lambda names: _note_partitions("given back", names),
+            on_lost=lambda names: _note_partitions("lost", names),
         )
 
-    def tell_what_is_beyond(self) -> None:
+    def warn_of_offsets_beyond(self) -> None:
         """Nothing: where the group is, `group describe` says."""
 
-    def give_back(self, records: "Sequence[ConsumerRecord]") -> None:
+    def return_unprinted(self, records: "Sequence[ConsumerRecord]") -> None:
         """These were read and not printed: they are not committed."""
         firsts: dict[TopicPartition, int] = {}
         for record in records:
@@ -102,6 +102,6 @@ class GroupReader:
         )
 
 
-def _tell(what: str, names: list[TopicPartition]) -> None:
+def _note_partitions(what: str, names: list[TopicPartition]) -> None:
     if names:
         note(f"partitions {what}: {', '.join(map(str, names))}")

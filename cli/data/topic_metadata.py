@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from minibroker.protocol.messages.metadata import TopicMetadata
 
 
-def look_up(
-    topic: str, partition: int | None, options: Mapping[str, str], patience: str
+def find_topic(
+    topic: str, partition: int | None, options: Mapping[str, str], timeout_option: str
 ) -> "TopicMetadata | None":
-    """The topic, or None if there is none yet; `patience` names the option that says how long.
+    """Return the topic, or None if there is none yet.
 
+    `timeout_option` is the name of the option that says how long to try.
     Raises `Failure` if it has no such partition, and what `Admin` raises.
     """
     from minibroker.client.blocking import Admin
@@ -25,7 +26,7 @@ def look_up(
     from minibroker.protocol.errors import BrokerError
 
     servers = {"bootstrap.servers": options["bootstrap.servers"]}
-    with Admin(servers | {"default.api.timeout.ms": options[patience]}) as admin:
+    with Admin(servers | {"default.api.timeout.ms": options[timeout_option]}) as admin:
         try:
             [found] = admin.describe_topics(topic)
         except BrokerError as error:
@@ -39,7 +40,7 @@ def look_up(
     return found
 
 
-def without_leader(found: "TopicMetadata | None", partition: int | None, fate: str) -> set[int]:
+def offline_partitions(found: "TopicMetadata | None", partition: int | None, fate: str) -> set[int]:
     """Which of the wanted partitions nobody leads; each is named, with what that means here."""
     partitions = found.partitions if found is not None else ()
     numbers = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minibroker.protocol.messages.metadata import TopicMetadata
     from minibroker.protocol.types import Endpoint, NamedEndpoint
 
-SIDE_BY_SIDE: Final = 16
+PARALLEL_MAX: Final = 16
 NEW_TOPICS: Final = "new topics"
 
 T = TypeVar("T")
@@ -41,12 +41,12 @@ class ClusterSeen:
     refused: Mapping[str, str] | None
 
 
-def first_answers(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[BrokerSeen]:
+def ask_bootstrap(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[BrokerSeen]:
     """Those that were named to us, whoever they are."""
-    return _side_by_side([partial(_asked, -1, endpoint, timeout_s) for endpoint in bootstrap])
+    return _in_parallel([partial(_ask_broker, -1, endpoint, timeout_s) for endpoint in bootstrap])
 
 
-def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
+def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
     """Ask everybody about everything. Raises what `Admin` does if no broker tells the cluster."""
     with opened_admin(bootstrap, timeout_s) as admin:
         cluster: ClusterDescription = admin.describe_cluster()
@@ -56,9 +56,12 @@ def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
             name: {entry.name: entry.value for entry in entries}
             for name, entries in admin.describe_configs(*names).items()
         }
-    places = {broker.node_id: _endpoint(broker.host, broker.port) for broker in cluster.brokers}
-    seen = _side_by_side(
-        [partial(_asked, node_id, place, timeout_s) for node_id, place in sorted(places.items())]
+    endpoints = {broker.node_id: _endpoint(broker.host, broker.port) for broker in cluster.brokers}
+    seen = _in_parallel(
+        [
+            partial(_ask_broker, node_id, endpoint, timeout_s)
+            for node_id, endpoint in sorted(endpoints.items())
+        ]
     )
     fenced = {broker.node_id for broker in cluster.brokers if broker.is_fenced}
     seen = [replace(each, is_fenced=each.node_id in fenced) for each in seen]
@@ -69,7 +72,7 @@ def look_at_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
         for listener in each.answer.listeners
         if listener.endpoint != each.address
     ]
-    tried = _side_by_side([partial(_tried, *other, timeout_s) for other in others])
+    tried = _in_parallel([partial(_try_listener, *other, timeout_s) for other in others])
     refused = None
     if any(
         each.answer and each.node_id == each.answer.node_id == cluster.controller_id
@@ -105,7 +108,7 @@ def _unused_names() -> Iterator[str]:
     return (f"doctor-{number}" for number in count())
 
 
-def _asked(node_id: int, endpoint: "Endpoint", timeout_s: float) -> BrokerSeen:
+def _ask_broker(node_id: int, endpoint: "Endpoint", timeout_s: float) -> BrokerSeen:
     """As at `endpoint`; the clock is read in the middle of the question and its answer."""
     from minibroker.cli.broker.probe import ProbeFailed, describe
 
@@ -119,8 +122,8 @@ def _asked(node_id: int, endpoint: "Endpoint", timeout_s: float) -> BrokerSeen:
     return BrokerSeen(node_id, endpoint, answer, "", answer.wall_ms - middle_ms, error_ms)
 
 
-def _tried(node_id: int, listener: "NamedEndpoint", timeout_s: float) -> ListenerTried:
-    seen = _asked(node_id, listener.endpoint, timeout_s)
+def _try_listener(node_id: int, listener: "NamedEndpoint", timeout_s: float) -> ListenerTried:
+    seen = _ask_broker(node_id, listener.endpoint, timeout_s)
     found = None if seen.answer is None else seen.answer.node_id
     return ListenerTried(node_id, listener, found, seen.failure)
 
@@ -131,7 +134,7 @@ def _endpoint(host: str, port: int) -> "Endpoint":
     return Endpoint(host, port)
 
 
-def _side_by_side(calls: Sequence[Callable[[], T]]) -> list[T]:
+def _in_parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
     """The results, in order."""
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(PARALLEL_MAX) as pool:
         return [each.result() for each in [pool.submit(call) for call in calls]]

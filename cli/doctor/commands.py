@@ -81,12 +81,12 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.brokers import of_bootstrap, of_brokers
     from minibroker.broker.findings.topics import of_refused_topics, of_topics
-    from minibroker.cli.doctor.brokers import first_answers, look_at_cluster
+    from minibroker.cli.doctor.brokers import ask_bootstrap, inspect_cluster
     from minibroker.client.errors import ClientError
     from minibroker.client.net.servers import parse_servers
 
     try:
-        named = first_answers(parse_servers(bootstrap), timeout_s)
+        named = ask_bootstrap(parse_servers(bootstrap), timeout_s)
     except ValueError:
         raise typer.BadParameter(f"-b takes HOST:PORT, not {bootstrap!r}") from None
     yield from of_bootstrap(named)
@@ -94,9 +94,9 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
     if not answered:
         return
     try:
-        cluster = look_at_cluster(bootstrap, timeout_s)
+        cluster = inspect_cluster(bootstrap, timeout_s)
     except ClientError as error:
-        yield from of_brokers(_by_their_own_names(answered), (), __version__)
+        yield from of_brokers(_with_own_ids(answered), (), __version__)
         text = f"no broker tells what the cluster is: {error}"
         yield Finding(Level.PROBLEM, text, "see why the brokers above are not ready")
     else:
@@ -107,19 +107,19 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
             yield from of_refused_topics(cluster.refused)
         answered = [each for each in cluster.seen if each.answer is not None]
     if config is None:
-        yield from _of_told_stores(answered)
+        yield from _of_named_stores(answered)
 
 
-def _by_their_own_names(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":
+def _with_own_ids(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":
     """Nobody has said who is at which address, so they are believed."""
     from dataclasses import replace
 
     return [replace(each, node_id=each.answer.node_id) for each in answered if each.answer]
 
 
-def _of_told_stores(answered: "Sequence[BrokerSeen]") -> "Iterator[Finding]":
+def _of_named_stores(answered: "Sequence[BrokerSeen]") -> "Iterator[Finding]":
     from minibroker.broker.findings.storage import of_store
-    from minibroker.cli.doctor.local import look_at_store
+    from minibroker.cli.doctor.local import inspect_store
 
     told = {
         each.answer.machine.store
@@ -128,7 +128,7 @@ def _of_told_stores(answered: "Sequence[BrokerSeen]") -> "Iterator[Finding]":
     }
     for name in sorted(filter(None, told)):
         config = load_settings(None, {"metadata.store": name}).config
-        seen = look_at_store(config, is_named=False)
+        seen = inspect_store(config, is_named=False)
         if seen is not None:
             yield from of_store(seen)
 
@@ -138,10 +138,10 @@ def of_settings(config: "Config", data_dir: Path | None) -> "Iterator[Finding]":
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.storage import of_store
     from minibroker.broker.findings.topics import of_defaults
-    from minibroker.cli.doctor.local import look_at_store
+    from minibroker.cli.doctor.local import inspect_store
 
     yield from of_defaults(config)
-    seen = look_at_store(config, is_named=True)
+    seen = inspect_store(config, is_named=True)
     if seen is None:
         text = "metadata.store=memory: forgets all topics when the broker stops"
         yield Finding(Level.NOTE, text, "name a store that lasts, unless this is a trial")
@@ -153,9 +153,9 @@ def of_settings(config: "Config", data_dir: Path | None) -> "Iterator[Finding]":
 def of_directory(path: Path) -> "Iterator[Finding]":
     """What the disk under a data directory is like."""
     from minibroker.broker.findings import storage
-    from minibroker.cli.doctor.local import look_at_directory
+    from minibroker.cli.doctor.local import inspect_directory
 
-    yield from storage.of_directory(look_at_directory(path))
+    yield from storage.of_directory(inspect_directory(path))
 
 
 def show(findings: "Sequence[Finding]", output: OutputFormat) -> None:

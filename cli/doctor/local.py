@@ -27,7 +27,7 @@ WRITTEN_BYTES: Final = 16 << 20
 # -- the metadata store
 
 
-def look_at_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
+def inspect_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
     """Read from it a few times; None of a store that lies in a broker's memory, or in a file that
     only a broker has named: that may be of another machine."""
     import trio
@@ -42,7 +42,7 @@ def look_at_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
         return None
     try:
         if name.startswith(ETCD):
-            return trio.run(_etcd_seen, config, seen)
+            return trio.run(_inspect_etcd, config, seen)
         path = Path(name.removeprefix(SQLITE))
         export_store(path)  # the first time much is loaded
         began = time.perf_counter()
@@ -52,7 +52,7 @@ def look_at_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
         return replace(seen, failure=str(error))
 
 
-async def _etcd_seen(config: "Config", seen: StoreSeen) -> StoreSeen:
+async def _inspect_etcd(config: "Config", seen: StoreSeen) -> StoreSeen:
     from random import Random
 
     from minibroker.broker.controller.entries import CLUSTER_ID
@@ -91,7 +91,7 @@ async def _etcd_seen(config: "Config", seen: StoreSeen) -> StoreSeen:
 # -- a data directory
 
 
-def look_at_directory(path: Path) -> DirectorySeen:
+def inspect_directory(path: Path) -> DirectorySeen:
     """Write into an unnamed file there, sync it, and time both."""
     import resource  # not on Windows, where this module is loaded for the doctor's help
 

@@ -82,7 +82,7 @@ def list_groups(
         print(json.dumps(shown, indent=2))
     else:
         print("".join(f"{printable(each.group_id)}\n" for each in report.groups), end="")
-    name_missing(report)
+    report_missing(report)
 
 
 def _state(text: str) -> str:
@@ -99,7 +99,7 @@ def group_names(arguments: list[str] | None, options: list[str] | None) -> list[
     return list(dict.fromkeys(names))
 
 
-def name_missing(report: "GroupsReport") -> None:
+def report_missing(report: "GroupsReport") -> None:
     """End with exit code 1 if there may be groups that nobody told of."""
     for node_id, reason in sorted(report.silent.items()):
         note(f"broker {node_id} does not say which groups it keeps: {reason}")
@@ -141,7 +141,7 @@ def describe(
         show = _show_members if members else _show_state if state else _show_offsets
         show(admin, described, output)
     if report is not None:
-        name_missing(report)
+        report_missing(report)
 
 
 def _describe_all(admin: "Admin", report: "GroupsReport") -> "list[GroupDescription]":
@@ -163,19 +163,19 @@ def _describe_all(admin: "Admin", report: "GroupsReport") -> "list[GroupDescript
 def _show_offsets(
     admin: "Admin", described: "Sequence[GroupDescription]", output: OutputFormat
 ) -> None:
-    from minibroker.cli.group.lag import HEADS, Row, extents_of, rows_of, warnings_of
+    from minibroker.cli.group.lag import HEADS, Row, offset_ranges, rows_of, warnings_of
 
     rows: list[Row] = []
     for group in described:
         committed = admin.committed_offsets(group.group_id)
         assigned = {name for member in group.members for name in member.assignment}
-        extents = extents_of(admin, assigned | committed.keys())
-        found = list(rows_of(group, committed, extents))
+        ranges = offset_ranges(admin, assigned | committed.keys())
+        found = list(rows_of(group, committed, ranges))
         rows += found
         lag = sum(row.lag or 0 for row in found)
         count = counted(len(group.members), "member")
         note(f"group {printable(group.group_id)} is {group.state}, has {count}, a lag of {lag:,}")
-        for warning in warnings_of(committed, extents):
+        for warning in warnings_of(committed, ranges):
             note(f"WARNING: {warning}")
     _print_rows(HEADS, rows, [row._asdict() for row in rows], output)
 

@@ -37,7 +37,7 @@ class Row(NamedTuple):
     client_id: str | None = None
 
 
-class Extent(NamedTuple):
+class OffsetRange(NamedTuple):
     """What can be read of a partition."""
 
     log_start: int
@@ -47,7 +47,7 @@ class Extent(NamedTuple):
 def rows_of(
     group: "GroupDescription",
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
-    extents: Mapping[TopicPartition, Extent],
+    ranges: Mapping[TopicPartition, OffsetRange],
 ) -> Iterator[Row]:
     """By topic and partition."""
     members: dict[TopicPartition, GroupMemberDescription] = {
@@ -57,10 +57,10 @@ def rows_of(
         row = Row(group.group_id, *name)
         if name in committed:
             row = row._replace(current_offset=committed[name].offset)
-        if name in extents:
-            row = row._replace(log_end_offset=extents[name].end)
-        if name in committed and name in extents:
-            row = row._replace(lag=extents[name].end - committed[name].offset)
+        if name in ranges:
+            row = row._replace(log_end_offset=ranges[name].end)
+        if name in committed and name in ranges:
+            row = row._replace(lag=ranges[name].end - committed[name].offset)
         if (member := members.get(name)) is not None:
             row = row._replace(
                 consumer_id=member.member_id, host=member.client_host, client_id=member.client_id
@@ -70,26 +70,28 @@ def rows_of(
 
 def warnings_of(
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
-    extents: Mapping[TopicPartition, Extent],
+    ranges: Mapping[TopicPartition, OffsetRange],
 ) -> Iterator[str]:
     """What is wrong with the offsets, one line each."""
     for name, (offset, *_) in sorted(committed.items()):
-        if name not in extents:
+        if name not in ranges:
             yield f"{name} is gone, or nobody leads it"
-        elif offset < extents[name].log_start:
+        elif offset < ranges[name].log_start:
             yield (
                 f"{name}: the group is at {offset}, and the log begins at"
-                f" {extents[name].log_start}: what was between is gone (retention), and a consumer"
+                f" {ranges[name].log_start}: what was between is gone (retention), and a consumer"
                 " goes on by auto.offset.reset"
             )
-        elif offset > extents[name].end:
+        elif offset > ranges[name].end:
             yield (
-                f"{name}: the group is at {offset}, and the log ends at {extents[name].end}:"
+                f"{name}: the group is at {offset}, and the log ends at {ranges[name].end}:"
                 " records were lost, or the topic was made anew (see `group seek`)"
             )
 
 
-def extents_of(admin: "Admin", names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
+def offset_ranges(
+    admin: "Admin", names: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetRange]:
     """Where these begin and end; those that do not exist, or have no leader, are left out."""
     led = set()
     for topic in {name.topic for name in names}:
@@ -107,4 +109,4 @@ def extents_of(admin: "Admin", names: Iterable[TopicPartition]) -> dict[TopicPar
     wanted = [name for name in names if name in led]
     starts = admin.list_offsets(wanted, EARLIEST_TIMESTAMP)
     ends = admin.list_offsets(wanted)
-    return {name: Extent(starts[name].offset, ends[name].offset) for name in wanted}
+    return {name: OffsetRange(starts[name].offset, ends[name].offset) for name in wanted}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import typer
 
 from minibroker.cli.data.formats import FormatError, parse_offset
-from minibroker.cli.group.lag import Extent, extents_of
+from minibroker.cli.group.lag import OffsetRange, offset_ranges
 from minibroker.cli.terminal import Failure, counted, note, readable
 from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.types import TopicPartition
@@ -134,8 +134,8 @@ def plan(
         names = [name for name in names if name in committed]
     if not names:
         raise Failure(f"group {group} has committed nothing there, so there is nothing to move")
-    extents = extents_of(admin, names)
-    missing = [str(name) for name in names if name not in extents]
+    ranges = offset_ranges(admin, names)
+    missing = [str(name) for name in names if name not in ranges]
     if missing:
         raise Failure(f"nobody leads {', '.join(missing)} now, so its offsets cannot be known")
     times = {}
@@ -147,25 +147,25 @@ def plan(
         old = committed[name].offset if name in committed else None
         if times.get(name) == NO_OFFSET:
             note(f"{name} has no record of that time or later: the group goes to its end")
-        new = _offset(target, old or 0, extents[name], times.get(name, NO_OFFSET))
-        moves.append(Move(group, *name, _within(name, new, extents[name]), old))
+        new = _offset(target, old or 0, ranges[name], times.get(name, NO_OFFSET))
+        moves.append(Move(group, *name, _clamped(name, new, ranges[name]), old))
     return moves
 
 
-def _offset(target: Target, old: int, extent: Extent, at_time: int) -> int:
+def _offset(target: Target, old: int, offset_range: OffsetRange, at_time: int) -> int:
     """As it was asked for; perhaps outside the log."""
     return {
-        "earliest": extent.log_start,
-        "latest": extent.end,
+        "earliest": offset_range.log_start,
+        "latest": offset_range.end,
         "offset": target.number,
-        "time": extent.end if at_time == NO_OFFSET else at_time,
+        "time": offset_range.end if at_time == NO_OFFSET else at_time,
         "shift": old + target.number,
     }[target.kind]
 
 
-def _within(name: TopicPartition, offset: int, extent: Extent) -> int:
+def _clamped(name: TopicPartition, offset: int, offset_range: OffsetRange) -> int:
     """The nearest offset that the log has."""
-    inside = min(max(offset, extent.log_start), extent.end)
+    inside = min(max(offset, offset_range.log_start), offset_range.end)
     if inside != offset:
         side = "before the log begins" if offset < inside else "behind its end"
         note(f"{name}: offset {offset} is {side}: the group goes to {inside}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from minibroker.cli import DEFAULT_BOOTSTRAP
-from minibroker.cli.settings import copies_of, meaning_of
+from minibroker.cli.settings import acknowledgement_of, acknowledging_replicas
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
     Bootstrap,
@@ -175,8 +175,8 @@ def _description(
         "partition_count": len(topic.partitions),
         "replication_factor": replicas,
         "configs": own,
-        "acknowledgement": meaning_of(values["flush"], int(values["flush.ms"]))
-        + copies_of(needed_in_sync(replicas, values), replicas),
+        "acknowledgement": acknowledgement_of(values["flush"], int(values["flush.ms"]))
+        + acknowledging_replicas(needed_in_sync(replicas, values), replicas),
         "partitions": [
             {
                 "partition": each.partition,

@@ -61,15 +61,15 @@ def recover(
             note(f"{topic}-{number} is not damaged")
             return
         bases = offsets_in(files.list(directory), ".log")
-        _tell(f"{topic}-{number}", kept, min(bases, default=0))
-        _agree(is_agreed)
+        _print_loss(f"{topic}-{number}", kept, min(bases, default=0))
+        _confirm(is_agreed)
         accept_damage(files, directory)
     finally:
         data.release()
     print(f"Recovered partition {topic}-{number}.")
 
 
-def _tell(name: str, kept: "list[Kept]", log_start: int) -> None:
+def _print_loss(name: str, kept: "list[Kept]", log_start: int) -> None:
     """What is given up, as far as what was kept can say it."""
     offsets = [int(one.path.stem) for one in kept]
     if offsets[0] < log_start:
@@ -84,7 +84,7 @@ def _tell(name: str, kept: "list[Kept]", log_start: int) -> None:
         note(f"{one.size} bytes were kept in {one.path}")
 
 
-def _agree(is_agreed: bool) -> None:
+def _confirm(is_agreed: bool) -> None:
     if is_agreed:
         return
     if not sys.stdin.isatty():

@@ -92,15 +92,15 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
             told.setdefault((one.topic, one.partition), {})[node_id] = one
     for topic in topics:
         for partition in topic.partitions:
-            here = told.get((topic.name, partition.partition), {})
-            leaders = [one for one in here.values() if one.role == LEADER]
+            replicas_by_broker = told.get((topic.name, partition.partition), {})
+            leaders = [one for one in replicas_by_broker.values() if one.role == LEADER]
             leader = max(leaders, key=lambda one: one.leader_epoch, default=None)
             # What the leader has confirmed is newer than what the controller told everybody.
             isr = leader.isr if leader is not None else partition.isr
-            for node_id in sorted({*partition.replicas, *here}):
+            for node_id in sorted({*partition.replicas, *replicas_by_broker}):
                 row = Row(topic.name, partition.partition, node_id, in_sync=node_id in isr)
-                if node_id in here:
-                    told_row = _told(row, here[node_id], leader)
+                if node_id in replicas_by_broker:
+                    told_row = _told(row, replicas_by_broker[node_id], leader)
                     reasons = (told_row.reason, awaited(partition) if leader is None else "")
                     yield told_row._replace(reason="; ".join(filter(None, reasons)))
                 elif node_id in report.answers:

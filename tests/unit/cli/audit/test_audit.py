@@ -19,7 +19,12 @@ from minibroker.audit.files.directories import UsageError
 from minibroker.audit.model import Finding, Severity
 from minibroker.audit.report.page import write_findings
 from minibroker.audit.summary import Summary
-from minibroker.cli.audit.commands import WRITTEN, ending, make_room, metadata_reader
+from minibroker.cli.audit.commands import (
+    WRITTEN,
+    failures_as_exit_codes,
+    metadata_reader,
+    prepare_output,
+)
 from minibroker.cli.audit.text import FINDINGS_MAX
 from minibroker.cli.terminal import Failure, Interrupted
 from tests.unit.audit.sample import NASTY, sample_findings, sample_partitions, sample_summary
@@ -203,21 +208,21 @@ def test_only_an_audit_needs_spark(tmp_path: Path) -> None:
 )
 def test_every_failure_has_its_exit_code(error: Exception, exit_code: int, words: str) -> None:
     """3 for what broke, 2 for what was given; never 0 or 1, which are verdicts."""
-    with pytest.raises(Failure, match=words) as raised, ending(debug=False):
+    with pytest.raises(Failure, match=words) as raised, failures_as_exit_codes(debug=False):
         raise error
     assert raised.value.exit_code == exit_code
 
 
 def test_an_interrupted_audit_ends_as_a_shell_expects() -> None:
     """Spark's own handler of SIGINT raises KeyboardInterrupt."""
-    with pytest.raises(Interrupted) as raised, ending(debug=False):
+    with pytest.raises(Interrupted) as raised, failures_as_exit_codes(debug=False):
         raise KeyboardInterrupt
     assert raised.value.exit_code == 128 + signal.SIGINT
 
 
 def test_a_traceback_is_shown_if_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     """The exit code stays that of a failure."""
-    with pytest.raises(Failure) as raised, ending(debug=True):
+    with pytest.raises(Failure) as raised, failures_as_exit_codes(debug=True):
         raise RuntimeError("lost")
     assert raised.value.exit_code == 3
     assert 'raise RuntimeError("lost")' in capsys.readouterr().err
@@ -226,21 +231,21 @@ def test_a_traceback_is_shown_if_asked_for(capsys: pytest.CaptureFixture[str]) -
 def test_an_older_report_is_replaced_and_nothing_else(tmp_path: Path) -> None:
     """Its files are gone before the audit begins, so a failed one leaves no old verdict."""
     out = tmp_path / "a" / "out"
-    make_room(out)
+    prepare_output(out)
     write(out, [])
     (out / "batches.parquet").mkdir()
     (out / "batches.parquet" / "part-0.parquet").touch()
     assert {path.name for path in out.iterdir()} < WRITTEN
-    make_room(out)
+    prepare_output(out)
     assert list(out.iterdir()) == []
     (out / "summary.json").touch()
     (out / "00000000000000000000.log").touch()
     with pytest.raises(Failure, match=r"what is no report: 00000000000000000000\.log") as refused:
-        make_room(out)
+        prepare_output(out)
     assert refused.value.exit_code == 2
     assert len(list(out.iterdir())) == 2
     with pytest.raises(Failure, match="what is no report"):
-        make_room(out / "summary.json")
+        prepare_output(out / "summary.json")
 
 
 def test_the_metadata_is_found_or_named(tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ def announce(log_format: str) -> list[str]:
     with redirect_stdout(output), redirect_stderr(output):
         configure_logs(output, log_format)
         announcer = Announcer(replace(Config(), node_id=7, log_format=log_format))
-        announcer.tell_started(Started(listening, advertised, "id", (TopicPartition("t", 0),)))
+        announcer.announce_started(Started(listening, advertised, "id", (TopicPartition("t", 0),)))
         announcer.note("shutting down")
-        announcer.tell_stopped()
+        announcer.announce_stopped()
     return output.getvalue().splitlines()
 
 

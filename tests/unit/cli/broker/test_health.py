@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import trio
 
-from minibroker.cli.broker.probe import FAILED, USAGE, ProbeFailed, look
+from minibroker.cli.broker.probe import FAILED, USAGE, ProbeFailed, ask_health
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -47,7 +47,7 @@ async def looked(answer: Answer, timeout_s: float = PATIENCE_S, **options: bool)
 
 async def looked_at(address: str, timeout_s: float = PATIENCE_S, **options: bool) -> str:
     """What is said of this address."""
-    ask = partial(look, address, timeout_s, **{"must_be_ready": False, **options})
+    ask = partial(ask_health, address, timeout_s, **{"must_be_ready": False, **options})
     return await trio.to_thread.run_sync(ask)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.config import Config
-from minibroker.cli.broker.start import limited
+from minibroker.cli.broker.start import with_connection_limit
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from minibroker.cli.broker.start import limited
 )
 def test_connections_leave_files_to_the_logs(wanted: int, files_max: int, connections: int) -> None:
     """However many connections are allowed, half of the descriptors stay for segments."""
-    config = limited(Config(max_connections=wanted), files_max)
+    config = with_connection_limit(Config(max_connections=wanted), files_max)
     assert config.max_connections == connections
 
 

@@ -36,7 +36,7 @@ async def test_an_etcd_is_waited_for(etcd, tmp_path, monkeypatch, caplog):
     store = await stores.open_store(config, Random(1))
     etcd.kill()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(stores.until_it_answers, store, config)
+        nursery.start_soon(stores.wait_for_store, store, config)
         await trio.sleep(0.3)
         assert nursery.child_tasks
         etcd.start()
@@ -51,13 +51,13 @@ async def test_a_used_data_directory_needs_the_etcd_that_knows_it(etcd, tmp_path
     """An etcd, or a prefix, that knows of no cluster is refused where there is data."""
     config = config_of(etcd, tmp_path)
     store = await stores.open_store(config, Random(1))
-    await stores.until_it_answers(store, config)
+    await stores.wait_for_store(store, config)
     await trio.Path(config.log_dirs).mkdir()
     await trio.Path(config.log_dirs, META).write_text("")
     with pytest.raises(Failure, match=r"prefix=minibroker\) knows of no cluster, but .*data holds"):
-        await stores.until_it_answers(store, config)
+        await stores.wait_for_store(store, config)
     await store.transact([], [Put("cluster-id", b'"c"')])
-    await stores.until_it_answers(store, config)
+    await stores.wait_for_store(store, config)
     await store.close()
 
 

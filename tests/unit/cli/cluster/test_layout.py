@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from minibroker.broker.config import ConfigError, load
-from minibroker.cli.cluster.layout import Layout, check_store, chosen, exclusive
+from minibroker.cli.cluster.layout import Layout, check_store, exclusive, layout_for
 from minibroker.cli.terminal import Failure
 
 
 def made(root: Path, count: int | None = None, port: int | None = None, **given: str) -> Layout:
     """As `cluster up` does it, with `given` settings (underscores for dots)."""
     settings = {name.replace("_", "."): value for name, value in given.items()}
-    layout = chosen(root, count, port, settings)
+    layout = layout_for(root, count, port, settings)
     layout.root.mkdir(exist_ok=True)
     layout.save()
     return layout
@@ -76,7 +76,7 @@ def test_another_number_or_port_is_refused(
     """What contradicts the first start is a usage error that says what was told then."""
     made(tmp_path, 2, 7000)
     with pytest.raises(Failure, match=r"has 2 brokers|begins at port 7000") as refused:
-        chosen(tmp_path, count, port, {})
+        layout_for(tmp_path, count, port, {})
     assert refused.value.exit_code == 2
 
 
@@ -98,7 +98,7 @@ def test_what_no_cluster_can_be_is_refused(
 ) -> None:
     """Numbers that do not fit and settings that no broker takes: refused, and nothing written."""
     with pytest.raises((Failure, ConfigError), match=told):
-        chosen(tmp_path / "new", count, port, settings)
+        layout_for(tmp_path / "new", count, port, settings)
     assert not (tmp_path / "new").exists()
 
 
@@ -106,7 +106,7 @@ def test_a_single_broker_s_directory_is_no_cluster_s(tmp_path: Path) -> None:
     """The data directory of a broker is refused by `cluster up`."""
     (tmp_path / "meta.properties").write_text("version=1\n")
     with pytest.raises(Failure, match="single broker"):
-        chosen(tmp_path, None, None, {})
+        layout_for(tmp_path, None, None, {})
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_one_starts_brokers_at_a_time(tmp_path: Path) -> None:
 def test_health_and_metrics_get_ports_of_their_own(tmp_path: Path) -> None:
     """Broker N serves them N - 1 above the base; that is remembered, and may be changed later.
     Without a base there are none, whatever the environment says."""
-    layout = chosen(tmp_path, 2, 7000, {}, 9644)
+    layout = layout_for(tmp_path, 2, 7000, {}, 9644)
     layout.save()
-    for known in (Layout.load(tmp_path), chosen(tmp_path, None, None, {})):
+    for known in (Layout.load(tmp_path), layout_for(tmp_path, None, None, {})):
         config = load(flags=known.broker_settings(2)).config
         assert str(config.http_listener) == "127.0.0.1:9645"
-    assert chosen(tmp_path, None, None, {}, 9700).http_base_port == 9700
+    assert layout_for(tmp_path, None, None, {}, 9700).http_base_port == 9700
     environ = {"KAFKA_HTTP_LISTENER": "127.0.0.1:80"}
     flags = made(tmp_path / "other", 2, 7000).broker_settings(1)
     assert load(environ=environ, flags=flags).config.http_listener is None
@@ -201,5 +201,5 @@ def test_ports_that_cannot_be(
 ) -> None:
     """Ports that brokers need, that do not exist, or one for all are usage errors."""
     with pytest.raises(Failure, match=said) as failure:
-        chosen(tmp_path, 3, 7000, settings, http_base_port)
+        layout_for(tmp_path, 3, 7000, settings, http_base_port)
     assert failure.value.exit_code == 2

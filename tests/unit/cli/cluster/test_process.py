@@ -60,13 +60,13 @@ def test_a_process_is_known_by_its_command_line(
     """The pid file of a broker counts only if that process was started for its directory: not one
     of another program, of another broker, of nobody, and not nonsense."""
     processes.append(posing(layout, 1))
-    assert Broker(layout, 1).look() == (processes[0].pid, State.RUNNING)
+    assert Broker(layout, 1).inspect() == (processes[0].pid, State.RUNNING)
     processes.append(posing(layout, 10))
     layout.pid_file(1).write_text(f"{processes[1].pid}\n")
-    assert Broker(layout, 1).look() == (None, State.NEW)
+    assert Broker(layout, 1).inspect() == (None, State.NEW)
     for text in (f"{os.getpid()}\n", "0\n", "-1\n", "x", ""):
         layout.pid_file(1).write_text(text)
-        assert Broker(layout, 1).look() == (None, State.NEW)
+        assert Broker(layout, 1).inspect() == (None, State.NEW)
 
 
 def test_a_paused_broker_is_paused_and_a_zombie_is_gone(

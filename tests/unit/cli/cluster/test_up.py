@@ -1,4 +1,4 @@
-"""The orders that `cluster up` takes from signals."""
+"""The signals that stop what `cluster up` has started."""
 
 import signal
 
@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.cli.cluster import up
 from minibroker.cli.cluster.process import Broker, State
-from minibroker.cli.cluster.up import Orders
+from minibroker.cli.cluster.up import StopSignals
 
 
 class Reluctant(Broker):
@@ -21,7 +21,7 @@ class Reluctant(Broker):
         self.looks_left = 3
         return True
 
-    def look(self) -> tuple[int | None, State]:
+    def inspect(self) -> tuple[int | None, State]:
         """Alive a few times."""
         self.looks_left -= 1
         return (1, State.RUNNING) if self.looks_left >= 0 else (None, State.ENDED)
@@ -37,9 +37,9 @@ def test_a_second_signal_returns_once_the_killed_are_gone(monkeypatch: pytest.Mo
         left.append([broker.looks_left for broker in brokers])
 
     monkeypatch.setattr(up, "end_now", end_now)
-    with Orders(brokers) as orders:
+    with StopSignals(brokers) as signals:
         signal.raise_signal(signal.SIGINT)
-        assert orders.received == signal.SIGINT
+        assert signals.received == signal.SIGINT
         assert not left
         signal.raise_signal(signal.SIGTERM)
     assert left

@@ -18,7 +18,7 @@ from minibroker.broker.findings.storage import (
     of_store,
 )
 from minibroker.cli.broker.stores import open_store
-from minibroker.cli.doctor.local import look_at_directory, look_at_store
+from minibroker.cli.doctor.local import inspect_directory, inspect_store
 from tests.etcd import NEEDS_ETCD, running_etcd
 
 FAST = DirectorySeen(Path("/data"), "", 50 * GIB, 100 * GIB, 1.0, 200.0, 65_536)
@@ -54,7 +54,7 @@ def test_a_good_directory_is_told_so() -> None:
 
 def test_a_directory_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     """The file that was written has no name and is gone."""
-    seen = look_at_directory(tmp_path)
+    seen = inspect_directory(tmp_path)
     assert (seen.path, seen.failure) == (tmp_path, "")
     assert 0 < seen.free_bytes < seen.total_bytes
     assert seen.sync_ms > 0
@@ -66,7 +66,7 @@ def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     """Because it is not there, or is none."""
     missing, file = tmp_path / "missing", tmp_path / "file"
     file.touch()
-    texts = [text for path in (missing, file) for _, text in bad_directory(look_at_directory(path))]
+    texts = [text for path in (missing, file) for _, text in bad_directory(inspect_directory(path))]
     assert f"{missing} cannot be written: No such file or directory" in texts
     assert f"{file} cannot be written: Not a directory" in texts
     assert list(tmp_path.iterdir()) == [file]
@@ -135,15 +135,15 @@ def test_a_store_in_a_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metadata.db"
     config = Config(metadata_store=f"sqlite:{path}")
     missing = f"sqlite:{path} cannot be read here: the metadata store {path} is not there"
-    assert bad_store(look_at_store(config, is_named=True)) == [("problem", missing)]
+    assert bad_store(inspect_store(config, is_named=True)) == [("problem", missing)]
     assert list(tmp_path.iterdir()) == []
     trio.run(_make_cluster, config)
-    seen = look_at_store(config, is_named=True)
+    seen = inspect_store(config, is_named=True)
     assert seen is not None
     assert not seen.failure
     assert seen.read_ms > 0
-    assert look_at_store(config, is_named=False) is None
-    assert look_at_store(Config(metadata_store="memory:"), is_named=True) is None
+    assert inspect_store(config, is_named=False) is None
+    assert inspect_store(Config(metadata_store="memory:"), is_named=True) is None
 
 
 @NEEDS_ETCD
@@ -152,17 +152,17 @@ def test_an_etcd_is_read(tmp_path: Path) -> None:
     so is an etcd without our cluster."""
     with running_etcd(tmp_path) as [etcd]:
         config = Config(metadata_store=f"etcd:{etcd.url},http://127.0.0.1:1")
-        empty = look_at_store(config, is_named=True)
+        empty = inspect_store(config, is_named=True)
         assert empty is not None
         assert empty.failure == "it knows of no cluster under the prefix 'minibroker'"
         trio.run(_make_cluster, config)
-        seen = look_at_store(config, is_named=True)
+        seen = inspect_store(config, is_named=True)
     assert seen is not None
     assert (list(seen.versions), list(seen.failures)) == ([etcd.url], ["http://127.0.0.1:1"])
     assert seen.versions[etcd.url].startswith("3.")
     assert not seen.failure
     assert seen.read_ms > 0
-    dead = look_at_store(config, is_named=True)
+    dead = inspect_store(config, is_named=True)
     assert dead is not None
     assert "cannot be reached" in dead.failure
 
