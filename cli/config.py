@@ -20,12 +20,12 @@ from minibroker.cli.terminal import USAGE, Format, OutputFormat, note
 if TYPE_CHECKING:
     from minibroker.broker.config import Config
 
-app = typer.Typer(help="The broker's settings.", no_args_is_help=True)
+app = typer.Typer(help="Show and check a broker's settings.", no_args_is_help=True)
 
 
 @app.callback()
 def config() -> None:
-    """The broker's settings."""
+    """Show and check a broker's settings."""
 
 
 @app.command()
@@ -70,7 +70,7 @@ def check(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="As `minibroker start --config`; without it, the environment and --set alone.",
+            help="File, as for `minibroker start --config`; default: environment and --set alone.",
             show_default=False,
         ),
     ] = None,

@@ -29,13 +29,13 @@ def list_scenarios() -> None:
 @app.command()
 def run(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A scenario of the list, or a file: PATH.txt")
+        str, typer.Argument(metavar="NAME", help="Scenario of the list, or a file: PATH.txt.")
     ],
     rule: Annotated[
         str | None,
-        typer.Option("--rule", metavar="NAME", help="Which rule; the first of it by default."),
+        typer.Option("--rule", metavar="NAME", help="Rule; default: the scenario's first."),
     ] = None,
-    step: Annotated[bool, typer.Option("--step", help="Wait for Enter after each event.")] = False,
+    step: Annotated[bool, typer.Option("--step", help="One event at a time, at Enter.")] = False,
 ) -> None:
     """Play a scenario and print what happens to each replica."""
     from minibroker.testing.lab.library import ScenarioUnknown, choose_rule, load

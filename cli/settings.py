@@ -38,7 +38,7 @@ ConfigFile = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="A properties or TOML file, or the directory of server.properties or server.toml.",
+        help="Properties or TOML file, or the directory of server.properties or server.toml.",
         show_default=False,
     ),
 ]
@@ -48,7 +48,7 @@ Settings = Annotated[
         "--set",
         "--override",
         metavar="NAME=VALUE",
-        help="A property, over the file and the environment; may be given several times.",
+        help="Property, over the file and the environment; may be repeated.",
         show_default=False,
     ),
 ]

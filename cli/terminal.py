@@ -56,7 +56,7 @@ Bootstrap = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar=BOOTSTRAP_VARIABLE,  # a longer name is cut in the help at 80 columns
-        help="Where to find a broker; several are joined by commas.",
+        help="Broker to connect to; several are joined by commas.",
     ),
 ]
 Format = Annotated[OutputFormat, typer.Option("--format", help="Shape of the output.")]
@@ -66,7 +66,7 @@ TopicOption = Annotated[
     typer.Option("--topic", metavar="TOPIC", help="The same as TOPIC.", show_default=False),
 ]
 TimeoutS = Annotated[
-    float, typer.Option("--timeout-s", metavar="S", min=0.001, help="How long to try, in seconds.")
+    float, typer.Option("--timeout-s", metavar="S", min=0.001, help="Time limit in seconds.")
 ]
 DEFAULT_TIMEOUT_S = 10.0
 API_TIMEOUT_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute

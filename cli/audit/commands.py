@@ -38,7 +38,7 @@ SPARK = ("pyspark", "pandas", "xxhash")
 _OF_USER = {"UsageError", "InvalidExport"}
 CHARACTERS_MAX = 500  # of an exception's text, which of Spark may be pages
 
-app = typer.Typer(help="Whether the logs hold what was promised.", no_args_is_help=True)
+app = typer.Typer(help="Check that the logs hold what was acknowledged.", no_args_is_help=True)
 
 
 class FailOn(StrEnum):
@@ -64,7 +64,7 @@ Ledgers = Annotated[
         metavar="FILE",
         exists=True,
         dir_okay=False,
-        help="What clients were told, as produce and consume --ledger write it.",
+        help="Ledgers, as produce and consume --ledger write them.",
     ),
 ]
 ClusterFile = Annotated[
@@ -78,26 +78,26 @@ ClusterFile = Annotated[
     ),
 ]
 Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="The Spark to run on: spark://host:7077.")
+    str, typer.Option("--master", metavar="URL", help="Spark master to run on: spark://host:7077.")
 ]
 Out = Annotated[
-    Path, typer.Option("--out", "-o", help="Where the report goes; an older one is replaced.")
+    Path, typer.Option("--out", "-o", help="Directory for the report; an older report is replaced.")
 ]
 Checks = Annotated[
     list[str] | None,
-    typer.Option("--check", metavar="NAME", help="Run only this; `audit checks` lists them."),
+    typer.Option("--check", metavar="NAME", help="Only this check; `audit checks` lists them."),
 ]
 FromSeverity = Annotated[
-    FailOn, typer.Option("--fail-on", help="From which severity on the exit code is 1.")
+    FailOn, typer.Option("--fail-on", help="Lowest severity with exit code 1.")
 ]
 LedgerComplete = Annotated[
     bool,
     typer.Option(
         "--ledger-complete",
-        help="The ledgers tell of all that was ever sent to their topics: anything else is wrong.",
+        help="Complete ledgers: a record that none of them names is wrong.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Traceback of a failure.")]
 
 
 @app.command()
@@ -152,12 +152,14 @@ def run(
 
 @app.command()
 def report(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="What `audit run` has written.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Directory that `audit run` has written.")
+    ],
     *,
     output: Format = OutputFormat.TEXT,
     debug: Debug = False,
 ) -> None:
-    """Print an audit's verdict again, and write its report.html anew; Spark is not needed.
+    """Print an audit's verdict again and rewrite its report.html, without Spark.
 
     The exit code is that of the audit.
     """
@@ -179,7 +181,7 @@ def report(
 
 @app.command("checks")
 def list_checks() -> None:
-    """List the checks: their names, and what each finds."""
+    """List the checks, and what each finds."""
     _need_extra(PLAIN)
     from minibroker.audit.catalogue import CHOSEN, DESCRIBED
 

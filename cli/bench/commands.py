@@ -26,10 +26,12 @@ from minibroker.cli.terminal import (
 
 app = typer.Typer(help="Measure a running broker.", no_args_is_help=True)
 
-Topic = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Made if it is not there.")]
+Topic = Annotated[
+    str, typer.Option("--topic", metavar="TOPIC", help="Topic; created if it does not exist.")
+]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--property", "-X", metavar="NAME=VALUE", help="Any option of the client."),
+    typer.Option("--property", "-X", metavar="NAME=VALUE", help="Option of the client."),
 ]
 DEFAULT_TOPIC = "bench"
 STALLED_S_MAX = 10.0
@@ -57,13 +59,17 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     *,
     topic: Topic = DEFAULT_TOPIC,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Records.")] = 1_000_000,
-    size: Annotated[int, typer.Option("--size", min=0, help="Bytes of a value.")] = 100,
-    acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "1",
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Number of records.")
+    ] = 1_000_000,
+    size: Annotated[int, typer.Option("--size", min=0, help="Size of a value in bytes.")] = 100,
+    acks: Annotated[
+        str, typer.Option("--acks", help="Acknowledgements to wait for: all, 1 or 0.")
+    ] = "1",
     options: Options = None,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Records per second from one producer, until all are acknowledged; null keys."""
+    """Measure the records per second of one producer, until all are acknowledged; null keys."""
     given = {
         "bootstrap.servers": bootstrap,
         "acks": acks,
@@ -99,11 +105,13 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     *,
     topic: Topic = DEFAULT_TOPIC,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Records.")] = 1_000_000,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Number of records.")
+    ] = 1_000_000,
     options: Options = None,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Records per second to one consumer, decoded, from the beginning of the topic."""
+    """Measure the records per second of one consumer, decoded, from the beginning of the topic."""
     given = {
         "bootstrap.servers": bootstrap,
         "auto.offset.reset": "earliest",
@@ -143,12 +151,14 @@ def latency(
     *,
     topic: Topic = DEFAULT_TOPIC + "-latency",
     rate: Annotated[int, typer.Option("--rate", min=1, help="Records a second.")] = 1000,
-    seconds: Annotated[float, typer.Option("--seconds", help="How long.")] = 10.0,
-    acks: Annotated[str, typer.Option("--acks", help="all, 1 or 0.")] = "1",
+    seconds: Annotated[float, typer.Option("--seconds", help="Duration in seconds.")] = 10.0,
+    acks: Annotated[
+        str, typer.Option("--acks", help="Acknowledgements to wait for: all, 1 or 0.")
+    ] = "1",
     options: Options = None,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Milliseconds from send to poll, at a steady rate; the producer does not linger."""
+    """Measure the milliseconds from send to poll, at a steady rate, without linger."""
     given = {
         "bootstrap.servers": bootstrap,
         "acks": acks,

@@ -22,7 +22,7 @@ TIMEOUT_S = 2.0
 def health(
     *,
     must_be_ready: Annotated[
-        bool, typer.Option("--ready", help="Fail unless it is ready, too.")
+        bool, typer.Option("--ready", help="Exit code 1 also if it is not ready.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = TIMEOUT_S,

@@ -45,15 +45,22 @@ def start(
     *,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", "-d", help="Where the data lies.", show_default=False),
+        typer.Option("--data-dir", "-d", help="Data directory.", show_default=False),
     ] = None,
     listen: Annotated[
         str,
-        typer.Option("--listen", "-l", metavar="HOST:PORT", help="Default: 127.0.0.1:9092."),
+        typer.Option(
+            "--listen",
+            "-l",
+            metavar="HOST:PORT",
+            help="Address to listen on; default: 127.0.0.1:9092.",
+        ),
     ] = "",
     flush: Annotated[
         str,
-        typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
+        typer.Option(
+            "--flush", metavar="never|interval|always", help="When records are forced to the disk."
+        ),
     ] = "",
     log_format: Annotated[
         OutputFormat | None,

@@ -36,9 +36,9 @@ from minibroker.cli.terminal import Failure, Format, OutputFormat, counted, note
 
 SIGNAL_S_MAX = 5.0
 
-app = typer.Typer(help="Several brokers on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Run several brokers on this machine.", no_args_is_help=True)
 
-NodeIds = Annotated[list[int], typer.Argument(metavar="N", help="The brokers' numbers.")]
+NodeIds = Annotated[list[int], typer.Argument(metavar="N", help="Numbers of brokers.")]
 
 
 @app.command()
@@ -47,26 +47,29 @@ def up(
     settings: Settings = None,
     *,
     broker_count: Annotated[
-        int | None, typer.Option("--brokers", "-n", help="How many; default: 3.")
+        int | None, typer.Option("--brokers", "-n", help="Number of brokers; default: 3.")
     ] = None,
     base_port: Annotated[
         int | None,
-        typer.Option("--base-port", help="Of broker 1; default: 9092."),
+        typer.Option("--base-port", help="Port of broker 1; default: 9092."),
     ] = None,
     http_base_port: Annotated[
         int | None,
         typer.Option(
             "--http-base-port",
-            help="Of broker 1's health and metrics over HTTP; default: none.",
+            help="Port of broker 1's health and metrics over HTTP; default: none.",
             show_default=False,
         ),
     ] = None,
     flush: Annotated[
         str,
-        typer.Option("--flush", metavar="never|interval|always", help="What an ack promises."),
+        typer.Option(
+            "--flush", metavar="never|interval|always", help="When records are forced to the disk."
+        ),
     ] = "",
     is_detached: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return once all brokers answer.")
+        bool,
+        typer.Option("--detach", "-d", help="In the background: return once all brokers answer."),
     ] = False,
 ) -> None:
     """Start a cluster, and stop it at Ctrl-C.
@@ -185,14 +188,14 @@ def kill(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
 
 @app.command()
 def pause(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
-    """Let brokers stand still (SIGSTOP), as a machine that hangs: their sockets stay open."""
+    """Pause brokers (SIGSTOP), as on a machine that hangs: their sockets stay open."""
     brokers = _named(Layout.load(directory), node_ids)
     _signal(brokers, signal.SIGSTOP, lambda state: state is not State.RUNNING, "Paused")
 
 
 @app.command()
 def resume(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
-    """Let paused brokers go on (SIGCONT)."""
+    """Resume paused brokers (SIGCONT)."""
     brokers = _named(Layout.load(directory), node_ids)
     _signal(brokers, signal.SIGCONT, lambda state: state is not State.PAUSED, "Resumed")
 

@@ -43,7 +43,7 @@ def describe(
         typer.Option(
             "--data-dir",
             envvar="MINIBROKER_CLUSTER_DIR",
-            help=f"Where the cluster's files lie; default: {DEFAULT_DIRECTORY}.",
+            help=f"Directory of the cluster; default: {DEFAULT_DIRECTORY}.",
         ),
     ] = None,
     *,
@@ -51,7 +51,7 @@ def describe(
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Ask the brokers: who is alive, who is controller, what is wrong with which partitions.
+    """Show live brokers, the controller, and partitions that are not well.
 
     The brokers are those of --data-dir; of another cluster, those at --bootstrap-server.
     """

@@ -50,15 +50,13 @@ def export(
         typer.Option(
             "--store",
             metavar="sqlite:PATH|etcd:URL",
-            help=f"The metadata store; default: metadata.store, or {STORE} in --data-dir.",
+            help=f"Metadata store; default: metadata.store, or {STORE} in --data-dir.",
             show_default=False,
         ),
     ] = "",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="A file to write; default: stdout.", show_default=False
-        ),
+        typer.Option("--output", "-o", help="File to write; default: stdout.", show_default=False),
     ] = None,
 ) -> None:
     """Write the cluster's metadata as JSON: topics, leaders, epochs, in-sync sets.

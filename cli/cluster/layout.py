@@ -50,9 +50,7 @@ HEAD: Final = """\
 
 DataDir = Annotated[
     Path,
-    typer.Option(
-        "--data-dir", envvar="MINIBROKER_CLUSTER_DIR", help="Where the cluster's files lie."
-    ),
+    typer.Option("--data-dir", envvar="MINIBROKER_CLUSTER_DIR", help="Directory of the cluster."),
 ]
 
 

@@ -63,7 +63,7 @@ def roll(
     *,
     node_ids: Annotated[
         list[int] | None,
-        typer.Option("--broker", metavar="N", help="Only this one; may be given several times."),
+        typer.Option("--broker", metavar="N", help="Only this broker; may be repeated."),
     ] = None,
     timeout_s: Annotated[
         float,
@@ -71,14 +71,12 @@ def roll(
             "--timeout-s",
             metavar="S",
             min=1,
-            help="How long to wait for each step.",
+            help="Time limit of each step, in seconds.",
         ),
     ] = 300.0,
     allow_pauses: Annotated[
         bool,
-        typer.Option(
-            "--allow-pauses", help="Also if partitions take no acks=all records meanwhile."
-        ),
+        typer.Option("--allow-pauses", help="Roll even if partitions refuse acks=all meanwhile."),
     ] = False,
 ) -> None:
     """Restart one broker after another, while the others serve.

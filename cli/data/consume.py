@@ -55,17 +55,18 @@ Offset = Annotated[
         "--offset",
         "-o",
         metavar="OFFSET",
-        help="end (the default), beginning, N, -N (last N) or s@TIME.",
+        help="Start: end (the default), beginning, N, -N (last N) or s@TIME.",
     ),
 ]
 Partition = Annotated[
     int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
 ]
 CountMax = Annotated[
-    int | None, typer.Option("--max-messages", "-c", min=0, help="Stop after so many.")
+    int | None,
+    typer.Option("--max-messages", "-c", min=0, help="Number of records after which it stops."),
 ]
 ExitAtEnd = Annotated[
-    bool, typer.Option("--exit-at-end", "-e", help="Stop at what was the end when it began.")
+    bool, typer.Option("--exit-at-end", "-e", help="Stop at the end that the log had at the start.")
 ]
 FormatString = Annotated[
     str | None,
@@ -79,20 +80,20 @@ FormatString = Annotated[
 ]
 Properties = Annotated[
     list[str] | None,
-    typer.Option(
-        "--property", metavar="NAME=VALUE", help="print.key=true and such, as Kafka's consumer."
-    ),
+    typer.Option("--property", metavar="NAME=VALUE", help="Kafka's print.key=true and such."),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--consumer-property", "-X", metavar="NAME=VALUE", help="Any other option."),
+    typer.Option(
+        "--consumer-property", "-X", metavar="NAME=VALUE", help="Any other option of the consumer."
+    ),
 ]
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
         "--ledger",
         metavar="FILE",
-        help="Write what was read, as JSON lines; a file that is there is added to.",
+        help="File for what was read, as JSON lines; appended to.",
     ),
 ]
 GroupId = Annotated[
@@ -100,7 +101,7 @@ GroupId = Annotated[
     typer.Option(
         "--group",
         metavar="GROUP",
-        help="Share the topic with the others of a group, and remember where it was.",
+        help="Consumer group to join, whose committed offsets it goes on from.",
     ),
 ]
 

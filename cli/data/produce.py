@@ -42,30 +42,31 @@ if TYPE_CHECKING:
 PROGRESS_EVERY_LINES = 5_000
 PROGRESS_AFTER_S = 1.0
 
-File = Annotated[
-    Path | None, typer.Option("--file", "-l", help="Read this file; default is stdin.")
-]
+File = Annotated[Path | None, typer.Option("--file", "-l", help="File to read; default: stdin.")]
 Key = Annotated[str | None, typer.Option("--key", "-k", help="One key for all records.")]
 KeyDelimiter = Annotated[
-    str | None, typer.Option("--key-delimiter", "-K", help="Splits each line into key and value.")
+    str | None,
+    typer.Option("--key-delimiter", "-K", help="Delimiter between key and value in each line."),
 ]
 Partition = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, help="Send all to this partition.")
+    int | None, typer.Option("--partition", "-p", min=0, help="Partition for all records.")
 ]
-Acks = Annotated[str, typer.Option("--acks", help="all, 1 or 0.")]
+Acks = Annotated[str, typer.Option("--acks", help="Acknowledgements to wait for: all, 1 or 0.")]
 Compression = Annotated[
-    str, typer.Option("--compression", "-z", help="none, gzip, snappy, lz4 or zstd.")
+    str, typer.Option("--compression", "-z", help="Codec: none, gzip, snappy, lz4 or zstd.")
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--producer-property", "-X", metavar="NAME=VALUE", help="Any other option."),
+    typer.Option(
+        "--producer-property", "-X", metavar="NAME=VALUE", help="Any other option of the producer."
+    ),
 ]
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
         "--ledger",
         metavar="FILE",
-        help="Write what was acknowledged, as JSON lines; a file that is there is added to.",
+        help="File for what was acknowledged, as JSON lines; appended to.",
     ),
 ]
 

@@ -41,7 +41,7 @@ def doctor(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir", "-d", help="Try the disk of this data directory.", show_default=False
+            "--data-dir", "-d", help="Data directory whose disk is tried.", show_default=False
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

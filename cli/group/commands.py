@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 STATES = ("Empty", "PreparingRebalance", "CompletingRebalance", "Stable")
 
 app = typer.Typer(
-    help="List, describe and delete consumer groups, and set where they go on.",
+    help="List, describe, delete and seek consumer groups.",
     no_args_is_help=True,
 )
 GroupArgument = Annotated[str | None, typer.Argument(metavar="GROUP", show_default=False)]
@@ -52,11 +52,27 @@ GroupOptions = Annotated[
 Scopes = Annotated[
     list[str] | None,
     typer.Option(
-        "--topic", metavar="TOPIC[:0,1]", help="This topic, or these partitions; may be repeated."
+        "--topic", metavar="TOPIC[:0,1]", help="Topic, or partitions of it; may be repeated."
     ),
 ]
+AllTopics = Annotated[
+    bool,
+    typer.Option("--all-topics", help="All topics that the group has committed offsets for."),
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--to-datetime",
+        metavar="TIME",
+        help="First record at or after this time: ISO 8601, or ms.",
+    ),
+]
+Shift = Annotated[
+    int | None,
+    typer.Option("--shift-by", metavar="N", help="N records forward, or back with -N."),
+]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    bool, typer.Option("--dry-run", help="No change, only a list of what would change.")
 ]
 
 
@@ -66,7 +82,11 @@ def list_groups(
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", metavar="STATE", help=f"Only those that are {', '.join(STATES)}."),
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help=f"Only groups in one of these states: {', '.join(STATES)}.",
+        ),
     ] = None,
     output: Format = OutputFormat.TEXT,
 ) -> None:
@@ -115,13 +135,13 @@ def describe(
     *,
     group_option: GroupOptions = None,
     all_groups: Annotated[
-        bool, typer.Option("--all-groups", help="The default, if no group is named.")
+        bool, typer.Option("--all-groups", help="All groups; the default if none is named.")
     ] = False,
     members: Annotated[
-        bool, typer.Option("--members", help="Who is in it, and reads which partitions.")
+        bool, typer.Option("--members", help="Members, and the partitions that each reads.")
     ] = False,
     state: Annotated[
-        bool, typer.Option("--state", help="Its coordinator, assignor and state.")
+        bool, typer.Option("--state", help="Coordinator, assignor and state.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
@@ -255,12 +275,12 @@ def delete(
     topics: Scopes = None,
     if_exists: Annotated[
         bool,
-        typer.Option("--if-exists", help="A group or an offset that is not there is no error."),
+        typer.Option("--if-exists", help="No error for a group or an offset that does not exist."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete groups without members, and what they committed; with --topic only its offsets."""
+    """Delete groups without members and their offsets; with --topic only offsets of that topic."""
     from minibroker.cli.group.seek import committed_in, parse_scope
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
@@ -298,30 +318,23 @@ def seek(
     *,
     group_option: GroupOption = None,
     topics: Scopes = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="All topics that it committed offsets of.")
-    ] = False,
+    all_topics: AllTopics = False,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The log's start.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="The log's end.")] = False,
     to_offset: Annotated[
         int | None, typer.Option("--to-offset", metavar="N", min=0, help="This offset.")
     ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            "--to-datetime", metavar="TIME", help="The first record at or after: ISO 8601, or ms."
-        ),
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="So many records on, or -N back.")
-    ] = None,
+    to_datetime: Time = None,
+    shift_by: Shift = None,
     dry_run: DryRun = False,
     execute: Annotated[bool, typer.Option("--execute", help="The default; Kafka's flag.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Set where a group without members goes on; a group that there is not is made."""
+    """Set the committed offsets of a group without members.
+
+    Creates the group if it does not exist."""
     from minibroker.cli.group.seek import (
         HEADS,
         parse_scope,

@@ -15,12 +15,12 @@ import typer
 
 from minibroker.cli.terminal import FAILED, note
 
-app = typer.Typer(help="What lies in the files of a log.", no_args_is_help=True)
+app = typer.Typer(help="Read the files of a log.", no_args_is_help=True)
 
 
 @app.callback()
 def log() -> None:
-    """What lies in the files of a log."""
+    """Read the files of a log."""
 
 
 @app.command()
@@ -35,11 +35,13 @@ def dump(
     ] = "",
     data: Annotated[
         bool,
-        typer.Option("--print-data-log", "--deep-iteration", help="Print the records too."),
+        typer.Option(
+            "--print-data-log", "--deep-iteration", help="Records too, not only their batches."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     verify_only: Annotated[
-        bool, typer.Option("--verify-index-only", help="Print only what is wrong.")
+        bool, typer.Option("--verify-index-only", help="Only what is wrong.")
     ] = False,
 ) -> None:
     """Print log segments, indexes, producer snapshots and checkpoints, and what is wrong in them.

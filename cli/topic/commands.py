@@ -40,9 +40,7 @@ app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_ar
 
 Configs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--config", metavar="NAME=VALUE", help="A property of the topic; may be repeated."
-    ),
+    typer.Option("--config", metavar="NAME=VALUE", help="Property of the topic; may be repeated."),
 ]
 
 
@@ -61,7 +59,7 @@ def create(
     ] = -1,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that is there already is no error.")
+        bool, typer.Option("--if-not-exists", help="No error for a topic that exists.")
     ] = False,
 ) -> None:
     """Create a topic."""
@@ -121,20 +119,24 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated-partitions", help="Only where a replica lags.")
+        bool,
+        typer.Option(
+            "--under-replicated-partitions", help="Only partitions with a replica out of sync."
+        ),
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option("--unavailable-partitions", help="Only without a leader.")
+        bool, typer.Option("--unavailable-partitions", help="Only partitions without a leader.")
     ] = False,
     under_min_isr: Annotated[
-        bool, typer.Option("--under-min-isr-partitions", help="Only where acks=all is refused.")
+        bool,
+        typer.Option("--under-min-isr-partitions", help="Only partitions that refuse acks=all."),
     ] = False,
     at_min_isr: Annotated[
-        bool, typer.Option("--at-min-isr-partitions", help="Only one loss from that.")
+        bool, typer.Option("--at-min-isr-partitions", help="Only partitions one replica from that.")
     ] = False,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Show partitions, leaders, replicas and settings; of all topics if none is named."""
+    """Show partitions, leaders, replicas and settings, of all topics if none is named."""
     from minibroker.broker.findings.partitions import Health, awaited
 
     with opened_admin(bootstrap, timeout_s) as admin:
@@ -230,10 +232,12 @@ def alter(
     config: Configs = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="Back to the broker's default."),
+        typer.Option(
+            "--delete-config", metavar="NAME", help="Property to set back to the broker's default."
+        ),
     ] = None,
 ) -> None:
-    """Change a topic's settings; what is not named stays as it is."""
+    """Change the named settings of a topic."""
     name = one_topic(topic, topic_option)
     changes: dict[str, str | None] = dict(pairs(config or [], "--config"))
     changes |= dict.fromkeys(delete_config or [])
@@ -252,7 +256,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A topic that is not there is no error.")
+        bool, typer.Option("--if-exists", help="No error for a topic that does not exist.")
     ] = False,
 ) -> None:
     """Delete a topic and all its records."""

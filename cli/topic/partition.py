@@ -32,9 +32,9 @@ def recover(
     *,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", "-d", help="Of the broker, which is stopped."),
+        typer.Option("--data-dir", "-d", help="Data directory of the stopped broker."),
     ] = None,
-    is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    is_agreed: Annotated[bool, typer.Option("--yes", "-y", help="No question.")] = False,
 ) -> None:
     """Accept the loss of records in a damaged partition, so that it comes online again.
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LEADER = "leader"
 
-app = typer.Typer(help="Look at replicas.", no_args_is_help=True)
+app = typer.Typer(help="Show replicas.", no_args_is_help=True)
 
 
 class Row(NamedTuple):
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 @app.callback()
 def replica() -> None:
-    """Look at replicas."""
+    """Show replicas."""
 
 
 @app.command()
