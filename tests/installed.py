@@ -24,8 +24,14 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 REMEDY: Final = "run `make installed`"
 VERSION: Final = re.compile(r'^__version__.*= "(.+)"$', re.MULTILINE)
 INSTALL: Final = (
-    *("install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps"),
-    *("--config-settings", "editable_mode=strict", "--editable"),
+    "install",
+    "--quiet",
+    "--disable-pip-version-check",
+    "--no-build-isolation",
+    "--no-deps",
+    "--config-settings",
+    "editable_mode=strict",
+    "--editable",
 )
 
 

@@ -20,8 +20,17 @@ from minibroker.broker.properties.stores import Stores
 from minibroker.broker.property import Property, attribute_of
 
 SUBJECTS: Final = (
-    *(Identity, Listeners, Stores, Topics, Replication, Leadership, Segments, Upkeep, Groups),
-    *(Connections, Observation),
+    Identity,
+    Listeners,
+    Stores,
+    Topics,
+    Replication,
+    Leadership,
+    Segments,
+    Upkeep,
+    Groups,
+    Connections,
+    Observation,
 )
 PROPERTIES: Final[dict[str, Property]] = {
     field.metadata["property"].name: field.metadata["property"]

@@ -40,8 +40,14 @@ DEFAULT_DIRECTORY: Final = Path("minibroker-cluster")
 PORT_MAX: Final = 65_535
 # Each broker has its own, and they follow from the directory and the ports.
 DECIDED_HERE: Final = (
-    *("node.id", "broker.id", "listeners", "advertised.listeners"),
-    *("log.dirs", "log.dir", "metadata.store", "http.listener"),
+    "node.id",
+    "broker.id",
+    "listeners",
+    "advertised.listeners",
+    "log.dirs",
+    "log.dir",
+    "metadata.store",
+    "http.listener",
 )
 HEAD: Final = """\
 # A cluster of minibroker on one machine. `cluster up` wrote down what it was told; it and

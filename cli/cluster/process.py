@@ -63,7 +63,12 @@ class Broker:
         """The data directory is followed by another option, so that no name begins like it."""
         settings = self.layout.broker_settings(self.node_id).items()
         return [
-            *(sys.executable, "-m", "minibroker.cli", "start", "--data-dir", str(self._data_dir)),
+            sys.executable,
+            "-m",
+            "minibroker.cli",
+            "start",
+            "--data-dir",
+            str(self._data_dir),
             *(part for name, value in settings for part in ("--set", f"{name}={value}")),
         ]
 

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from minibroker.client.groups.admin import GroupMemberDescription
 
 HEADS = (
-    *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
-    *("CONSUMER-ID", "HOST", "CLIENT-ID"),
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "CONSUMER-ID",
+    "HOST",
+    "CLIENT-ID",
 )
 
 

@@ -127,7 +127,10 @@ def standing_families(sources: Sources) -> Iterator[Metric]:
     family = gauge(
         "minibroker_build_info",
         "Always 1; who this is",
-        *("version", "python", "node_id", "cluster_id"),
+        "version",
+        "python",
+        "node_id",
+        "cluster_id",
     )
     family.add_metric(
         [

@@ -155,8 +155,12 @@ def fetch(services: Services, request: OffsetFetchRequest, now: float) -> Offset
         else:
             answers.append(
                 PartitionGroupOffset(
-                    *(topic, partition, ErrorCode.NONE, committed.offset),
-                    *(committed.leader_epoch, committed.metadata),
+                    topic,
+                    partition,
+                    ErrorCode.NONE,
+                    committed.offset,
+                    committed.leader_epoch,
+                    committed.metadata,
                 )
             )
     return OffsetFetchResponse(partitions=tuple(answers))

@@ -124,8 +124,15 @@ def test_offsets_are_described_as_kafka_does(capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     assert [line.split() for line in out.splitlines()] == [
         [
-            *("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"),
-            *("CONSUMER-ID", "HOST", "CLIENT-ID"),
+            "GROUP",
+            "TOPIC",
+            "PARTITION",
+            "CURRENT-OFFSET",
+            "LOG-END-OFFSET",
+            "LAG",
+            "CONSUMER-ID",
+            "HOST",
+            "CLIENT-ID",
         ],
         ["busy", "gone", "0", "3", "-", "-", "-", "-", "-"],
         ["busy", "t", "0", "12", "20", "8", "m-1", "10.0.0.1", "cli"],

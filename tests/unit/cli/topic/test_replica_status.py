@@ -157,10 +157,18 @@ def test_replicas_are_shown_in_columns(capsys: pytest.CaptureFixture[str]) -> No
     assert head.split() == [*names, "LAG", "IN-SYNC", "REASON"]
     assert first.split() == ["events", "0", "1", "leader", "4", "90", "70", "0", "yes"]
     assert failed.split(maxsplit=9) == [
-        *["events", "1", "1", "failed", "5", "20", "15", "-2", "no"],
+        "events",
+        "1",
+        "1",
+        "failed",
+        "5",
+        "20",
+        "15",
+        "-2",
+        "no",
         "would cut below 15",
     ]
-    assert last.split() == [*("events", "2", "3", "unreachable"), *"----", "yes", "not", "alive"]
+    assert last.split() == ["events", "2", "3", "unreachable", *"----", "yes", "not", "alive"]
     assert head.index("LAG") == failed.index("-2")
     replica.status(output=OutputFormat.JSON)
     shown = json.loads(capsys.readouterr().out)
@@ -210,7 +218,9 @@ def test_a_broker_that_is_not_heard_is_fenced(
     cluster_describe.describe(UNTYPED, bootstrap="one:9092")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("\t")[2] for line in lines[1:]] == [
-        *("State: live", "State: fenced", "State: dead")
+        "State: live",
+        "State: fenced",
+        "State: dead",
     ]
     cluster_describe.describe(UNTYPED, bootstrap="one:9092", output=OutputFormat.JSON)
     described = json.loads(capsys.readouterr().out)
