@@ -173,7 +173,7 @@ class _Loader:
     def _known_end(self, first_checked: int) -> int:
         """Up to where the log is taken as it is: its end, or the first checked segment."""
         if first_checked < len(self._segments):
-            return list(self._segments)[first_checked].base_offset
+            return self._segments[first_checked].base_offset
         active = self._segments.active
         _, last = active.load_tail()
         return active.base_offset if last is None else last.next_offset
@@ -234,7 +234,7 @@ class _Loader:
         start = 0 if first is None else max(first.base_offset, self._last_known.log_start)
         if not epochs.entries or epochs.entries[0].offset > start:
             return False
-        segment = list(self._segments)[self._segments.index_of(end_offset - 1)]
+        segment = self._segments[self._segments.index_of(end_offset - 1)]
         end, last = segment.load_tail()
         if last is None:
             return end == 0

@@ -287,7 +287,7 @@ class Log:
             self.restart_at(offset, now_ms)
             return
         index = self._segments.index_of(offset)
-        position, end_offset = [*self._segments][index].cut_at(offset)
+        position, end_offset = self._segments[index].cut_at(offset)
         self._before_cut(end_offset, min(self.log_start, end_offset))
         self._segments.remove_from(index + 1, self._files)
         self._after_cut(self._segments.active.cut(position, end_offset), now_ms)
@@ -305,7 +305,7 @@ class Log:
 
     def _before_cut(self, offset: int, log_start: int) -> None:
         index = self._segments.index_of(offset)
-        self._durability.cut(offset, [*self._segments][index].base_offset)
+        self._durability.cut(offset, self._segments[index].base_offset)
         self._move_start(log_start, offset)
 
     def _move_start(self, log_start: int, end_offset: int) -> None:

@@ -197,7 +197,7 @@ class Recovery:
         return header is None or header.leader_epoch >= before.leader_epoch
 
     def _cut(self, index: int, checked: _Checked) -> None:
-        segment = list(self._segments)[index]
+        segment = self._segments[index]
         later = self._segments.pop_from(index + 1)
         reason = self._damage_at(segment, checked, later)
         if reason is not None:

@@ -44,6 +44,9 @@ class Segments:
     def __len__(self) -> int:
         return len(self._list)
 
+    def __getitem__(self, index: int) -> Segment:
+        return self._list[index]
+
     @property
     def active(self) -> Segment:
         """The last one, to which batches are appended."""

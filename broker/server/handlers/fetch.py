@@ -28,6 +28,7 @@ however long it is, so that a reader always gets on; everything else obeys both 
 
 import math
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from minibroker.broker.errors import Refused
 from minibroker.broker.log.scan import BadBytes
@@ -44,6 +45,15 @@ from minibroker.protocol.messages.fetch import (
 )
 from minibroker.protocol.rpc.codec import records_size
 from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition
+
+
+class _View(NamedTuple):
+    """What one look at a partition found: the offset where this reader stops, and where its log
+    diverges from ours. It holds within one attempt, in which nothing else runs."""
+
+    partition: Partition
+    end: int
+    divergence: OffsetAndEpoch | None
 
 
 class _Fetch:
@@ -123,19 +133,22 @@ class _Fetch:
         """The answer, if it is due; news of a high watermark alone bring the deadline forward."""
         readable = 0
         wait_s_max = math.inf
-        for wanted in self._context.wanted:
+        all_wanted = self._context.wanted
+        views: list[_View] = []
+        for wanted in all_wanted:
             try:
-                size, high_watermark = self._look_for_bytes(wanted)
+                view = self._look(wanted)
             except Refused:
-                return self.answer()
-            readable += size
+                return self._answer(all_wanted, views)
+            views.append(view)
+            readable += self._readable_bytes(wanted, view)
             if readable >= self._bytes_min:
-                return self.answer()
-            if self._is_follower and high_watermark != wanted.high_watermark:
+                return self._answer(all_wanted, views)
+            if self._is_follower and view.partition.high_watermark != wanted.high_watermark:
                 wait_s_max = min(wait_s_max, self._news_wait_s(wanted))
         self._deadline = min(self._deadline, now + wait_s_max)
         is_due = readable >= self._bytes_min or now >= self._deadline
-        return self.answer() if is_due else None
+        return self._answer(all_wanted, views) if is_due else None
 
     def _news_wait_s(self, wanted: Wanted) -> float:
         """How long a high watermark may wait for records to go with; not where none was told."""
@@ -145,11 +158,16 @@ class _Fetch:
 
     def answer(self) -> FetchResponse:
         """Read what there is, which may be nothing."""
+        return self._answer(self._context.wanted, [])
+
+    def _answer(self, all_wanted: Sequence[Wanted], views: Sequence[_View]) -> FetchResponse:
+        """Read what there is; `views` are those of the first partitions, in this attempt."""
         room = self._bytes_max
         is_empty = True
         answers = []
-        for wanted in self._context.wanted:
-            answer, size = self._fetch(wanted, room, at_least_one=is_empty)
+        for index, wanted in enumerate(all_wanted):
+            view = views[index] if index < len(views) else None
+            answer, size = self._fetch(wanted, view, room, at_least_one=is_empty)
             if size:
                 is_empty = False
                 room = max(0, room - size)
@@ -157,11 +175,11 @@ class _Fetch:
                 answers.append(answer)
         return FetchResponse(0, self._context.session_id, tuple(answers))
 
-    def _look(self, wanted: Wanted) -> tuple[Partition, int, OffsetAndEpoch | None]:
-        """The partition, the offset where this reader stops, and where its log parts from ours.
+    def _look(self, wanted: Wanted) -> _View:
+        """Look at a partition as it is for this reader.
 
-        Raises `Refused`. That the logs part comes before that the offset is beyond the end: it
-        tells a follower more.
+        Raises `Refused`. A divergence comes before an offset beyond the end: it tells a follower
+        more.
         """
         asked = wanted.request
         partition = self._services.partition(wanted.name, asked.topic_id)
@@ -174,32 +192,28 @@ class _Fetch:
         log_end = partition.log.log_end
         if divergence is None and asked.fetch_offset > log_end:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
-        return partition, end, divergence
+        return _View(partition, end, divergence)
 
-    def _look_for_bytes(self, wanted: Wanted) -> tuple[int, int]:
-        """How much this partition has to say (a divergence is enough), and its high watermark.
-
-        Raises `Refused`.
-        """
-        partition, end, divergence = self._look(wanted)
-        high_watermark = partition.high_watermark
-        if divergence is not None:
-            return self._bytes_min, high_watermark
+    def _readable_bytes(self, wanted: Wanted, view: _View) -> int:
+        """How many bytes a partition has for this reader; a divergence is enough for an answer."""
+        if view.divergence is not None:
+            return self._bytes_min
         offset = wanted.request.fetch_offset
-        if offset >= end:
-            return 0, high_watermark
-        size = partition.log.readable_bytes(offset, end)
-        return min(size, wanted.request.bytes_max), high_watermark
+        if offset >= view.end:
+            return 0
+        return min(view.partition.log.readable_bytes(offset, view.end), wanted.request.bytes_max)
 
     def _fetch(
-        self, wanted: Wanted, room: int, *, at_least_one: bool
+        self, wanted: Wanted, view: _View | None, room: int, *, at_least_one: bool
     ) -> tuple[PartitionFetched, int]:
         """One partition's answer, which will be sent, and the bytes of its records."""
         asked, (topic, number) = wanted.request, wanted.name
         offset, size = asked.fetch_offset, 0
         records: Sequence[Slice] = ()
         try:
-            partition, end, divergence = self._look(wanted)
+            if view is None or not view.partition.is_leader:
+                view = self._look(wanted)
+            partition, end, divergence = view
             if divergence is None and offset < end:
                 bytes_max = min(asked.bytes_max, room)
                 records = partition.log.read(offset, bytes_max, end, at_least_one=at_least_one)
