@@ -4,7 +4,7 @@
      |- HttpServer.run         pages about the broker, with http.listener only
      |- ControllerNode.run     registers, renews the lease, is controller if elected
      |- Flusher.run            syncs what was appended
-     |- ReplicaFetchers.run           one fetcher for each leader that is copied from
+     |- ReplicaFetchers.run    one fetcher for each leader that is copied from
      |- _tend                  each second: log lines that were put off, memory that stays
      |- keep_isrs              looks for lagging followers, asks for other in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads

@@ -241,7 +241,7 @@ class Coordinator:
         while True:
             self._find_shards(trio.current_time())
             for name, shard in list(self._shards.items()):
-                await self._see_to(name, shard)
+                await self._advance(name, shard)
             now = trio.current_time()
             if now >= self._retention_at:
                 self._retention_at = now + retention_s
@@ -260,7 +260,7 @@ class Coordinator:
             if partition is not None and name not in self._shards:
                 self._shards[name] = Shard(partition, self._replicas.append)
 
-    async def _see_to(self, name: TopicPartition, shard: Shard) -> None:
+    async def _advance(self, name: TopicPartition, shard: Shard) -> None:
         """Replay all that is committed, start serving if possible, and do what is due."""
         if shard.catch_up(trio.current_time()):
             is_behind = True

@@ -1,10 +1,10 @@
-"""All logs of a broker: opened at start, made and deleted by name, closed in order.
+"""All logs of a broker: opened at start, created and deleted by name, closed in order.
 
 The manager owns the data directory, the three checkpoint files and the table of logs. It decides
-nothing about partitions: who leads, what is committed and what is to be deleted is told to it.
-A log that nobody knows is never deleted: it is renamed `*-stray` and reported. One that is to be
-deleted is renamed `*-delete` at once, so that its name is free, and removed after a delay. What is
-no log is left alone.
+nothing about partitions: its callers know who leads, what is committed and what is to be deleted.
+A log that the metadata does not know is never deleted: it is renamed `*-stray` and reported. A
+deleted log is renamed `*-delete` at once, so that its name is free, and removed after a delay.
+Directories that are no logs are left alone.
 
 `start` and `close` block and run in a worker; the rest is quick, but for the fsync of a checkpoint,
 and pauses where it concerns all logs (`broker/turns.py`).

@@ -28,14 +28,14 @@ NO_ROOM: Final = "there is no room for its log yet"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What a broker knows of itself.
+class ReadinessFacts:
+    """What a broker's readiness depends on.
 
     `broker_epoch` is that of its registration, -1 before the first; `is_lease_current`: the
     registration is sure to stand, `is_heard`: and no controller can have fenced it. `is_told`: a
     controller has told it all roles and the whole cluster, and is not just doing so again. `image`
-    is the cluster
-    as told, `partitions` are the replicas here, and `uncreated` those that there is no room for.
+    is the cluster as told, `partitions` are the replicas here, and `uncreated` those whose logs
+    cannot be created for lack of disk space.
     `silent_leaders` have answered no fetch of this broker for as long as a replica may lag.
     """
 
@@ -58,45 +58,45 @@ class Readiness(NamedTuple):
     reasons: tuple[str, ...]
 
 
-def readiness(standing: Standing) -> Readiness:
+def readiness(facts: ReadinessFacts) -> Readiness:
     """Look at all of it."""
-    reasons = tuple(_reasons(standing))
+    reasons = tuple(_reasons(facts))
     return Readiness(not reasons, reasons)
 
 
-def _reasons(standing: Standing) -> Iterator[str]:
-    if standing.is_shutting_down:
+def _reasons(facts: ReadinessFacts) -> Iterator[str]:
+    if facts.is_shutting_down:
         yield "it is shutting down"
-    if standing.broker_epoch == NO_EPOCH:
+    if facts.broker_epoch == NO_EPOCH:
         yield "it is not registered yet"
-    elif not standing.is_lease_current:
+    elif not facts.is_lease_current:
         yield "its registration has lapsed: it has not reached the metadata store in time"
-    elif not standing.is_heard:
+    elif not facts.is_heard:
         yield "the controller may have fenced it: it has not confirmed in time that it hears it"
-    if not standing.is_told:
+    if not facts.is_told:
         yield "no controller has told it yet what it leads and follows"
         return
-    known = standing.image.brokers.get(standing.broker_id)
-    if known is None or known.epoch < standing.broker_epoch:
+    known = facts.image.brokers.get(facts.broker_id)
+    if known is None or known.epoch < facts.broker_epoch:
         yield "the controller has not admitted its present registration yet"
-    for leader in standing.silent_leaders:
+    for leader in facts.silent_leaders:
         yield f"broker {leader}, which it copies from, does not answer"
-    yield from _troubles(standing)
+    yield from _troubles(facts)
 
 
-def _troubles(standing: Standing) -> Iterator[str]:
+def _troubles(facts: ReadinessFacts) -> Iterator[str]:
     """What is wrong with replicas."""
-    offline = dict.fromkeys(standing.uncreated, NO_ROOM)
+    offline = dict.fromkeys(facts.uncreated, NO_ROOM)
     lagging = []
-    for name, partition in standing.partitions.items():
+    for name, partition in facts.partitions.items():
         role = partition.role
         if isinstance(role, Offline):
             offline[name] = role.reason
         elif isinstance(role, Follower):
-            image = standing.image.partition(name)
+            image = facts.image.partition(name)
             if role.failure:
                 offline[name] = role.failure
-            elif image is not None and standing.broker_id not in image.isr:
+            elif image is not None and facts.broker_id not in image.isr:
                 lagging.append(name)
     if offline:
         named = [f"{name} ({reason})" for name, reason in offline.items()]

@@ -1,19 +1,18 @@
-"""The partitions that are on this broker: made, given their roles, given up.
+"""The table of the replicas on this broker: their creation, their roles, their end.
 
-This is where a word of the controller about one partition becomes a role. Its order is by (leader
-epoch, partition epoch), so what arrives late or twice cannot undo what is newer. A topic id that
-differs from the local one means another topic of the same name: nothing is done to the one that is
-here.
+Here an order of the controller about one partition becomes a role. Orders are numbered by (leader
+epoch, partition epoch), so a late or repeated order cannot undo a newer one. An order whose topic
+id differs from the local one means another topic of the same name; it changes nothing.
 
-Before a replica changes its term its fetcher lets go of it, at once: no copied record can land
-behind the point where a new leader's term begins (RM-05).
+Before a replica enters a new term, its fetcher stops copying it, at once: no copied record can land
+behind the offset where a new leader's term begins (RM-05).
 
-A log that cannot be made because the disk has no room (or the process no file left) leaves that one
-partition without a replica: its requests get KAFKA_STORAGE_ERROR, the order is kept, and `retry`
-obeys it when there is room. The other partitions go on. A log that lost records (`damage`) never
-leads. It follows, from where the loss begins, once the controller has taken it out of the in-sync
-set and somebody else leads; else it is offline until an operator accepts the loss. One whose bytes
-turn out to be bad while it leads gives up the lead (`corruption.py`).
+If the disk is full (or the process has no file descriptor left), a partition's log cannot be
+created. Then that partition has no replica: its requests get KAFKA_STORAGE_ERROR, the order is
+kept, and `retry` obeys it later. The other partitions go on. A log that lost records (`damage`)
+never leads. It follows, from where the loss begins, once the controller has taken it out of the
+in-sync set and another replica leads; otherwise it is offline until an operator accepts the loss. A
+leader whose bytes turn out to be bad gives up the partition (`corruption.py`).
 """
 
 import logging
@@ -151,7 +150,7 @@ class ReplicaTable:
         if partition.is_news(state):
             change = self._change_role(partition, state, now)
             self._collaborators.flusher.reschedule(partition, now)
-            self.see_to(partition, change, now)
+            self.perform(partition, change, now)
             self._collaborators.purgatory.notify(name)
             if len(state.replicas) > 1:
                 self.events.record(name, role_text(partition), now)
@@ -332,8 +331,8 @@ class ReplicaTable:
             if name not in self.partitions:
                 self._collaborators.manager.set_aside(name)
 
-    def see_to(self, partition: Partition, change: Change, now: float) -> None:
-        """Tell others what became different."""
+    def perform(self, partition: Partition, change: Change, now: float) -> None:
+        """Do what a change asks for: notify waiting requests, log and queue a proposal."""
         if change.high_watermark_rose:
             self._collaborators.purgatory.notify(partition.topic_partition)
         role = partition.role

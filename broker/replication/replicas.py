@@ -1,19 +1,21 @@
-"""Every replica that this broker holds: the registry, and where the controller's word arrives.
+"""All replicas of this broker: the one door for orders, appends, follower fetches and flushes.
 
-The controller's orders come in as LEADER_AND_ISR, STOP_REPLICA and UPDATE_METADATA. All are
-level-triggered: an order that was obeyed before is answered like a new one and changes nothing.
-As a whole they are ordered by controller epoch, and meant for one registration of this broker: what
-comes from a controller that was replaced, or is meant for a former life, is refused and has no
-effect. What becomes of each partition, `replica_table.py` says.
+The controller's orders are LEADER_AND_ISR, STOP_REPLICA and UPDATE_METADATA. All are
+level-triggered: an order that was obeyed before is answered like a new one and changes nothing. An
+order is refused, without effect, if its controller epoch is old or if it is meant for an earlier
+registration of this broker. `replica_table.py` says what an order does to each partition.
 
 Settings of topics come with UPDATE_METADATA, which a controller always sends before the roles of a
-new topic. Who waits for that finds `IMAGE` notified in the purgatory. A full image comes in many
-parts; which topics are no more is known only behind the last, with the last of the roles.
+new topic. Requests that wait for it are woken by the purgatory's key `IMAGE`. A full image comes in
+many parts; which topics were deleted is known only behind the last part, with the last roles.
 
-After anything that may let a waiting request go on, or that a fetch session has to tell (an append,
-a flush, another high watermark or log start, another role or in-sync set, another setting), the
-partition's name is notified in the purgatory. That is the whole coupling: a request's attempt looks
-at the partition again. A fetch session looks at a resting partition for no other reason.
+An append is one call, for producers, the group coordinator and fetchers alike: it writes, wakes the
+waiting requests and schedules the flush.
+
+After any change that may let a waiting request go on, or that a fetch session must report (an
+append, a flush, another high watermark or log start, another role or in-sync set, another setting),
+the partition's name is notified in the purgatory. There is no other coupling: a request's attempt
+looks at the partition again. A fetch session looks at a resting partition for no other reason.
 
 Rejected: a registry that also answers clients. That is in `server/handlers`.
 """
@@ -390,7 +392,7 @@ class Replicas:
                     return
         change = partition.record_fetch(fetch, now)
         if change is not NO_CHANGE:
-            self._table.see_to(partition, change, now)
+            self._table.perform(partition, change, now)
 
     def refusal_of(self, partition: Partition, bad: BadBytes) -> Refused:
         """A read met records that are not what was written: what the asker is told.
@@ -407,7 +409,7 @@ class Replicas:
         """Ask for the removal of followers that fell behind; called by timer."""
         for some in at_once(list(self._partitions.values())):
             for partition in some:
-                self._table.see_to(partition, partition.review(now), now)
+                self._table.perform(partition, partition.review(now), now)
             yield
 
     def apply_retention(self, now_ms: int) -> Turns[None]:
@@ -437,7 +439,7 @@ class Replicas:
         change = partition.resolve(proposal, answer, now)
         if change is None:
             return False
-        self._table.see_to(partition, change, now)
+        self._table.perform(partition, change, now)
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
             # A follower that has left the in-sync set asks to join by its next fetch.

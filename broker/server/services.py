@@ -13,7 +13,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
-from minibroker.broker.observe.readiness import Readiness, Standing, readiness
+from minibroker.broker.observe.readiness import Readiness, ReadinessFacts, readiness
 from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
@@ -65,7 +65,7 @@ class Services:
         """Whether this broker is ready, and why not."""
         replicas = self.replicas
         return readiness(
-            Standing(
+            ReadinessFacts(
                 replicas.broker_id,
                 replicas.broker_epoch,
                 self.controller.is_session_current(now),
