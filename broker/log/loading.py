@@ -55,9 +55,9 @@ def rebuild_producers(
     end_offset: int,
     now_ms: int,
 ) -> None:
-    """Become what the log says up to an offset: the newest good snapshot, then the batches.
+    """Rebuild producer states up to an offset: from the newest good snapshot, then the batches.
 
-    A newer snapshot than that is taken as it is; `map_end_offset` tells.
+    If the newest snapshot is beyond the offset, it is used as it is; `map_end_offset` shows it.
     """
     producers.clear(segments.first.base_offset)
     for offset in reversed(snapshots.offsets()):

@@ -1,10 +1,10 @@
-"""Runs of batches that a segment gives out: from where, and up to where.
+"""Runs of batches that a read returns: from where, and up to where.
 
-Offset, length and leader epoch of a batch are under no checksum, so whoever reads a log could be
-sent past records, or to offsets that there are not. The segment knows which offset and epoch each
-batch must have: the first one by the index or the memory, which were made when it was written, all
-others by the one before. So the header of every batch of a run is compared before it is given out,
-and clients need not check that. The bytes of the records are not read here.
+Offset, length and leader epoch of a batch are under no checksum, so a corrupt header could send a
+reader past records, or to offsets that do not exist. The segment knows which offset and epoch each
+batch must have: the first from the index or the memory, which were made when it was written, all
+others from the batch before. So a read compares the header of every batch of a run, and clients
+need not. It does not read the bytes of the records.
 """
 
 from typing import NamedTuple

@@ -1,15 +1,15 @@
 """When appended records are forced to the disk: a task for each mode that does so.
 
-* `flush=always`: before anything is acknowledged. The appender says so, and the partition joins
+* `flush=always`: before anything is acknowledged. An append schedules its partition, which joins
   the group that gathers while the group before is being synced: one fsync then pays for every
   request that came meanwhile (group commit). The files of a group are synced one after another:
   in parallel they were slower.
 * `flush=interval`: at most `flush.ms` after the first append that is not durable.
 * `flush=never`: the system writes back when it likes.
 
-Each mode has a task of its own, so that nobody who waits for `always` waits behind the large files
-of `interval` as well. A partition that changes its mode during a flush may be flushed by both at
-once, which proves twice what is true.
+Each mode has a task of its own, so that no request of an `always` topic waits behind the large
+files of an `interval` topic. If a partition changes its mode during a flush, both tasks may flush
+it at once, which is harmless.
 
 A failed fsync is never retried. The kernel may have dropped the dirty pages and report success the
 next time, so the error leaves this task, and with it the process; recovery reads what is there.
@@ -29,15 +29,14 @@ OnFlushed: TypeAlias = Callable[[Partition, float], None]
 
 
 class FlushStatistics(NamedTuple):
-    """One mode: how many partitions have records that wait for their flush, and how long flushes
-    took, one partition's each."""
+    """One mode: how many partitions wait for their flush, and how long flushes of one took."""
 
     dirty: int
     times: Distribution
 
 
 class Flusher:
-    """Knows which partitions are dirty, and who flushes which of them when.
+    """Knows which partitions are dirty, and when each is to be flushed.
 
     `sync_dir` makes the names in a directory durable, which is due after a roll.
     """

@@ -1,10 +1,11 @@
-"""In-sync sets: the timer that looks for followers that fell behind, and the way to the controller.
+"""Proposals of in-sync sets: the timer that looks for lagging followers, and the queue to the
+controller.
 
-A leader's wish for another in-sync set waits here, at most one for each partition: a newer wish
-replaces one that was not sent yet, because a leader has a newer one only if the older was decided
-otherwise. One request is under way at a time, with all that gathered meanwhile. It is repeated
-until somebody has answered; the controller answers the same question twice alike, so a lost answer
-does no harm (A5, A6). Whether an answer still concerns the leader, the partition knows.
+A leader's proposal waits here, at most one for each partition. A newer one replaces one that was
+not sent yet: a leader has a newer one only if the older was decided otherwise. One request is under
+way at a time, with all proposals gathered meanwhile. It is repeated until the controller answers.
+The controller answers the same question twice alike, so a lost answer does no harm (A5, A6). The
+partition knows whether an answer still concerns its leader.
 """
 
 import logging
@@ -55,7 +56,7 @@ class Leaders(Protocol):
 
 
 class IsrProposals:
-    """The proposals that wait to be sent. `fences` is set while some broker is fenced."""
+    """The proposals that wait to be sent, by partition. `fences` is set while some broker is fenced."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, IsrProposal] = {}

@@ -1,17 +1,17 @@
 """One replica of one partition: its log, its role, and the epochs under which it has that role.
 
-All that happens to a partition goes through here, and nothing in here waits: checks, append,
-producer state, epochs, in-sync set and high watermark change together or not at all, with no lock.
-What a change means for others (waiting requests, the controller, the next fsync) is not known here:
-it is returned as a `Change`, and `Replicas` sees to it. Only the answers of a leader are applied
-past this module, by `Replicas.append_copied`, through the `Follower` role.
+Every change of a partition goes through here, and nothing here waits: checks, append, producer
+state, epochs, in-sync set and high watermark change together or not at all, with no lock. What a
+change means for others (waiting requests, the controller, the next fsync) is returned as a
+`Change`, which `Replicas` performs. Only a leader's answers are applied past this module, by
+`Replicas.append_copied`, through the `Follower` role.
 
-`version` orders what the controller says: (leader epoch, partition epoch), which never falls. A
+`version` orders the controller's orders: (leader epoch, partition epoch), which never falls. A
 leader epoch is a term of one leader; a partition epoch counts every change of leader, in-sync set
 or assignment.
 
-Tests and the lab put other rules in by subclassing: `leader_type` and `follower_type` here, and
-`is_news` for the order of what the controller says.
+Tests and the lab replace rules by subclassing: `leader_type` and `follower_type` here, and
+`is_news` for the order of orders.
 """
 
 from typing import ClassVar, Final, NamedTuple, TypeAlias
