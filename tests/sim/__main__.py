@@ -5,7 +5,8 @@ seed failed. Seeds do not depend on each other, so a long run may be done in par
 and so on. A single seed tells more: where it failed, and with `--trace` all that happened.
 
 The story is that of a cluster, with `--groups` that of consumer groups on a cluster, with `--story
-wires` that of a cluster whose wires break, or with `--story broker` that of one broker alone.
+wires` that of a cluster whose wires break, with `--story variants` that of a cluster with fewer
+replicas or more topics, or with `--story broker` that of one broker alone.
 """
 
 import argparse
@@ -25,9 +26,10 @@ from minibroker.testing.planted import PLANTED, PLANTED_RULES, PLANTED_WIRES, pl
 from tests.sim import chaos
 from tests.sim.cluster import Story
 from tests.sim.group_story import GroupStory
+from tests.sim.variants import VariantStory
 from tests.sim.wires import WiresStory
 
-STORIES = ("cluster", "broker", "groups", "wires")
+STORIES = ("cluster", "broker", "groups", "wires", "variants")
 BROKEN = PLANTED_RULES | PLANTED_WIRES
 
 
@@ -67,6 +69,8 @@ class Totals:
             self.run_groups(GroupStory(seed, **replicas), is_traced)
         elif story == "wires":
             self.run_cluster(WiresStory(seed, **replicas), is_traced)
+        elif story == "variants":
+            self.run_cluster(VariantStory(seed, **replicas), is_traced)
         else:
             self.run_cluster(Story(seed, **replicas), is_traced)
 

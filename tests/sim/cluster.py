@@ -30,6 +30,7 @@ from tests.sim.workload import (
     consume,
     insist,
     produce,
+    produce_to_crowd,
     reread,
 )
 
@@ -37,6 +38,7 @@ CHAOS_S = 15.0
 REST_S_MAX = 120.0
 PRODUCERS = 2
 FLUSHES = ("never", "interval", "always")
+CROWD_PER_LOOK = 20  # with so many topics more, looks are made half as often
 NETWORK = NetworkOptions(delay_s_min=0.001, delay_s_max=0.02)
 
 
@@ -69,6 +71,10 @@ class Story:
         """The topic that stays."""
         return NewTopic(TOPIC, partitions, REPLICAS)
 
+    def draw_crowd(self, _world: World) -> tuple[NewTopic, ...]:
+        """More topics that stay."""
+        return ()
+
     async def run(self) -> Told:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
         world = World(self.seed, NETWORK)
@@ -81,7 +87,9 @@ class Story:
             chaos = self.chaos_type(world, cluster, watcher, settings["flush"] == "always")
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
-                await create(clients, self.draw_topic(world, clients.partitions))
+                clients.crowd = self.draw_crowd(world)
+                watcher.interval_s *= 1 + len(clients.crowd) // CROWD_PER_LOOK
+                await create(clients, self.draw_topic(world, clients.partitions), *clients.crowd)
                 await suffer(clients, watcher, chaos, self.chaos_s)
                 watching.cancel_scope.cancel()
             await watcher.look()
@@ -118,11 +126,11 @@ def draw_settings(world: World, flush: str) -> dict[str, str]:
     }
 
 
-async def create(clients: Clients, new: NewTopic) -> None:
-    """Make the topic that stays."""
+async def create(clients: Clients, *new: NewTopic) -> None:
+    """Make the topics that stay, while nothing fails yet."""
     with trio.fail_after(REST_S_MAX):
         async with clients.admin("admin") as admin:
-            await insist(lambda: admin.create_topics(new), ErrorCode.TOPIC_ALREADY_EXISTS)
+            await insist(lambda: admin.create_topics(*new), ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
 async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos, chaos_s: float) -> None:
@@ -134,6 +142,8 @@ async def suffer(clients: Clients, watcher: Watcher, chaos: Chaos, chaos_s: floa
             for number in range(PRODUCERS):
                 writers.start_soon(produce, clients, number)
             writers.start_soon(churn, clients, 0)
+            if clients.crowd:
+                writers.start_soon(produce_to_crowd, clients)
             with trio.move_on_after(chaos_s + REST_S_MAX) as scope:
                 await chaos.run(chaos_s)
             if scope.cancelled_caught:

@@ -51,12 +51,14 @@ EVERYTHING = 1 << 40
 
 
 class Watcher:
-    """All checkers, and the cluster that they are shown. `trace` tells who led what since when."""
+    """All checkers, and the cluster that they are shown, every `interval_s`. `trace` tells who led
+    what since when."""
 
     def __init__(self, world: World, cluster: SimulatedCluster) -> None:
         self.leaders = OneLeader()
         self.committed = Committed()
         self.trace: list[str] = []
+        self.interval_s = INTERVAL_S
         self._checkers: tuple[Checker, ...] = (
             self.leaders,
             RisingHighWatermark(),
@@ -83,7 +85,7 @@ class Watcher:
         with recorded(proposals):
             while True:
                 await self.look()
-                await trio.sleep(INTERVAL_S)
+                await trio.sleep(self.interval_s)
 
     @property
     def agreed(self) -> Mapping[Key, Agreed]:

@@ -6,7 +6,7 @@ and delete them. All of them must get through whatever happens: no fault lasts a
 time-outs, so an error that reaches them is a violation.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -30,7 +30,8 @@ REREAD_S = 6.0
 
 @dataclass
 class Clients:
-    """What all clients share; `stop` ends the producers, `drained` the readers."""
+    """What all clients share; `stop` ends the producers, `drained` the readers. `crowd` are topics
+    of one partition each, which nobody reads."""
 
     world: World
     address: str
@@ -40,6 +41,7 @@ class Clients:
     stop: trio.Event = field(default_factory=trio.Event)
     drained: trio.Event = field(default_factory=trio.Event)
     delivered: int = 0
+    crowd: Sequence[NewTopic] = ()
 
     def take(self, delivery: Delivery) -> None:
         """Called with the fate of every batch."""
@@ -95,6 +97,21 @@ async def produce(clients: Clients, number: int) -> None:
                 value = b"%d:%d" % (number, next(numbers))
                 clients.ledger.note_sent(TOPIC, value)
                 await producer.send(TOPIC, value, partition=rng.randrange(clients.partitions))
+            await trio.sleep(rng.expovariate(1 / 0.2))
+        await producer.flush()
+
+
+async def produce_to_crowd(clients: Clients) -> None:
+    """As `produce`, to any topic of the crowd."""
+    host = "crowd"
+    rng = clients.world.rng(host)
+    numbers = count()
+    async with clients.producer(host, rng) as producer:
+        while not clients.stop.is_set():
+            for _ in range(rng.randint(1, 10)):
+                topic, value = rng.choice(clients.crowd).name, b"crowd:%d" % next(numbers)
+                clients.ledger.note_sent(topic, value)
+                await producer.send(topic, value, partition=0)
             await trio.sleep(rng.expovariate(1 / 0.2))
         await producer.flush()
 
