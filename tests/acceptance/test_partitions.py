@@ -89,6 +89,16 @@ def mute_to_brokers(cluster: SpreadCluster, victim: str) -> None:
         cluster.net.cut(victim, broker)
 
 
+def parted_from_one(cluster: SpreadCluster, victim: str) -> None:
+    """The wire to one other broker alone, which may be the controller, or copy from it."""
+    cluster.net.separate(victim, others(victim)[0])
+
+
+def deaf_to_one(cluster: SpreadCluster, victim: str) -> None:
+    """What one other broker sends to it is lost, and nothing else."""
+    cluster.net.cut(others(victim)[0], victim)
+
+
 def mute_to_clients(cluster: SpreadCluster, victim: str) -> None:
     """What they send arrives and is done; the answers are lost."""
     cluster.net.cut(victim, CLIENT)
@@ -127,6 +137,7 @@ class Meanwhile(Enum):
 
     GOES_ON = "nothing is noticed"
     ANOTHER_LEADS = "another broker leads what the victim has led, and all is served"
+    ONE_LEADS = "the victim or another broker leads, and all is served"
     WAITS = "what the victim has to do with may wait until it is healed"
 
 
@@ -155,6 +166,8 @@ MORE = (
     Fault(cut_off_from_brokers, Meanwhile.ANOTHER_LEADS),
     Fault(mute_to_etcd, Meanwhile.ANOTHER_LEADS),
     Fault(deaf_to_brokers, Meanwhile.ANOTHER_LEADS),
+    Fault(parted_from_one, Meanwhile.ONE_LEADS),
+    Fault(deaf_to_one, Meanwhile.ONE_LEADS),
     Fault(mute_to_clients, Meanwhile.WAITS),
     Fault(deaf_to_clients, Meanwhile.WAITS),
     Fault(killed_while_cut_off, Meanwhile.ANOTHER_LEADS),
@@ -205,7 +218,8 @@ class Rounds:
             await self.wait_for_all_in_sync()
         in_sync_s = time.monotonic() - healed
         was_elected = self.latest().leader_epoch > before.leader_epoch
-        assert was_elected == (fault.meanwhile is Meanwhile.ANOTHER_LEADS), fault.name
+        if fault.meanwhile is not Meanwhile.ONE_LEADS:
+            assert was_elected == (fault.meanwhile is Meanwhile.ANOTHER_LEADS), fault.name
         waited_s = self.evidence.longest_wait_s
         row = f"{fault.name:22} | broker {victim} | {healed - began:5.1f} | {waited_s:5.1f}"
         self.table.append(f"{row} | {served_s:5.1f} | {in_sync_s:5.1f}")
