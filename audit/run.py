@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -30,15 +29,16 @@ from minibroker.audit.checks.extent import (
     judge,
 )
 from minibroker.audit.checks.facts import log_facts
-from minibroker.audit.checks.few import from_rows
+from minibroker.audit.checks.few import ROWS_MAX, comes_to_nothing, from_rows, rows_of
+from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import committed_by_groups, marks
-from minibroker.audit.checks.held import hold, holding, in_context
+from minibroker.audit.checks.held import holding, in_context
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
 from minibroker.audit.files.indexes import indexed_end
 from minibroker.audit.files.inputs import Inputs, read_inputs
-from minibroker.audit.files.ledger import ledger_chunks, ledger_table
+from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table
 from minibroker.audit.files.unread import (
     PROBLEM,
     Unread,
@@ -47,7 +47,7 @@ from minibroker.audit.files.unread import (
     removed_since,
     unjudged_files,
 )
-from minibroker.audit.files.written import count_batches, with_positions
+from minibroker.audit.files.written import count_batches, with_positions, write_batches
 from minibroker.audit.model import (
     BATCHES,
     EPOCH_STARTS,
@@ -89,7 +89,8 @@ class AuditOptions:
 
     `export` reads the metadata, as JSON's value; it is called at the moment that is right for a
     live cluster. `checks` are names, all if there are none. `is_ledger_complete`: the ledgers tell
-    of all that was sent to the topics that they name.
+    of all that was sent to the topics that they name. `may_read_here`: the driver reads what is
+    small by itself, and does not leave it to the executors.
     """
 
     paths: Sequence[Path]
@@ -99,6 +100,7 @@ class AuditOptions:
     checks: Sequence[str] = ()
     fail_on: Severity = Severity.ERROR
     is_ledger_complete: bool = False
+    may_read_here: bool = True
 
 
 def run_audit(
@@ -147,8 +149,8 @@ class _Run:
             facts = log_facts(batches)
             rows = self._judge(inputs, facts)
             sizes = _sizes(inputs, self._written)
-        tables = self._tables(inputs, batches, rows)
         with self._stages.stage("running the checks"):
+            tables = self._tables(inputs, batches, rows)
             counts = self._check(tables)
         if inputs.is_live:
             self._drop_removed(inputs)
@@ -173,13 +175,23 @@ class _Run:
     def _scan(self, inputs: Inputs) -> DataFrame:
         path = self._written
         address = path.as_uri()  # on a cluster a bare path may be one of its own file system
-        read_table(self._spark, inputs.logs).write.mode("overwrite").parquet(address)
+        batches = self._read_table(inputs.logs, "batches")
+        rows = rows_of(batches)
+        if rows is None:
+            batches.write.mode("overwrite").parquet(address)
+        else:
+            write_batches(rows, path)
+        if rows is None or rows.num_rows > ROWS_MAX:
+            batches = self._spark.read.schema(from_arrow_schema(BATCHES)).parquet(address)
         self._unread = find_unread(path)
-        batches = self._spark.read.schema(from_arrow_schema(BATCHES)).parquet(address)
         if self._unread:
             is_unread = col("torn") & coalesce(col("problem").rlike(PROBLEM), lit(False))
             batches = batches.where(~is_unread)
         return batches
+
+    def _read_table(self, logs: Iterable[LogDirectory], name: str) -> DataFrame:
+        may_read_here = self._options.may_read_here
+        return read_table(self._spark, logs, name, may_read_here=may_read_here)
 
     def _judge(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> list[ReplicaRow]:
         assignments = inputs.cluster.assignments if inputs.cluster else None
@@ -196,25 +208,33 @@ class _Run:
     def _tables(self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow]) -> Tables:
         chunks, problems = ledger_chunks(self._options.ledgers)
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
-        ledger = ledger_table(self._spark, chunks) if self._options.ledgers else None
+        ledger = self._read_ledger(chunks) if self._options.ledgers else None
         replicas = from_rows(self._spark, REPLICAS, map(astuple, rows))
-        records = partial(_records, self._spark, inputs)
         has_groups = any(row.topic == OFFSETS_TOPIC for row in rows)
-        committed = committed_by_groups(records([OFFSETS_TOPIC]), replicas)
+
+        def records(topics: Collection[str]) -> DataFrame:
+            return self._read_table((log for log in inputs.logs if log.topic in topics), "records")
+
         return Tables(
             batches=batches,
             replicas=replicas,
             epoch_starts=from_rows(self._spark, EPOCH_STARTS, inputs.epoch_starts),
             producers=from_rows(self._spark, PRODUCERS, inputs.producers),
-            index_entries=read_table(self._spark, inputs.logs, "index"),
-            bodies=read_table(self._spark, _to_decode(inputs, rows), "bodies"),
+            index_entries=self._read_table(inputs.logs, "index"),
+            bodies=self._read_table(_to_decode(inputs, rows), "bodies"),
             records=records,
             ledger=ledger,
             topic_ids=inputs.topic_ids,
             known_at_ms=inputs.cluster.exported_at_ms if inputs.cluster else None,
             is_ledger_complete=self._options.is_ledger_complete,
-            committed=hold(committed) if has_groups else None,
+            committed=committed_by_groups(records([OFFSETS_TOPIC]), replicas)
+            if has_groups
+            else None,
         )
+
+    def _read_ledger(self, chunks: Sequence[Chunk]) -> DataFrame:
+        may_read_here = self._options.may_read_here
+        return ledger_table(self._spark, chunks, may_read_here=may_read_here)
 
     def _check(self, tables: Tables) -> LedgerCounts | None:
         """Run the checks that were asked for, several at once, for Spark plans for as long as it
@@ -238,6 +258,10 @@ class _Run:
             pool.shutdown(cancel_futures=True)
         for name, reason in reasons.items():
             findings, seconds = done.get(name, ([], 0.0))
+            if len(findings) > OF_CHECK_MAX:
+                findings.pop()
+                note = f"{name} found more than {OF_CHECK_MAX:,}; the worst are kept."
+                self._known.notes.append(note)
             if name in ledgers.CHECKS:
                 findings = [*with_positions(findings, self._written)]
             self._known.findings += findings
@@ -339,10 +363,6 @@ def _bytes_of(inputs: Inputs) -> int:
     return sum(segment.size for log in inputs.logs for segment in log.segments)
 
 
-def _records(spark: SparkSession, inputs: Inputs, topics: Collection[str]) -> DataFrame:
-    return read_table(spark, (log for log in inputs.logs if log.topic in topics), "records")
-
-
 def _to_decode(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[LogDirectory]:
     """The logs that others are compared with, and those that nobody compares."""
     wanted = {
@@ -393,8 +413,11 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
 def _run_check(name: str, tables: Tables) -> tuple[list[Finding], float]:
     """What it finds, and in how many seconds."""
     began = time.monotonic()
-    found = CHECKS[name](tables).toArrow().to_pylist()
-    return [*map(_finding, found)], time.monotonic() - began
+    rows: list[dict[str, object]] = []
+    if (found := CHECKS[name](tables)) is not None:
+        worst = keep_worst(found)
+        rows = [] if comes_to_nothing(worst) else worst.toArrow().to_pylist()
+    return [*map(_finding, rows)], time.monotonic() - began
 
 
 def _finding(row: Mapping[str, object]) -> Finding:

@@ -10,6 +10,8 @@ hand Arrow batches to Spark. Columns are those of model.py; docs/audit.md has th
 * **Sizes are those of the listing.** A live broker appends meanwhile; what came later is not read.
   Who must know what is read, or wants several tables of the same moment, lists once and calls
   `read_table`. That is no data source: Spark would start three Python processes to plan one.
+* **A small directory** (`HERE_BYTES_MAX`) `read_table` reads in the driver: Spark's Python workers
+  take longer to start than that.
 * **Filters** on broker, topic and partition choose logs; on records' offsets they choose segments,
   by their names, and the rows in them. All of that is exact, so Spark does not filter again. But
   an offset filter trusts names: a record in a segment whose name is wrong may not be found by it.
@@ -41,6 +43,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from minibroker.audit.checks.few import in_hand
 from minibroker.audit.files.bodies import check_bodies
 from minibroker.audit.files.directories import (
     LogDirectory,
@@ -57,13 +60,20 @@ from minibroker.audit.model import BATCHES, BODIES, INDEX_ENTRIES, RECORDS
 FORMAT: Final = "minibroker-log"
 TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES, "bodies": BODIES}
 
-# Unless an option says otherwise: enough tasks to keep the driver's cores busy to the end, none so
-# small that starting it costs more than its work, none so large that a retry hurts.
+# Unless an option says otherwise: enough tasks to keep all cores of the executors busy to the end,
+# none so small that starting it costs more than its work, none so large that a retry hurts.
 _TASKS_PER_CORE: Final = 3
 _BYTES_PER_TASK_MIN: Final = 16 << 20
 _BYTES_PER_TASK_MAX: Final = 256 << 20
 # What opening a segment and making its columns costs, in bytes that could be read instead.
 _SEGMENT_COST: Final = 256 << 10
+# Up to how many bytes of segments, and how many segments, the driver reads a table by itself. To
+# decode records takes far longer than to look at batches.
+HERE_BYTES_MAX: Final = {
+    **dict.fromkeys(("batches", "index"), 64 << 20),
+    **dict.fromkeys(("bodies", "records"), 16 << 20),
+}
+HERE_SEGMENTS_MAX: Final = 5_000
 
 
 class OptionError(ValueError):
@@ -81,18 +91,30 @@ def register(spark: SparkSession) -> None:
     """Make the format known to a session."""
     # Without this setting Spark refuses a reader that takes filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
-    spark.dataSource.register(LogSource)
+
+    # Reads are planned in a process that does not know the session.
+    class Source(LogSource):
+        cores = spark.sparkContext.defaultParallelism
+
+    spark.dataSource.register(Source)
 
 
 def read_table(
-    spark: SparkSession, logs: Iterable[LogDirectory], table: str = "batches"
+    spark: SparkSession,
+    logs: Iterable[LogDirectory],
+    table: str = "batches",
+    *,
+    may_read_here: bool = True,
 ) -> DataFrame:
     """A table of what was listed, up to the sizes it had then.
 
-    The executors must see the files under the same paths.
+    The driver may read a small one at once; else the executors read it when they are asked, and
+    must see the files under the same paths.
     """
     pieces = pieces_of(logs)
-    groups = pack(pieces, task_size(pieces))
+    if may_read_here and is_small(pieces, table):
+        return in_hand(spark, read_here(table, pieces), from_arrow_schema(TABLES[table]))
+    groups = pack(pieces, task_size(pieces, spark.sparkContext.defaultParallelism))
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -108,10 +130,21 @@ def pieces_of(logs: Iterable[LogDirectory]) -> list[Piece]:
     return [Piece(log.replica, segment) for log in logs for segment in log.segments]
 
 
-def task_size(pieces: Iterable[Piece]) -> int:
-    """About how many bytes a task reads, unless an option says so."""
+def is_small(pieces: Sequence[Piece], table: str) -> bool:
+    """Whether the driver reads this table of these segments by itself."""
+    size = sum(piece.segment.size for piece in pieces)
+    return size <= HERE_BYTES_MAX[table] and len(pieces) <= HERE_SEGMENTS_MAX
+
+
+def read_here(table: str, pieces: Iterable[Piece]) -> pa.Table:
+    """The rows of a table, read in this process."""
+    return pa.Table.from_batches(read_pieces(table, pieces), TABLES[table])
+
+
+def task_size(pieces: Iterable[Piece], cores: int) -> int:
+    """About how many bytes a task reads on so many cores, unless an option says so."""
     total = sum(piece.segment.size for piece in pieces)
-    share = total // ((os.cpu_count() or 1) * _TASKS_PER_CORE)
+    share = total // (cores * _TASKS_PER_CORE)
     return min(max(share, _BYTES_PER_TASK_MIN), _BYTES_PER_TASK_MAX)
 
 
@@ -248,7 +281,9 @@ class Options:
 
 
 class LogSource(DataSource):
-    """The data source; see the head of this file."""
+    """The data source; see the head of this file. `cores` are those of all executors together."""
+
+    cores = os.cpu_count() or 1
 
     @classmethod
     def name(cls) -> str:
@@ -263,14 +298,15 @@ class LogSource(DataSource):
         """The reader of that table; a schema that is not the table's is refused."""
         if schema != self.schema():
             raise OptionError(f"the columns of {FORMAT} are fixed: leave out .schema(...)")
-        return LogReader(Options.parse(self.options))
+        return LogReader(Options.parse(self.options), self.cores)
 
 
 class LogReader(DataSourceReader):
     """Plans on the driver, reads in tasks. It is sent with each task, and so holds no listing."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, cores: int) -> None:
         self._options = options
+        self._cores = cores
         self._selection = Selection(has_offsets=options.table == "records")
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -280,7 +316,7 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One a task: a tuple of pieces."""
         pieces = list(self._selection.choose(self._options.list()))
-        size = self._options.bytes_per_task or task_size(pieces)
+        size = self._options.bytes_per_task or task_size(pieces, self._cores)
         return [InputPartition(group) for group in pack(pieces, size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

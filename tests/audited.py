@@ -25,6 +25,7 @@ def audit(
     checks: Sequence[str] = (),
     *,
     is_ledger_complete: bool = False,
+    may_read_here: bool = True,
 ) -> tuple[Summary, list[Finding]]:
     """What an audit of a cluster's directory says; the metadata are those that lie in it, of the
     store or exported before. `out` is made, and keeps the report."""
@@ -37,7 +38,9 @@ def audit(
 
     out.mkdir()
     options = AuditOptions(
-        [root], out, ledgers, export, checks, is_ledger_complete=is_ledger_complete
+        *([root], out, ledgers, export, checks),
+        is_ledger_complete=is_ledger_complete,
+        may_read_here=may_read_here,
     )
     summary = run_audit(spark, options)
     return summary, read_findings(out)

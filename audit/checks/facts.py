@@ -9,16 +9,19 @@ Millions of batches are made into `runs` first, which are few, and whatever can 
 is: how far a log goes, which epochs it has, and, by the checks, where a log has a seam at all.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 from itertools import groupby
 from operator import itemgetter, xor
-from typing import Final
+from typing import Any, Final, TypeAlias
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql.functions import (
     bit_xor,
     bool_or,
     col,
+    count,
     greatest,
     lit,
     max_by,
@@ -32,14 +35,18 @@ from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending
-from minibroker.audit.checks.few import few
+from minibroker.audit.checks.few import few, rows_of
 from minibroker.audit.checks.once import once
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX
+from minibroker.protocol.records.batch import COMPRESSION_MASK, LOG_APPEND_TIME
 
 # The columns that name a log, and a partition.
 REPLICA: Final = ("broker", "topic", "partition")
 PARTITION: Final = ("topic", "partition")
+_Epoch: TypeAlias = Any  # a Row, or what the driver makes itself: columns by name
+# What a batch's attributes may say: its codec and, set by a broker, that its time is the append's.
+_FROM_CLIENTS: Final = COMPRESSION_MASK | LOG_APPEND_TIME
 
 
 def next_offset(last_offset: str) -> Column:
@@ -55,7 +62,9 @@ def runs(batches: DataFrame) -> DataFrame:
     by position, and the bytes from first to last. `is_chain`: each batch begins, in bytes and in
     offsets, where another ends. To know that nothing has to be sorted: each batch adds a hash of
     the place where it begins and one of the place where it ends, and all but the outermost cancel
-    out. `seams` is the same of the offsets alone, as they are.
+    out. `seams` is the same of the offsets alone, as they are. `digest` and `bytes` are of all its
+    `batches`, whatever their order; `has_odd`: one that is sound is of a kind that no producer
+    sends, or counts other than its offsets do.
 
     One pass over the batches, made once for all who ask.
     """
@@ -74,11 +83,33 @@ def runs(batches: DataFrame) -> DataFrame:
             bit_xor(col("base_offset").bitwiseXOR(col("next_offset"))).alias("seams"),
             bit_xor(_link()).alias("links"),
             bool_or(col("crc_stored") != col("crc_computed")).alias("has_bad_crc"),
+            bool_or(is_odd()).alias("has_odd"),
+            digest_of_batches().alias("digest"),
+            count("*").alias("batches"),
+            sum_of("size").alias("bytes"),
         )
         .withColumn("is_chain", ~col("torn") & (col("links") == _link()))
         .withColumn("size", col("end") - col("position"))
     )
     return few(found)
+
+
+def digest_of_batches() -> Column:
+    """Of a group of batches, equal for the same ones at the same offsets in the same epochs."""
+    return bit_xor(xxhash64("identity", "base_offset", "leader_epoch"))
+
+
+def is_odd() -> Column:
+    """Whether a sound batch has attributes that no producer sends, or fewer or more records than
+    offsets."""
+    is_sound = ~col("torn") & (col("crc_stored") == col("crc_computed"))
+    counts_other = col("count") != col("last_offset") - col("base_offset") + 1
+    return is_sound & (has_odd_attributes() | counts_other)
+
+
+def has_odd_attributes() -> Column:
+    """Whether a batch is of a kind that no producer may send."""
+    return col("attributes").bitwiseAND(_FROM_CLIENTS) != col("attributes")
 
 
 def _link() -> Column:
@@ -88,7 +119,16 @@ def _link() -> Column:
 
 def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
     """Of each log with at least one batch, where it begins and ends."""
-    epochs = (
+    rows = rows_of(runs(batches))
+    epochs = _ask_epochs(batches) if rows is None else _epochs_of(rows)
+    name = itemgetter(*REPLICA)
+    by_log = groupby(sorted(epochs, key=name), key=name)
+    return {Replica(*name): _facts(list(rows)) for name, rows in by_log}
+
+
+def _ask_epochs(batches: DataFrame) -> Sequence[_Epoch]:
+    """The runs of each log's epochs together."""
+    found: Sequence[_Epoch] = (
         runs(batches)
         .where(~col("torn"))
         .groupBy(*REPLICA, "leader_epoch")
@@ -102,12 +142,35 @@ def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
         )
         .collect()
     )
-    name = itemgetter(*REPLICA)
-    by_log = groupby(sorted(epochs, key=name), key=name)
-    return {Replica(*name): _facts(list(rows)) for name, rows in by_log}
+    return found
 
 
-def _facts(epochs: list[Row]) -> LogFacts:
+def _epochs_of(rows: pa.Table) -> Sequence[_Epoch]:
+    """The same of runs that the driver holds."""
+    name = itemgetter(*REPLICA, "leader_epoch")
+    whole = sorted((row for row in rows.to_pylist() if not row["torn"]), key=name)
+    return [
+        _epoch_of(dict(zip((*REPLICA, "leader_epoch"), key, strict=True)), list(found))
+        for key, found in groupby(whole, key=name)
+    ]
+
+
+def _epoch_of(name: dict[str, Any], found: Sequence[_Epoch]) -> _Epoch:
+    return name | {
+        "first": min(_place(row, "segment", "position", "base_offset") for row in found),
+        "last": max(_place(row, "segment", "end", "next_offset") for row in found),
+        "largest": max(row["largest"] for row in found),
+        "length": sum(row["length"] for row in found),
+        "seams": reduce(xor, (row["seams"] for row in found)),
+        "has_bad_crc": any(row["has_bad_crc"] for row in found),
+    }
+
+
+def _place(row: _Epoch, *names: str) -> Row:
+    return Row(**{name: row[name] for name in names})
+
+
+def _facts(epochs: Sequence[_Epoch]) -> LogFacts:
     first_offset = min(row["first"] for row in epochs)["base_offset"]
     log_end = max(row["last"] for row in epochs)["next_offset"]
     largest = max(row["largest"] for row in epochs)

@@ -2,7 +2,8 @@
 
 A fault of a disk or of a protocol may concern millions of records, and nobody reads a million
 lines. Of each (check, topic, partition, broker) the first FINDINGS_MAX findings are kept, by
-offset; the last of them says how many more there are.
+offset; the last of them says how many more there are. Of a check in all the worst OF_CHECK_MAX are
+kept, so that the driver has room for them however many logs there are.
 """
 
 from typing import Final
@@ -24,6 +25,7 @@ from minibroker.audit.files.directories import LIVE
 from minibroker.audit.model import FINDINGS, Severity
 
 FINDINGS_MAX: Final = 100
+OF_CHECK_MAX: Final = 10_000
 
 
 def as_findings(check: str, found: DataFrame) -> DataFrame:
@@ -47,6 +49,12 @@ def as_findings(check: str, found: DataFrame) -> DataFrame:
         {"check": lit(check), "detail": when(is_last, rest).otherwise(col("detail"))}
     )
     return complete.select(*(col(field.name).cast(field.dataType) for field in columns))
+
+
+def keep_worst(found: DataFrame, kept_max: int = OF_CHECK_MAX) -> DataFrame:
+    """The worst of many findings, and one more if there are more."""
+    order = [col("severity") != severity.value for severity in Severity]
+    return found.orderBy(*order, "topic", "partition", "broker", "offset").limit(kept_max + 1)
 
 
 def severity(is_promised: Column) -> Column:

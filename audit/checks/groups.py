@@ -28,6 +28,7 @@ from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.checks.facts import PARTITION
+from minibroker.audit.checks.few import few, in_hand, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
 from minibroker.audit.checks.told import told
 from minibroker.audit.files.commits import read_commit
@@ -47,12 +48,16 @@ def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
     stored = records.where(col("topic") == OFFSETS_TOPIC).join(
         broadcast(judged.select("broker", *PARTITION, "judged_end")), ["broker", *PARTITION]
     )
-    read = (
-        stored.where(col("offset") < col("judged_end"))
-        .select("broker", "partition", "offset", "key", "value")
-        .mapInArrow(_read, from_arrow_schema(COMMITTED))
+    wanted = stored.where(col("offset") < col("judged_end")).select(
+        "broker", "partition", "offset", "key", "value"
     )
-    return (
+    schema = from_arrow_schema(COMMITTED)
+    if rows_of(records) is None:
+        read = wanted.mapInArrow(_read, schema)
+    else:  # few enough for the driver, where no Python has to start
+        there = _read(wanted.toArrow().to_batches())
+        read = in_hand(records.sparkSession, pa.Table.from_batches(there, COMMITTED), schema)
+    return few(
         read.groupBy("broker", *KEY, "problem")
         .agg(
             max_by("offset", "at").alias("offset"),
@@ -89,7 +94,7 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(arrays, schema=COMMITTED)
 
 
-def committed_offset(tables: Tables) -> DataFrame:
+def committed_offset(tables: Tables) -> DataFrame | None:
     """Committed offsets outside their partition's log, that in-sync replicas disagree about, or
     that are not there although a member was told that they are."""
     assert tables.committed is not None, "without an offsets topic this check is not run"
@@ -244,6 +249,6 @@ def _unread(tables: Tables) -> DataFrame:
     )
 
 
-CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {
     "committed-offset": committed_offset,
 }

@@ -41,7 +41,7 @@ from pyspark.sql.functions import slice as slice_
 from pyspark.sql.functions import sum as sum_
 
 from minibroker.audit.checks.facts import PARTITION, REPLICA
-from minibroker.audit.checks.few import few
+from minibroker.audit.checks.few import few, is_none, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
 from minibroker.audit.checks.told import (
     PLACE,
@@ -61,12 +61,14 @@ _OFFSETS_TOLD_MAX: Final = 10
 _WRONG: Final = (State.ABSENT, State.OTHER)
 
 
-def lost_write(tables: Tables) -> DataFrame:
+def lost_write(tables: Tables) -> DataFrame | None:
     """Acknowledged records in whose place a replica holds nothing, or another record.
 
     Those without a place are one finding a replica.
     """
     known = told(tables)
+    if is_none(known.unsound) and not known.has_unplaced:
+        return None
     acked = _states(known, [Event.ACKED], _WRONG)
     placed = _by_place(acked, "acks").withColumns(
         {
@@ -81,8 +83,10 @@ def lost_write(tables: Tables) -> DataFrame:
     return as_findings("lost-write", found)
 
 
-def unseen(tables: Tables) -> DataFrame:
+def unseen(tables: Tables) -> DataFrame | None:
     """Acknowledged records behind the end of a replica: one finding for each and its `acks`."""
+    if is_none(told(tables).unsound):
+        return None
     found = _behind(_states(told(tables), [Event.ACKED], [State.BEHIND]), "acks")
     return as_findings(
         "unseen",
@@ -95,9 +99,11 @@ def unseen(tables: Tables) -> DataFrame:
     )
 
 
-def aborted_read(tables: Tables) -> DataFrame:
+def aborted_read(tables: Tables) -> DataFrame | None:
     """Records that a consumer was shown, and that a replica does not hold in their place."""
     known = told(tables)
+    if is_none(known.unsound):
+        return None
     shown = [Event.SHOWN, Event.SHOWN_OFFSET]
     seen = concat(lit("shown to a consumer ("), _first(), lit("): "))
     wrong = _by_place(_states(known, shown, _WRONG)).withColumns(
@@ -110,9 +116,11 @@ def aborted_read(tables: Tables) -> DataFrame:
     return as_findings("aborted-read", wrong.select(columns).unionByName(behind.select(columns)))
 
 
-def inconsistent_offsets(tables: Tables) -> DataFrame:
+def inconsistent_offsets(tables: Tables) -> DataFrame | None:
     """Offsets that clients were told with two values."""
     known = told(tables)
+    if is_none(known.unsound):
+        return None
     suspected = known.unsound.select(*PLACE).distinct()
     tellings = known.tellings.join(suspected, [*PLACE], "left_semi").where(
         col("event").isin(Event.ACKED.value, Event.SHOWN.value)
@@ -146,7 +154,7 @@ def inconsistent_offsets(tables: Tables) -> DataFrame:
     )
 
 
-def duplicate(tables: Tables) -> DataFrame:
+def duplicate(tables: Tables) -> DataFrame | None:
     """Records of which a replica holds more equal ones than the ledgers say were sent."""
     known = told(tables)
     record = [*PARTITION, "content"]
@@ -157,7 +165,9 @@ def duplicate(tables: Tables) -> DataFrame:
     )
     stored = kept(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
     repeated = stored.where("copies > 1")
-    copies_max = repeated.groupBy(*record).agg(max_("copies").alias("copies_max"))
+    copies_max = few(repeated.groupBy(*record).agg(max_("copies").alias("copies_max")))
+    if is_none(copies_max):
+        return None
     # Kafka's tool does not say of a failed record which partition it was for.
     anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
     suspected = (
@@ -169,6 +179,8 @@ def duplicate(tables: Tables) -> DataFrame:
         .drop("copies_max", "more")
     )
     suspected = few(suspected)
+    if is_none(suspected):
+        return None
     acked = sent.where(col("event") == Event.ACKED.value).select(*PLACE, "content").distinct()
     first = sent.groupBy(*record).agg(min_(struct("ledger", "line")).alias("first"))
     found = (
@@ -221,7 +233,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     """
     known = told(tables)
     acked, unplaced = known.count_lines(Event.ACKED)
-    unsound = known.unsound.where(col("event") == Event.ACKED.value).count()
+    unsound = _count_acked(known.unsound)
     judged = present = acked - unplaced - unsound
     unjudged = [
         *_lines_not_read(known),
@@ -231,7 +243,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     if tables.committed is None and known.count_lines(Event.COMMITTED)[0]:
         reason = f"groups were told of commits, and there is no {OFFSETS_TOPIC}"
         unjudged.append(Unjudged(reason, holds_back=True))
-    for row in _judged_singly(known).collect():
+    for row in () if is_none(known.unsound) else _judged_singly(known).collect():
         if row.reason is None:
             judged += row["count"]
             present += row["count"] if row.is_held else 0
@@ -244,6 +256,13 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
             unjudged.append(_unjudged(row, _REASON_UNCOUNTED, row.unjudged))
     shown, _ = known.count_lines(Event.SHOWN)
     return LedgerCounts(acked, judged, present, shown), tuple(unjudged)
+
+
+def _count_acked(tellings: DataFrame) -> int:
+    rows = rows_of(tellings)
+    if rows is None:
+        return tellings.where(col("event") == Event.ACKED.value).count()
+    return sum(event == Event.ACKED.value for event in rows["event"].to_pylist())
 
 
 _REASONS: Final = {
@@ -431,7 +450,7 @@ def _duplicates_told(places: DataFrame) -> DataFrame:
     )
 
 
-CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {
     "lost-write": lost_write,
     "unseen": unseen,
     "duplicate": duplicate,

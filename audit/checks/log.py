@@ -1,7 +1,8 @@
 """Checks of each log by itself: are its bytes batches, and do these go on from one to the next.
 
 All that is said of the order of batches comes from `seams`, those rows where a log does not simply
-go on, which is kept between the checks.
+go on, which is kept between the checks. A check that finds there, and in `runs`, that it has
+nothing to look at plans nothing.
 
 A batch's offset and leader epoch lie outside its CRC, so they are never believed by themselves:
 what does not fit to the batches around it is found by `gap`, `overlap` and `epoch-order`, and what
@@ -12,10 +13,15 @@ above `judged_end` nothing was promised: there it is a warning, and on a broker 
 files are read while it writes them, no more than worth knowing.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
+from itertools import groupby, pairwise, starmap
+from operator import itemgetter, or_
+from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql.functions import (
     broadcast,
     coalesce,
@@ -34,16 +40,19 @@ from pyspark.sql.functions import count as count_of
 from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 
-from minibroker.audit.checks.facts import REPLICA, next_offset, runs
-from minibroker.audit.checks.few import few
+from minibroker.audit.checks.facts import (
+    REPLICA,
+    has_odd_attributes,
+    is_odd,
+    next_offset,
+    runs,
+)
+from minibroker.audit.checks.few import few, is_none, none_of, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity, severity_in_log
 from minibroker.audit.checks.once import once
-from minibroker.audit.files.directories import LIVE, STOPPED
+from minibroker.audit.files.directories import LIVE, STOPPED, Replica
 from minibroker.audit.model import Severity, Tables
-from minibroker.protocol.records.batch import COMPRESSION_MASK, LOG_APPEND_TIME
 
-# What a batch's attributes may say: its codec and, set by a broker, that its time is the append's.
-_FROM_CLIENTS: Final = COMPRESSION_MASK | LOG_APPEND_TIME
 _BATCH: Final = (
     *("segment", "position", "size", "base_offset", "last_offset", "leader_epoch"),
     *("torn", "problem"),
@@ -54,12 +63,14 @@ _BATCH: Final = (
 def seams(batches: DataFrame) -> DataFrame:
     """The rows of BATCHES where a log does not simply go on, with what is before them.
 
-    Those are: bytes that are no batch, the first batch of each segment, and each batch that does
-    not begin where the one before it ends, or is of another leader epoch. `previous` is the last
-    batch before it, null if there is none, and `furthest` the largest offset before it.
+    Those are: bytes that are no batch, the first batch of each log that does not begin at 0, and
+    each batch that does not begin where the one before it ends, or is of an older leader epoch, or
+    the first of a segment of another name. `previous` is the last batch before it, null if there
+    is none, and `furthest` the largest offset before it.
 
     Where batches are a chain, the run of them stands for all: then there is little to sort.
     """
+    rows = rows_of(runs(batches))
     known = runs(batches).withColumn("problem", lit(None).cast("string"))
     broken = broadcast(known.where(~col("is_chain")).select(*REPLICA, "segment").distinct())
     pieces = (
@@ -75,6 +86,8 @@ def seams(batches: DataFrame) -> DataFrame:
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     batch = struct("segment", "base_offset", "last_offset", "leader_epoch")
+    is_inner = col("previous").isNotNull()
+    is_first_of_segment = ~is_inner | (col("segment") != col("previous.segment"))
     found = pieces.withColumns(
         {
             "previous": last(when(~col("torn"), batch), ignorenulls=True).over(before),
@@ -82,16 +95,54 @@ def seams(batches: DataFrame) -> DataFrame:
         }
     ).where(
         col("torn")
-        | col("previous").isNull()
-        | (col("segment") != col("previous.segment"))
-        | (col("base_offset") != next_offset("previous.last_offset"))
-        | (col("leader_epoch") != col("previous.leader_epoch"))
+        | (~is_inner & (col("base_offset") != 0))
+        | (is_first_of_segment & (col("base_offset") != col("segment")))
+        | (is_inner & (col("base_offset") != next_offset("previous.last_offset")))
+        | (col("leader_epoch") < coalesce(col("previous.leader_epoch"), lit(0)))
     )
-    return few(found)
+    return none_of(found) if rows is not None and is_seamless(rows) else few(found)
 
 
-def crc(tables: Tables) -> DataFrame:
+def is_seamless(rows: pa.Table) -> bool:
+    """Whether the driver can tell by the runs that there is no seam: all that `seams` looks for."""
+    in_order = sorted(rows.to_pylist(), key=itemgetter(*REPLICA, "segment", "position"))
+    for _, log in groupby(in_order, key=itemgetter(*REPLICA)):
+        runs_of_log = list(log)
+        if not all(row["is_chain"] for row in runs_of_log):
+            return False
+        first = runs_of_log[0]
+        if first["base_offset"] != 0 or first["segment"] != 0 or first["leader_epoch"] < 0:
+            return False
+        if not all(starmap(_goes_on, pairwise(runs_of_log))):
+            return False
+    return True
+
+
+def _goes_on(before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+    """Whether a run begins where the one before it ends, in a segment of that name or the same."""
+    return (
+        row["base_offset"] == before["last_offset"] + 1
+        and row["segment"] in (before["segment"], row["base_offset"])
+        and row["leader_epoch"] >= before["leader_epoch"]
+    )
+
+
+def has_torn(batches: DataFrame) -> bool:
+    """Whether there may be bytes that are no batch."""
+    rows = rows_of(seams(batches))
+    return rows is None or bool(pc.any(rows["torn"]).as_py())
+
+
+def is_any_run(batches: DataFrame, name: str) -> bool:
+    """Whether there may be a run of which a column is true."""
+    rows = rows_of(runs(batches))
+    return rows is None or bool(pc.any(rows[name]).as_py())
+
+
+def crc(tables: Tables) -> DataFrame | None:
     """Batches whose CRC is wrong, and bytes before the end of a log that are no batch."""
+    if not (is_any_run(tables.batches, "has_bad_crc") or has_torn(tables.batches)):
+        return None
     batch = format_string(
         "the batch of offsets %d to %d has CRC %08x, stored with it is %08x",
         *("base_offset", "last_offset", "crc_computed", "crc_stored"),
@@ -111,36 +162,33 @@ def crc(tables: Tables) -> DataFrame:
     )
 
 
-def undecodable(tables: Tables) -> DataFrame:
+def undecodable(tables: Tables) -> DataFrame | None:
     """Batches that nobody can read although their CRC is right: of a kind that no broker stores, or
     with bytes that are no records."""
+    bodies = few(tables.bodies, reads_logs=rows_of(tables.bodies) is None)
+    if is_none(bodies) and not is_any_run(tables.batches, "has_odd"):
+        return None
     columns = [*REPLICA, "segment", "position", "offset", "severity", "detail"]
     count = col("last_offset") - col("base_offset") + 1
     # A batch that compaction has thinned out has fewer records than offsets.
     is_short = ~col("is_compacted") & (col("count") != count)
     attributes = format_string("its attributes are %02x", col("attributes").cast("int"))
-    why = when(
-        col("attributes").bitwiseAND(_FROM_CLIENTS) != col("attributes"),
-        concat(attributes, lit(", which no producer may send")),
-    ).when(is_short, format_string("it counts %d records", "count"))
-    is_odd = (col("attributes").bitwiseAND(_FROM_CLIENTS) != col("attributes")) | (
-        col("count") != count
+    why = when(has_odd_attributes(), concat(attributes, lit(", which no producer may send"))).when(
+        is_short, format_string("it counts %d records", "count")
     )
-    odd = _of_replicas(
-        tables,
-        tables.batches.where(~col("torn") & (col("crc_stored") == col("crc_computed")) & is_odd),
-    ).withColumn("problem", why)
-    bodies = _of_replicas(tables, tables.bodies)
+    odd = _of_replicas(tables, tables.batches.where(is_odd())).withColumn("problem", why)
     batch = format_string("the batch of offsets %d to %d: ", "base_offset", "last_offset")
     found = [
         _found(rows, "base_offset", concat(batch, "problem")).select(columns)
-        for rows in (odd.where(why.isNotNull()), bodies)
+        for rows in (odd.where(why.isNotNull()), _of_replicas(tables, bodies))
     ]
     return as_findings("undecodable", found[0].unionByName(found[1]))
 
 
-def torn_tail(tables: Tables) -> DataFrame:
+def torn_tail(tables: Tables) -> DataFrame | None:
     """Bytes after the last whole batch of a log: a clean stop leaves none."""
+    if not has_torn(tables.batches):
+        return None
     tail = _torn(tables).where(col("is_tail"))
     is_clean = col("state") == STOPPED
     found = tail.withColumn(
@@ -173,7 +221,7 @@ def _torn(tables: Tables) -> DataFrame:
     )
 
 
-def gap(tables: Tables) -> DataFrame:
+def gap(tables: Tables) -> DataFrame | None:
     """Offsets that no batch of a log has, between two batches or between its start and the first.
 
     In a compacted topic there may be such.
@@ -181,50 +229,53 @@ def gap(tables: Tables) -> DataFrame:
     missing = format_string(
         "offset %d should follow, the next batch begins at %d", "expected", "base_offset"
     )
-    joints = _joints(tables).where(col("leaves_out") & ~col("is_compacted"))
-    return as_findings("gap", _found(joints, "expected", missing))
+    return _of_joints(tables, "gap", "expected", missing)
 
 
-def overlap(tables: Tables) -> DataFrame:
+def overlap(tables: Tables) -> DataFrame | None:
     """Batches that begin before the end of the one before them."""
     again = format_string(
         "offsets %d to %d stand where %d should follow",
         *("base_offset", "last_offset", "expected"),
     )
-    joints = _joints(tables).where(
-        col("previous").isNotNull() & (col("base_offset") < col("expected"))
-    )
-    return as_findings("overlap", _found(joints, "base_offset", again))
+    return _of_joints(tables, "overlap", "base_offset", again)
 
 
-def segment_name(tables: Tables) -> DataFrame:
+def segment_name(tables: Tables) -> DataFrame | None:
     """Segments whose name is not their first offset.
 
     Where the name fits to what is before it, the first batch is what is wrong: then it is a gap.
     """
-    is_first = col("previous").isNull() | (col("segment") != col("previous.segment"))
-    fits = (col("segment") == col("expected")) | (col("previous").isNull() & col("leaves_out"))
-    may_differ = col("is_compacted") & (col("base_offset") > col("segment"))
-    wrong = is_first & (col("base_offset") != col("segment")) & ~fits & ~may_differ
     detail = format_string("its name says %d, its first batch %d", "segment", "base_offset")
-    return as_findings("segment-name", _found(_joints(tables).where(wrong), "base_offset", detail))
+    return _of_joints(tables, "segment-name", "base_offset", detail)
 
 
-def epoch_order(tables: Tables) -> DataFrame:
+def epoch_order(tables: Tables) -> DataFrame | None:
     """Batches of an older leader epoch than the one before them."""
-    falls = col("leader_epoch") < coalesce(col("previous.leader_epoch"), lit(0))
     before = format_string(
         "leader epoch %d follows on %d, in which offset %d is",
         *("leader_epoch", "previous.leader_epoch", "previous.last_offset"),
     )
     alone = format_string("leader epoch %d is none", "leader_epoch")
     detail = when(col("previous").isNull(), alone).otherwise(before)
-    return as_findings("epoch-order", _found(_joints(tables).where(falls), "base_offset", detail))
+    return _of_joints(tables, "epoch-order", "base_offset", detail)
 
 
-def _joints(tables: Tables) -> DataFrame:
-    """Seams between batches. `expected`: where the batch would have to begin; `leaves_out`: it
-    begins later, and not where an earlier one ended, as the batch after two swapped ones does.
+def _of_joints(tables: Tables, check: str, offset: str, detail: Column) -> DataFrame | None:
+    """The findings of a check of wrong joints; None if there are none."""
+    wrong = _wrong_joints(tables)
+    rows = rows_of(wrong)
+    if rows is not None and not pc.any(rows[check]).as_py():
+        return None
+    return as_findings(check, _found(wrong.where(col(check)), offset, detail))
+
+
+@once
+def _wrong_joints(tables: Tables) -> DataFrame:
+    """Seams between batches where something is wrong, by the names of the checks.
+
+    `expected`: where the batch would have to begin; `leaves_out`: it begins later, and not where an
+    earlier one ended, as the batch after two swapped ones does.
 
     The first batch begins at or below the log start. While a broker runs, that may have moved
     between the reading of the checkpoint and that of the log.
@@ -239,13 +290,26 @@ def _joints(tables: Tables) -> DataFrame:
         & (col("base_offset") > coalesce(col("log_start"), lit(0)))
         & (is_inner | (col("state") != LIVE))
     )
+    is_first = col("previous").isNull() | (col("segment") != col("previous.segment"))
+    fits = (col("segment") == col("expected")) | (col("previous").isNull() & col("leaves_out"))
+    may_differ = col("is_compacted") & (col("base_offset") > col("segment"))
+    wrong = {
+        "gap": col("leaves_out") & ~col("is_compacted"),
+        "overlap": is_inner & (col("base_offset") < col("expected")),
+        "segment-name": is_first & (col("base_offset") != col("segment")) & ~fits & ~may_differ,
+        "epoch-order": col("leader_epoch") < coalesce(col("previous.leader_epoch"), lit(0)),
+    }
     joints = seams(tables.batches).where(~col("torn"))
-    return _of_replicas(tables, joints).withColumns(
-        {"expected": expected, "leaves_out": leaves_out}
+    found = (
+        _of_replicas(tables, joints)
+        .withColumns({"expected": expected, "leaves_out": leaves_out})
+        .withColumns({name: coalesce(each, lit(False)) for name, each in wrong.items()})
+        .where(reduce(or_, map(col, wrong)))
     )
+    return few(found)
 
 
-def epoch_checkpoint(tables: Tables) -> DataFrame:
+def epoch_checkpoint(tables: Tables) -> DataFrame | None:
     """The first epoch of a log of which `leader-epoch-checkpoint` says other than the batches.
 
     The file is written before the batches and cut after them, so a broker that is killed leaves
@@ -254,6 +318,8 @@ def epoch_checkpoint(tables: Tables) -> DataFrame:
     A broker that opens the log compares the first and the last epoch only. So a difference between
     them is an error; else the file will be made anew.
     """
+    if _have_same_epochs(tables):
+        return None
     in_log = (
         runs(tables.batches)
         .where(~col("torn"))
@@ -301,6 +367,45 @@ def epoch_checkpoint(tables: Tables) -> DataFrame:
     return as_findings("epoch-checkpoint", found)
 
 
+def _have_same_epochs(tables: Tables) -> bool:
+    """Whether the files of all logs are known to say just what their batches do, as far as these
+    are judged: then there is nothing that could differ."""
+    rows = rows_of(runs(tables.batches))
+    if rows is None:
+        return False
+    first: dict[tuple[Replica, int], tuple[int, int, int]] = {}
+    for row in rows.filter(pc.invert(rows["torn"])).to_pylist():
+        at = (_replica(row), row["leader_epoch"])
+        place = (row["segment"], row["position"], row["base_offset"])
+        first[at] = min(place, first.get(at, place))
+    logs = _epoch_sets((*at, place[-1]) for at, place in first.items())
+    files = _epoch_sets(
+        (_replica(row), row["epoch"], row["start"])
+        for row in map(Row.asDict, tables.epoch_starts.collect())
+    )
+    ends = {
+        _replica(row): row["judged_end" if row["state"] == LIVE else "log_end"]
+        for row in map(Row.asDict, tables.replicas.collect())
+    }
+    return all(
+        {each for each in logs.get(replica, ()) if each[1] < end}
+        == {each for each in files.get(replica, ()) if each[1] < end}
+        for replica, end in ends.items()
+    )
+
+
+def _replica(row: Mapping[str, Any]) -> Replica:
+    return Replica(*(row[name] for name in REPLICA))
+
+
+def _epoch_sets(rows: Iterable[tuple[Replica, int, int]]) -> dict[Replica, set[tuple[int, int]]]:
+    """By log, its epochs and where each begins."""
+    found: dict[Replica, set[tuple[int, int]]] = {}
+    for replica, epoch, start in rows:
+        found.setdefault(replica, set()).add((epoch, start))
+    return found
+
+
 def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
     """Epochs of logs and where they begin, at the log start at the lowest, as far as is judged.
 
@@ -320,9 +425,12 @@ def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
     )
 
 
-def index(tables: Tables) -> DataFrame:
+def index(tables: Tables) -> DataFrame | None:
     """Entries of the index files that are wrong; a broker makes such a file anew."""
-    wrong = tables.index_entries.where(col("problem").isNotNull())
+    entries = tables.index_entries
+    wrong = few(entries.where(col("problem").isNotNull()), reads_logs=rows_of(entries) is None)
+    if is_none(wrong):
+        return None
     entry = when(col("entry").isNotNull(), format_string("entry %d of the", "entry"))
     detail = concat_ws(
         " ", entry, when(col("entry").isNull(), "the"), "kind", lit("file:"), "problem"
@@ -351,7 +459,7 @@ def _found(rows: DataFrame, offset: str, detail: Column, last: str = "last_offse
     )
 
 
-CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {
     "crc": crc,
     "undecodable": undecodable,
     "torn-tail": torn_tail,

@@ -6,17 +6,19 @@ this was lost or stored twice by a leader, whatever the offsets say. A log that 
 offset 0 has lost its first batches to retention, so a producer's first batch may begin anywhere
 in it.
 
-A batch that is twice in a log would also look like a gap, before it and behind it. So repetitions
-are told first, and gaps are looked for in what remains. One sort of all batches finds the
-producers that are not sound; only these are looked at closely.
-
 A snapshot says where each producer stood at the offset in its name. A broker makes it again from
 the batches if it is lost, hence the warnings.
+
+One sort of all batches and snapshots, by log and producer, finds the snapshots that are wrong and
+the producers that are not sound; only these are looked at closely. A batch that is twice in a log
+would also look like a gap, before it and behind it. So repetitions are told first, and gaps are
+looked for in what remains.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql.functions import (
     broadcast,
@@ -30,9 +32,10 @@ from pyspark.sql.functions import (
     when,
 )
 
-from minibroker.audit.checks.few import few
+from minibroker.audit.checks.few import few, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity_in_log
 from minibroker.audit.checks.once import once
+from minibroker.audit.files.directories import LIVE
 from minibroker.audit.model import Severity, Tables
 
 _LOG: Final = ("broker", "topic", "partition")
@@ -41,8 +44,10 @@ _SEQUENCES: Final = 2**31  # so many, then 0 comes again
 _IN_ORDER: Final = ("base_offset", "segment", "position")
 
 
-def sequence_gap(tables: Tables) -> DataFrame:
+def sequence_gap(tables: Tables) -> DataFrame | None:
     """Batches of a producer that do not go on where the one before them ended."""
+    if not _is_any_wrong(tables, is_snapshot=False):
+        return None
     once = _suspects(tables).where("NOT is_repeated")
     detail = format_string(
         "producer %d epoch %d: sequence %d comes where %d is next",
@@ -52,12 +57,14 @@ def sequence_gap(tables: Tables) -> DataFrame:
     return _found("sequence-gap", found, in_sync())
 
 
-def sequence_duplicate(tables: Tables) -> DataFrame:
+def sequence_duplicate(tables: Tables) -> DataFrame | None:
     """Batches of a producer that are in a log twice.
 
     Sequence 0 again with other records is a warning: a producer that brokers have forgotten may
     begin anew.
     """
+    if not _is_any_wrong(tables, is_snapshot=False):
+        return None
     is_same = col("identity") == col("earlier_identity")
     detail = format_string(
         "producer %d epoch %d: sequence %d again; %s with it is at offset %d",
@@ -70,14 +77,42 @@ def sequence_duplicate(tables: Tables) -> DataFrame:
     return _found("sequence-duplicate", found, is_promised)
 
 
-def snapshot(tables: Tables) -> DataFrame:
+def snapshot(tables: Tables) -> DataFrame | None:
     """Producers of whom a snapshot says other than the batches before it.
 
     Nothing can be said of a producer whose batches are all gone from the log, nor, on a broker
     that runs, of a snapshot that was taken after its log was read.
     """
-    nothing = lit(None).cast("struct<epoch: smallint, sequence: int, offset: bigint>")
-    stored = struct(
+    if not _is_any_wrong(tables, is_snapshot=True):
+        return None
+    state = "epoch %d, sequence %d, offset %d"
+    detail = format_string(
+        f"the snapshot says of producer %d: {state}; the batches before it say: %s",
+        *("producer_id", "stand.epoch", "stand.sequence", "stand.offset"),
+        when(col("previous").isNull(), "nothing").otherwise(
+            format_string(state, "previous.epoch", "previous.sequence", "previous.offset")
+        ),
+    )
+    found = (
+        _wrong(tables)
+        .where("is_snapshot")
+        .withColumns(
+            {
+                "segment": col("offset"),  # the file's name
+                "severity": lit(Severity.WARNING.value),
+                "detail": detail,
+            }
+        )
+    )
+    return as_findings("snapshot", found)
+
+
+@once
+def _wrong(tables: Tables) -> DataFrame:
+    """Batches that do not go on where their producer's last one ended, and snapshots that say other
+    than the batches before them: where each says that the producer `stand`s, the `previous` batch
+    (null if there is none), and whether it `is_snapshot`."""
+    batch = struct(
         col("producer_epoch").alias("epoch"),
         _sequence_after(col("last_offset") - col("base_offset")).cast("int").alias("sequence"),
         col("last_offset").alias("offset"),
@@ -87,42 +122,46 @@ def snapshot(tables: Tables) -> DataFrame:
         col("last_sequence").alias("sequence"),
         col("last_offset").alias("offset"),
     )
+    nothing = lit(None).cast("bigint")
     batches = _batches(tables).select(
-        *_PRODUCER,
-        col("base_offset").alias("offset"),
-        stored.alias("stored"),
-        nothing.alias("told"),
+        *(*_PRODUCER, "base_sequence", "segment", "position"),
+        *(col("base_offset").alias("offset"), batch.alias("stand")),
+        lit(False).alias("is_snapshot"),
     )
     snapshots = tables.producers.where("last_offset >= 0 AND last_sequence >= 0").select(
-        *_PRODUCER, "offset", nothing.alias("stored"), told.alias("told")
+        *(*_PRODUCER, nothing.cast("int").alias("base_sequence")),
+        *(nothing.alias("segment"), nothing.alias("position")),
+        *("offset", told.alias("stand"), lit(True).alias("is_snapshot")),
     )
     # A snapshot comes before the batch that begins where it ends.
-    order = Window.partitionBy(*_PRODUCER).orderBy("offset", col("told").isNull())
-    both = batches.unionByName(snapshots)
-    latest = both.withColumn("stored", last("stored", ignorenulls=True).over(order))
+    before = (
+        Window.partitionBy(*_PRODUCER)
+        .orderBy("offset", col("is_snapshot").desc(), "segment", "position")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    stands = last(when(~col("is_snapshot"), col("stand")), ignorenulls=True).over(before)
     known = tables.replicas.select(*_LOG, "first_offset", "log_end", "state")
-    judged = (
-        latest.where("told IS NOT NULL")
-        .join(broadcast(known), [*_LOG])
-        .where("stored IS NOT NULL OR first_offset = 0")
-        .where("state != 'live' OR offset <= log_end")
+    is_known = col("previous").isNotNull() | (col("first_offset") == 0)
+    following = (col("previous.sequence").cast("bigint") + 1) % _SEQUENCES
+    expected = when(col("previous.epoch") == col("stand.epoch"), following).when(is_known, 0)
+    is_judged = is_known & ((col("state") != LIVE) | (col("offset") <= col("log_end")))
+    is_wrong = when(
+        col("is_snapshot"), is_judged & ~col("stand").eqNullSafe(col("previous"))
+    ).otherwise(col("base_sequence") != expected)
+    found = (
+        batches.unionByName(snapshots)
+        .withColumn("previous", stands)
+        .join(broadcast(known), [*_LOG], "left")
+        .where(is_wrong)
+        .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
     )
-    state = "epoch %d, sequence %d, offset %d"
-    detail = format_string(
-        f"the snapshot says of producer %d: {state}; the batches before it say: %s",
-        *("producer_id", "told.epoch", "told.sequence", "told.offset"),
-        when(col("stored").isNull(), "nothing").otherwise(
-            format_string(state, "stored.epoch", "stored.sequence", "stored.offset")
-        ),
-    )
-    found = judged.where("NOT told <=> stored").withColumns(
-        {
-            "segment": col("offset"),  # the file's name
-            "severity": lit(Severity.WARNING.value),
-            "detail": detail,
-        }
-    )
-    return as_findings("snapshot", found)
+    return few(found)
+
+
+def _is_any_wrong(tables: Tables, *, is_snapshot: bool) -> bool:
+    """Whether there may be a snapshot, or a batch, that is wrong."""
+    rows = rows_of(_wrong(tables))
+    return rows is None or bool(pc.any(pc.equal(rows["is_snapshot"], is_snapshot)).as_py())
 
 
 def _batches(tables: Tables) -> DataFrame:
@@ -160,9 +199,7 @@ def _suspects(tables: Tables) -> DataFrame:
         )
         .join(broadcast(facts), [*_LOG], "left")
     )
-    unsound = few(
-        _expected(batches).where("base_sequence != expected").select(*_PRODUCER).distinct()
-    )
+    unsound = _wrong(tables).where("NOT is_snapshot").select(*_PRODUCER).distinct()
     order = Window.partitionBy(*_PRODUCER, "producer_epoch", "base_sequence").orderBy(*_IN_ORDER)
     earlier_offset = lag("base_offset").over(order)
     marked = batches.join(broadcast(unsound), [*_PRODUCER], "left_semi").withColumns(
@@ -185,7 +222,7 @@ def _found(check: str, found: DataFrame, is_promised: Column) -> DataFrame:
     return as_findings(check, found.withColumns(columns))
 
 
-CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {
     "sequence-gap": sequence_gap,
     "sequence-duplicate": sequence_duplicate,
     "snapshot": snapshot,

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from minibroker.audit.checks import groups, ledgers, log, producers, replicas
 from minibroker.audit.model import Tables
 
-Check = Callable[[Tables], DataFrame]
+Check = Callable[[Tables], DataFrame | None]  # None: nothing can be wrong
 
 CHECKS: Final[Mapping[str, Check]] = {
     **log.CHECKS,

@@ -5,7 +5,8 @@ compare every batch with its counterpart means to move all of them. So first eac
 digests, one for the batches that end in the same BUCKET_OFFSETS offsets; only where two digests
 differ are batches looked at. And first each replica is compared with the partition's reference
 (`extent` chooses it); only where one differs is each compared with each, and `parted` says which of
-them is wrong, or that nobody can tell.
+them is wrong, or that nobody can tell. Where all replicas hold the same from end to end, as those
+of a cluster at rest do, the digests of `runs` say so, and there is nothing to compare.
 
 A pair of logs is compared from where both begin to where both are judged. A batch counts if its
 last offset lies there: then one that holds the log start is compared, too.
@@ -16,6 +17,7 @@ from itertools import combinations
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql.functions import (
     bit_xor,
@@ -31,19 +33,24 @@ from pyspark.sql.functions import (
     shiftright,
     struct,
     when,
-    xxhash64,
 )
 from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
-from minibroker.audit.checks.facts import PARTITION, REPLICA, next_offset
-from minibroker.audit.checks.few import few, from_rows
+from minibroker.audit.checks.facts import (
+    PARTITION,
+    REPLICA,
+    digest_of_batches,
+    next_offset,
+    runs,
+)
+from minibroker.audit.checks.few import few, from_rows, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
 from minibroker.audit.checks.log import seams
 from minibroker.audit.checks.parted import Batch, Pair, Parted, find_parted
 from minibroker.audit.checks.told import State, suspects, told
-from minibroker.audit.files.directories import LIVE
+from minibroker.audit.files.directories import LIVE, Replica
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Severity, Tables
 from minibroker.audit.summary import plural
@@ -84,13 +91,19 @@ class _Bounds(NamedTuple):
 _Logs: TypeAlias = dict[TopicPartition, list[_Bounds]]
 
 
-def divergence(tables: Tables) -> DataFrame:
+def divergence(tables: Tables) -> DataFrame | None:
     """Replicas that differ from the others of their partition, at the first batch that does."""
     logs = _bounds(tables.replicas)
+    for name in _same_throughout(tables.batches, logs):
+        del logs[name]
+    if not logs:
+        return None
     batches = _placed(tables.batches).withColumn(
         "is_sound", col("crc_stored").eqNullSafe(col("crc_computed"))
     )
     suspected = _suspected(batches, logs)
+    if not suspected:
+        return None
     pairs = _parted_pairs(batches, {name: logs[name] for name in suspected})
     evidence = _told(tables, pairs)
     rows = []
@@ -116,6 +129,34 @@ def _placed(batches: DataFrame) -> DataFrame:
     )
     on = [*REPLICA, "segment", "position"]
     return batches.where(~col("torn")).join(broadcast(misplaced), on, "left_anti")
+
+
+def _same_throughout(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
+    """The partitions of which all logs are known to hold the same batches in the same order.
+
+    Those of a log ascend, unless one begins before the end of the one before it, which is a seam.
+    """
+    known, apart = rows_of(runs(batches)), rows_of(seams(batches))
+    if known is None or apart is None:
+        return []
+    held: dict[Replica, tuple[int, int, int]] = {}
+    for row in known.filter(pc.invert(known["torn"])).to_pylist():
+        replica = Replica(*(row[name] for name in REPLICA))
+        digest, count, size = held.get(replica, (0, 0, 0))
+        held[replica] = (digest ^ row["digest"], count + row["batches"], size + row["bytes"])
+    unordered = {
+        TopicPartition(row["topic"], row["partition"])
+        for row in apart.to_pylist()
+        if not row["torn"]
+        and row["previous"] is not None
+        and row["base_offset"] <= row["previous"]["last_offset"]
+    }
+    return [
+        name
+        for name, bounds in logs.items()
+        if name not in unordered
+        and len({held.get(Replica(each.broker, *name), (0, 0, 0)) for each in bounds}) == 1
+    ]
 
 
 def _bounds(replicas: DataFrame) -> _Logs:
@@ -229,7 +270,7 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
     what is made of them would make all digests again.
     """
     digests = batches.groupBy(*REPLICA, _bucket().alias("bucket")).agg(
-        bit_xor(xxhash64("identity", "base_offset", "leader_epoch")).alias("digest"),
+        digest_of_batches().alias("digest"),
         count("*").alias("batches"),
         sum_of("size").alias("bytes"),
     )
@@ -337,13 +378,15 @@ def _in_words(offset: int, batch: Batch | None) -> str:
     )
 
 
-def missing_committed(tables: Tables) -> DataFrame:
+def missing_committed(tables: Tables) -> DataFrame | None:
     """In-sync replicas that end below what any replica's broker knew to be committed, and replicas
     that end below where they ended when their broker had stopped in order.
 
     They end there now, or will once they have cut what the leader's epochs do not know; that is
     said only where no in-sync log is too short itself, for it would be the consequence.
     """
+    if not _is_any_short(tables.replicas.collect()):
+        return None
     partition = Window.partitionBy(*PARTITION)
     known = struct(least(coalesce("high_watermark", lit(0)), "log_end").alias("offset"), "broker")
     ends = tables.replicas.withColumns(
@@ -378,8 +421,25 @@ def missing_committed(tables: Tables) -> DataFrame:
     return as_findings("missing-committed", found)
 
 
-def hw_beyond_leo(tables: Tables) -> DataFrame:
+def _is_any_short(logs: Sequence[Row]) -> bool:
+    """Whether any log ends, or would be cut, below what is known of it or of its partition."""
+    committed: dict[TopicPartition, int] = {}
+    for row in logs:
+        name = TopicPartition(row.topic, row.partition)
+        known = min(row.high_watermark or 0, row.log_end)
+        committed[name] = max(known, committed.get(name, 0))
+    return any(
+        min(row.log_end, row.kept_end) < committed[TopicPartition(row.topic, row.partition)]
+        or row.log_end < (row.left_end or 0)
+        for row in logs
+    )
+
+
+def hw_beyond_leo(tables: Tables) -> DataFrame | None:
     """Replicas whose checkpointed high watermark lies above their log end."""
+    logs = tables.replicas.collect()
+    if all((row.high_watermark or 0) <= row.log_end for row in logs):
+        return None
     detail = format_string("high watermark %d, log end %d", "high_watermark", "log_end")
     found = tables.replicas.where(col("high_watermark") > col("log_end")).withColumns(
         {"offset": col("log_end"), "severity": severity(in_sync()), "detail": detail}
@@ -387,7 +447,7 @@ def hw_beyond_leo(tables: Tables) -> DataFrame:
     return as_findings("hw-beyond-leo", found)
 
 
-CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame]]] = {
+CHECKS: Final[Mapping[str, Callable[[Tables], DataFrame | None]]] = {
     "divergence": divergence,
     "missing-committed": missing_committed,
     "hw-beyond-leo": hw_beyond_leo,

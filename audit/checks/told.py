@@ -134,9 +134,9 @@ def told(tables: Tables) -> Told:
             max_("timestamp").alias("ended"),
             count_if(col("offset").isNull()).alias("unplaced"),
         )
-        .orderBy("ledger", "event", *_TOPIC)
         .collect()
     )
+    lines.sort(key=lambda row: tuple(row[name] or "" for name in ("ledger", "event", *_TOPIC)))
     foreign = tuple(row for row in lines if not row.is_judged)
     lines = [row for row in lines if row.is_judged]
     tellings = every.where(is_judged) if foreign else every

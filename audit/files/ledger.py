@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHUNK_BYTES: Final = 8 << 20
+# Up to so much of ledgers the driver parses by itself: Spark's Python workers take longer to start.
+HERE_BYTES_MAX: Final = 16 << 20
 BEGINNING: Final = "startup_complete"
 _BLOCK_BYTES: Final = 1 << 20
 ACKS_ALL: Final = -1
@@ -92,11 +94,18 @@ def ledger_chunks(
     return chunks, problems
 
 
-def ledger_table(spark: "SparkSession", chunks: Sequence[Chunk]) -> "DataFrame":
+def ledger_table(
+    spark: "SparkSession", chunks: Sequence[Chunk], *, may_read_here: bool = True
+) -> "DataFrame":
     """All that ledgers tell, as LEDGER."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    from minibroker.audit.checks.few import in_hand
+
     read = tuple(chunks)
+    if may_read_here and sum(chunk.end - chunk.begin for chunk in read) <= HERE_BYTES_MAX:
+        told = [rows for chunk in read for rows in read_chunk(chunk)]
+        return in_hand(spark, pa.Table.from_batches(told, LEDGER), from_arrow_schema(LEDGER))
 
     def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

@@ -1,6 +1,7 @@
 """The written table of batches, as the driver looks into it without Spark: what costs a moment here
 would cost Spark a job."""
 
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from minibroker.audit.files.directories import Replica
 from minibroker.audit.model import BATCHES, Finding
+
+
+def write_batches(rows: pa.Table, path: Path) -> None:
+    """Write the table, as Spark does: a directory of files. What is there is replaced."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir()
+    pq.write_table(rows, path / "part-0.parquet")
 
 
 def count_batches(path: Path) -> tuple[int, int]:

@@ -34,8 +34,10 @@ def tables(spark: SparkSession, **rows: Rows) -> Tables:
     )
 
 
-def found_by(frame: DataFrame) -> list[Finding]:
+def found_by(frame: DataFrame | None) -> list[Finding]:
     """What a check found, in order of topic, partition, broker and offset."""
+    if frame is None:
+        return []
     assert frame.columns == model.FINDINGS.names
     findings = [
         Finding(**{**row.asDict(), "severity": Severity(row.severity)}) for row in frame.collect()

@@ -1,0 +1,80 @@
+"""What is small the driver reads by itself; what the executors read must come to the same."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from minibroker.audit.model import Finding
+from minibroker.audit.summary import Summary
+from tests.audit.corrupted import corrupt_all
+from tests.audited import audit
+from tests.made_cluster import BATCHES, RECORDS, TOPIC, Commit, make_cluster
+
+PARTITIONS = 24
+CORRUPTED = 20
+# One check at least of batches, records, bodies, indexes, the groups' offsets and the ledger.
+OF_EACH_TABLE = ("crc", "undecodable", "index", "committed-offset", "lost-write")
+JOBS_MAX = 15  # of a small and sound cluster
+
+
+def write_ledger(path: Path, *, is_right: bool) -> Path:
+    """All records as acknowledged; if it is not right, the last one as another."""
+    lines = [
+        {
+            "name": "producer_send_success",
+            "topic": TOPIC,
+            "partition": partition,
+            "offset": number * RECORDS + n,
+            "key": str(n),
+            "value": f"{partition} {number} {n}",
+        }
+        for partition in range(PARTITIONS)
+        for number in range(BATCHES)
+        for n in range(RECORDS)
+    ]
+    if not is_right:
+        lines[-1]["value"] = "another"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def without_times(summary: Summary) -> Summary:
+    """What two audits of the same have in common."""
+    checks = tuple(replace(check, seconds=0.0) for check in summary.checks)
+    return replace(summary, started_at_ms=0, stages=(), checks=checks)
+
+
+def test_driver_and_executors_find_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """On damaged logs, with groups and a ledger."""
+    root = tmp_path / "cluster"
+    make_cluster(root, PARTITIONS, [Commit("readers", n, 4) for n in range(PARTITIONS)])
+    corrupt_all(root, CORRUPTED, seed=3)
+    ledger = write_ledger(tmp_path / "ledger", is_right=False)
+    found: list[tuple[Summary, list[Finding]]] = []
+    for may_read_here in (True, False):
+        out = tmp_path / f"out-{may_read_here}"
+        summary, findings = audit(
+            spark, root, out, [ledger], OF_EACH_TABLE, may_read_here=may_read_here
+        )
+        found.append((without_times(summary), findings))
+    assert {finding.check for finding in found[0][1]} >= {"crc", "index", "lost-write"}
+    assert found[0] == found[1]
+
+
+def test_a_sound_cluster_costs_few_jobs(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a ledger nothing is planned of which Spark, or the driver, knows that it comes to
+    nothing."""
+    make_cluster(tmp_path, PARTITIONS)
+    context = spark.sparkContext
+    context.setJobGroup("counting", "which numbers jobs have")
+    spark.range(1).count()
+    summary, findings = audit(spark, tmp_path, tmp_path / "out")
+    spark.range(1).count()
+    jobs = sorted(context.statusTracker().getJobIdsForGroup("counting"))
+    context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert (summary.exit_code, findings) == (0, [])
+    # A count may be more than one job; those of the audit lie in between.
+    assert max(after - before for before, after in pairwise(jobs)) <= JOBS_MAX
