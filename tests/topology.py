@@ -310,7 +310,7 @@ def _limits(given: dict[str, Any]) -> Limits | None:
     assert ulimits.keys() == {"nofile"}, ulimits
     size = re.fullmatch(r"(\d+)([mg])", memory)
     assert size, f"{memory}: say it in megabytes (m) or gigabytes (g)"
-    return Limits(int(size[1]) << {"m": 20, "g": 30}[size[2]], processes, ulimits["nofile"])
+    return Limits(int(size[1]) << {"m": 20, "g": 30}[size[2]], processes, int(ulimits["nofile"]))
 
 
 def _environment(given: Mapping[str, object]) -> dict[str, str]:

@@ -75,6 +75,12 @@ def test_a_service_takes_a_part_of_the_machine(service: Service) -> None:
     assert service.limits.open_files == FILES_MAX
 
 
+def test_an_engine_with_fewer_open_files_is_told_so() -> None:
+    """An engine that may open fewer files itself starts no container that wants more."""
+    fewer = services({"MINIBROKER_FILES": "20000"})
+    assert {one.limits and one.limits.open_files for one in fewer.values()} == {20000}
+
+
 def test_images_are_made_here_and_have_a_version() -> None:
     """No registry is asked for them; another version is rolled back to by a variable."""
     ours = [service for service in SERVICES.values() if service.build]
