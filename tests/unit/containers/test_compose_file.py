@@ -1,9 +1,10 @@
 """docker-compose.yml: its schema, that its settings exist, and what holds for each service."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from itertools import chain
+from itertools import chain, pairwise
 
 import pytest
 import yaml
@@ -163,6 +164,22 @@ def test_profiles_add_to_a_cluster_that_is_whole_without_them() -> None:
         assert (service.health is None) == bool(service.profiles), service.name
         others = [SERVICES[name].profiles for name in service.depends_on]
         assert all(profiles in ((), service.profiles) for profiles in others)
+
+
+def test_taking_a_cluster_down_takes_its_jobs_along() -> None:
+    """`down` leaves the ended containers of profiles that it is not told of. They hold a network
+    that is gone, so that the next demo would not start, and the volume with the ledgers."""
+    names = {name for service in SERVICES.values() for name in service.profiles}
+    downs = []
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), COMPOSE):
+        lines = page.read_text(encoding="utf-8").splitlines()
+        downs += [
+            line.split() for line in lines if re.search(r"^\W*docker compose .*\bdown\b", line)
+        ]
+    assert downs
+    for words in downs:
+        told = {after for word, after in pairwise(words) if word == "--profile"}
+        assert told == names, " ".join(words)
 
 
 def test_what_is_not_understood_is_an_error(tmp_path) -> None:
