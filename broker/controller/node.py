@@ -68,7 +68,6 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.messages.topics import CreateTopicsRequest
 
-LASTING_TTLS: Final = 10  # a session as old as this, in its time-outs, was no short one
 RESIGN_S_MAX: Final = 2.0  # that a stop waits for a store that may not answer
 
 log = logging.getLogger(__name__)
@@ -92,11 +91,14 @@ class ControllerNode:
         self._process = rng.randbytes(8).hex()
         self._heartbeat_s = config.broker_heartbeat_interval_ms / 1000
         self._session = BrokerSession(
-            store, self._store_retry, config.broker_session_timeout_ms / 1000, self._heartbeat_s
+            store,
+            self._store_retry,
+            config.broker_session_timeout_ms / 1000,
+            self._heartbeat_s,
+            rng,
         )
         self._lease = ControllerLease(config.fence_timeout_ms / 1000)
         self._candidacy = Backoff(config.fence_timeout_ms / 1000, rng)
-        self._session_losses = Backoff(config.broker_session_timeout_ms / 1000, rng)
         self._context = NodeContext(
             config,
             store,
@@ -211,23 +213,8 @@ class ControllerNode:
                         session.cancel_scope.cancel()
                 log.warning("[Broker id=%d] Its session ended; registering anew", self._node_id)
                 if not self._registered.cancelled_caught:
-                    await self._pause_after_loss()
+                    await self._session.pause_after_loss()
                 await self._register(registration)
-
-    async def _pause_after_loss(self) -> None:
-        """Wait before registering, if this session was lost soon after another one.
-
-        The work of coming back may have cost the session. Then all brokers of a busy machine may
-        lose theirs at once, and must not all come back at once.
-        """
-        age_s = trio.current_time() - self._session.registered_at
-        if age_s > LASTING_TTLS * self._config.broker_session_timeout_ms / 1000:
-            self._session_losses.on_success()
-        pause_s = self._session_losses.draw_pause_s()
-        self._session_losses.on_failure()
-        if pause_s:
-            log.warning("[Broker id=%d] It waits %.1f s before that", self._node_id, pause_s)
-            await trio.sleep(pause_s)
 
     async def _register(self, registration: Registration) -> None:
         self._registered = trio.CancelScope()

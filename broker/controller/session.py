@@ -3,7 +3,8 @@
 The lease is renewed every heartbeat. How long it still holds is counted from the moment a renewal
 was *asked* for, which is never later than the store's count; so the broker stops believing in
 itself before the others stop. A lease that has ended is no failure of the broker: it registers
-anew, with a higher epoch, and the controller treats it as one that came back.
+again, with a higher epoch, and the controller treats it as one that came back. After several short
+sessions in a row it waits longer each time before it does.
 
 A registration of the same node id may still stand when a broker starts. If it names this data
 directory, it is this broker's own former life: the lock on the directory proves that it is over,
@@ -14,11 +15,13 @@ one waits as long as a dead one's lease may still live, and then gives up with a
 
 import logging
 import math
+from random import Random
 from typing import Final, NamedTuple
 
 import trio
 
 from minibroker.broker.controller import entries
+from minibroker.broker.controller.backoff import Backoff
 from minibroker.broker.controller.state import Registered
 from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.store import (
@@ -33,6 +36,7 @@ from minibroker.protocol.constants import NO_EPOCH
 
 log = logging.getLogger(__name__)
 
+LASTING_TTLS: Final = 10  # a session as old as this, in its time-outs, was no short one
 FOREIGN_TTLS: Final = 2  # for how many times of a lease a foreign registration is waited out
 
 
@@ -53,7 +57,12 @@ class BrokerSession:
     """See the head of this module. `epoch` is the broker epoch, -1 while not registered."""
 
     def __init__(
-        self, store: MetadataStore, store_retry: StoreRetry, ttl_s: float, heartbeat_s: float
+        self,
+        store: MetadataStore,
+        store_retry: StoreRetry,
+        ttl_s: float,
+        heartbeat_s: float,
+        rng: Random,
     ) -> None:
         self.epoch = NO_EPOCH
         self.lease_id = NO_LEASE
@@ -65,6 +74,7 @@ class BrokerSession:
         self._believed_until = -math.inf
         self._renewed_at = -math.inf
         self._renewal_s = 0.0
+        self._losses = Backoff(ttl_s, rng)
 
     def statistics(self) -> SessionStatistics:
         """How the lease is kept."""
@@ -154,6 +164,20 @@ class BrokerSession:
         self._believed_until = asked_at + self._ttl_s
         self._renewed_at = asked_at
         self._renewal_s = trio.current_time() - asked_at
+
+    async def pause_after_loss(self) -> None:
+        """Wait before registering, if this session was lost soon after another one.
+
+        The work of coming back may have cost the session. Then all brokers of a busy machine may
+        lose theirs at once, and must not all come back at once.
+        """
+        if trio.current_time() - self.registered_at > LASTING_TTLS * self._ttl_s:
+            self._losses.on_success()
+        pause_s = self._losses.draw_pause_s()
+        self._losses.on_failure()
+        if pause_s:
+            log.warning("%s It registers in %.1f s", self._store_retry.name, pause_s)
+            await trio.sleep(pause_s)
 
     async def end(self) -> None:
         """Let the registration vanish now. Raises `StoreError`."""

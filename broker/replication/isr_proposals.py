@@ -56,7 +56,7 @@ class Leaders(Protocol):
 
 
 class IsrProposals:
-    """The proposals that wait to be sent, by partition. `fences` is set while some broker is fenced."""
+    """The proposals that wait to be sent; `fences` is set while some broker is fenced."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, IsrProposal] = {}

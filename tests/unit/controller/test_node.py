@@ -125,7 +125,7 @@ async def test_belief_in_the_lease_ends_before_the_lease(autojump_clock):
     node = lonely_node(SlowStore())
     assert not node.is_lease_current(trio.current_time())
     assert node.broker_epoch == -1
-    session = BrokerSession(SlowStore(), StoreRetry(1), 1.0, 0.25)
+    session = BrokerSession(SlowStore(), StoreRetry(1), 1.0, 0.25, Random(1))
     asked_at = trio.current_time()
     await session.register(Registered(1, -1, Endpoint("h", 1), "d", 1, "p"))
     assert session.is_current(asked_at + 0.99)
