@@ -100,7 +100,7 @@ class AssignedPartition:
         self.epochs = EpochHistory(entries_max=EPOCHS_KEPT_MAX)
 
     def truncate(self, offset: int) -> None:
-        """Go on from `offset`, which is not ahead, and keep the trail of what lies before it."""
+        """Go on from `offset`, which is not ahead, and keep the epochs of what lies before it."""
         epochs = self.epochs
         epochs.truncate_from_end(offset)
         self.seek(offset)

@@ -178,7 +178,7 @@ class Consumer:
         """The block is left. Interrupted, by a cancellation too, it leaves the group at once.
 
         What another task polled may not be done, and is not committed: see `close`.
-        After `sys.exit` it does so in order, but what the application had in hand is not committed:
+        After `sys.exit` it does so in order, but the records of the last poll are not committed:
         the program may have given up on it.
         """
         if error is None:

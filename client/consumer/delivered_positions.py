@@ -1,9 +1,9 @@
 """Which delivered records the application is done with, so that they may be committed.
 
-A poll hands out records; with the next poll, the application is done with them. Iterating takes a
-poll's worth (`drawn`) and hands out one after the other: with each, the application is done with
-those before it, and what it has not reached can go back. So a position that is committed without
-the application's saying so is never behind a record that it may still be working on (K6, CCO-06).
+A poll delivers records; with the next poll, the application is done with them. Iterating polls once
+for many records and delivers one after the other: with each, the application is done with those
+before it, and those that it has not reached are `buffered` and can go back. So auto commit never
+commits past a record that the application may still be working on (K6, CCO-06).
 
 A plain list iterator hands out: it is the fastest there is, any thread can ask how far it has come
 (`length_hint`), and no interrupt comes between taking a record from it and having it. The blocking
@@ -26,9 +26,9 @@ class DeliveredPositions:
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
         self._polled: list[ConsumerRecord] = []
-        self._is_one = False  # the drawn are handed out all at once
+        self._is_one = False  # the polled records are taken all at once
         self.is_abandoned = False
-        # What iteration has taken and not handed out.
+        # The polled records that iteration has not delivered yet.
         self.buffered: Iterator[ConsumerRecord] = iter(())
 
     @property
@@ -38,35 +38,35 @@ class DeliveredPositions:
 
     @property
     def buffered_count(self) -> int:
-        """How much that is: it falls while the application goes on."""
+        """Return how many records are buffered: it falls while the application iterates."""
         return length_hint(self.buffered)
 
     def iterate(
         self, records: list[ConsumerRecord], *, as_one: bool = False
     ) -> Iterator[ConsumerRecord]:
-        """Hand these out by the iterator; they were just taken.
+        """Deliver these records, which were just polled, by the iterator.
 
-        `as_one`: they will be taken from it all at once, and the application is done with none
-        before it comes back.
+        `as_one`: the caller takes them all at once, and the application is done with none before
+        the next call.
         """
         self._polled, self.buffered, self._is_one = records, iter(records), as_one
         return self.buffered
 
     def return_buffered(self) -> None:
-        """Give back what was not handed out; it is taken again first."""
+        """Return the buffered records to the positions; the next poll delivers them first."""
         if buffered := list(self.buffered):
             del self._polled[-len(buffered) :]
             self._positions.give_back(buffered)
 
     def position(self, name: TopicPartition) -> int | None:
-        """The offset of the next record to hand out; None while it is not known."""
+        """Return the offset of the next record to deliver; None while it is not known."""
         for record in self._polled[len(self._polled) - self.buffered_count :]:
             if record[:2] == name:
                 return record.offset
         return self._positions.position(name)
 
     def committable_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions, as they are committed: behind all that was handed out."""
+        """Return the positions, which are behind all delivered records, as they are committed."""
         offsets = {name: self.position(name) for name in self._positions.assignment}
         return {
             name: self._positions.of(name).committable(offset)
@@ -75,7 +75,7 @@ class DeliveredPositions:
         }
 
     def not_behind_committed(self, chosen: Offsets) -> Offsets:
-        """Of positions chosen earlier, those to commit now: after `abandon` none goes back."""
+        """Return the chosen offsets to commit: after `abandon` none below a committed one."""
         if not self.is_abandoned:
             return chosen
         saved = {name: self._positions.of(name).committed for name in self._positions.assignment}
@@ -86,15 +86,15 @@ class DeliveredPositions:
         }
 
     def mark_done(self) -> None:
-        """The application is done with all that it was handed: it asks for more, or ends."""
+        """Record that the application is done with all delivered records."""
         self.return_buffered()
         self._polled = []
         self._record_done([])
 
     def abandon(self) -> None:
-        """The application will not be done with it: its work ends here.
+        """Give up on the delivered records that the application is not done with.
 
-        What it has committed itself counts as done. Nothing is handed out after this.
+        Those that it has committed itself count as done. Nothing is delivered after this.
         """
         self.record_iteration()
         self.return_buffered()
@@ -110,13 +110,13 @@ class DeliveredPositions:
                 assigned.position = min(assigned.position, done)
 
     def record_iteration(self) -> None:
-        """While it iterates, the application is done with all but the record of this moment."""
+        """Record that an iterating application is done with all but the last delivered record."""
         if self._polled:
             handed_count = 0 if self._is_one else len(self._polled) - self.buffered_count
             self._record_done(self._polled[max(0, handed_count - 1) :])
 
     def uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Up to where the application is done, where that is more than was committed."""
+        """Return up to where the application is done, where that is more than was committed."""
         positions = map(self._positions.of, self._positions.assignment)
         return {
             assigned.name: assigned.committable(assigned.done)
@@ -125,7 +125,7 @@ class DeliveredPositions:
         }
 
     def record_committed(self, offsets: Offsets) -> None:
-        """These were committed; of those that are still assigned it is remembered."""
+        """Record committed offsets of the partitions that are still assigned."""
         assigned = set(self._positions.assignment)
         for name, committed in offsets.items():
             if name in assigned:

@@ -8,7 +8,7 @@
 all; what it does not take waits in `outgoing` for the writer, and so does what is started until
 then. So the order of calls is the order on the wire, and no task has to wake up for a request.
 A broker answers in the order of requests, so an answer belongs to the oldest request in flight;
-another correlation id is a broken protocol. The reader settles all answers that arrived together
+another correlation id is a broken protocol. The reader completes all replies that arrived together
 in one wake-up, and then calls `on_answers`, for an owner to whom a task of its own for each answer
 would cost too much.
 
@@ -97,7 +97,7 @@ class PendingReply(Generic[Response]):
         return self.message()
 
     def message(self) -> Response:
-        """What `wait` returns or raises, once it is settled."""
+        """What `wait` returns or raises, once it is completed."""
         assert self.is_completed
         if self._failure is not None:
             kind, reason = self._failure
@@ -122,7 +122,7 @@ class RpcChannel:
         self, stream: Stream, endpoint: Endpoint, options: ChannelOptions, receiver: "_Receiver"
     ) -> None:
         self.endpoint = endpoint
-        self.on_answers: Callable[[], None] = _do_nothing  # called when replies have been settled
+        self.on_answers: Callable[[], None] = _do_nothing  # called when replies have been completed
         self.closed = trio.Event()
         self._stream = stream
         self._options = options
@@ -133,7 +133,7 @@ class RpcChannel:
         self._outgoing: list[Buffer] = []
         self._writer_idle = trio.lowlevel.ParkingLot()
         self._in_flight: deque[tuple[int, PendingReply[Any]]] = deque()
-        self._unanswered: list[PendingReply[Any]] = []  # settled once they are sent
+        self._unanswered: list[PendingReply[Any]] = []  # completed once they are sent
         self._timeout = trio.CancelScope()
         self._lost: tuple[type[ConnectionLost], str] | None = None
 
@@ -193,7 +193,7 @@ class RpcChannel:
         return replies
 
     def _send_now(self) -> None:
-        """Only while the writer rests; and those without answer it settles, not we."""
+        """Only while the writer rests; and the writer completes those without an answer."""
         if self._writer_idle and not self._unanswered:
             self._outgoing = list(self._stream.send_now(self._outgoing))
         if self._outgoing:

@@ -364,7 +364,7 @@ class Accumulator:
                 self.sequences.resolve(queue)
 
     def _complete(self, batch: Batch, base_offset: int, error: Exception | None) -> None:
-        assert not batch.is_completed, "a batch is settled once"
+        assert not batch.is_completed, "a batch is completed once"
         batch.is_completed = True
         self.free_bytes += batch.reserved
         root = batch.root
@@ -374,7 +374,7 @@ class Accumulator:
         self._completed.append(CompletedBatch(batch, base_offset, error))
 
     def take_completed(self) -> list[CompletedBatch]:
-        """What was settled since the last call."""
+        """Return the batches completed since the last call."""
         completed, self._completed = self._completed, []
         return completed
 

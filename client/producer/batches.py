@@ -4,7 +4,7 @@ A record is first in an `OpenBatch`: a list, because appending to a list is the 
 Python can do and happens a million times a second. A plain record, one that has nothing but a
 value, is only its value there: a tuple would cost as much again, and make work for the garbage
 collector. Its time is that of the batch. Sealing turns the list into the bytes of a record batch:
-a `Batch`, which is what is sent, sent again, split and settled.
+a `Batch`, which is sent, sent again, split and completed.
 
 A `PartitionQueue` is one partition's queue. Three numbers keep its order:
 

@@ -112,7 +112,7 @@ class PendingDelivery:
         self._failures = failures
         self._arrived: trio.Event | None = None  # made by who has to wait
         self._index = 0
-        self.delivery: Delivery | None = None  # the batch's, once it is settled
+        self.delivery: Delivery | None = None  # the batch's, once it is completed
 
     def complete(self, delivery: Delivery, index: int) -> None:
         """Called by the producer: the record is number `index` in the delivery's batch."""
@@ -138,7 +138,7 @@ class PendingDelivery:
 class DeliveryReporter:
     """All that became of a producer's records, and who is to be told.
 
-    `progress` is where everybody waits who waits for something to be settled.
+    Tasks that wait for a batch to be completed wait in `progress`.
     """
 
     def __init__(self, on_delivery: Callable[[Delivery], None] | None) -> None:

@@ -350,7 +350,7 @@ class Producer:
         return self._report
 
     def _give_up(self, *, is_reported: bool) -> None:
-        """What is not settled now never will be; with `is_reported` the caller gets the report."""
+        """Fail all incomplete batches; with `is_reported` the caller gets the report."""
         if self._report is not None:
             return
         reporter = self._reporter

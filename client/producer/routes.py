@@ -1,4 +1,4 @@
-"""From a topic and a key to a queue, also before the cluster has told which partitions there are.
+"""From a topic and a key to a partition's queue, even before the topic's metadata are known.
 
 A `Route` is what the producer looks up for every record, so it is two attribute reads away from
 the queue: `sticky` for records without a key, `by_key` for those with one. `by_key` remembers where
@@ -7,7 +7,7 @@ large.
 
 A program may send before the topic's metadata are known. Such a route is unassigned: its records
 gather, in the order in which they come, in a queue that is no partition's (number -1), which no
-drain ever serves. When the partitions are learnt, whole batches of records without keys move to a
+drain ever serves. When the metadata arrive, whole batches of records without keys move to a
 partition each, and all others are placed one by one, in that order: so each partition gets its
 records as they were sent. If the topic turns out not to exist they fail with that reason.
 """

@@ -81,7 +81,7 @@ class _Node:
 
 
 class Sender:
-    """Moves batches from an accumulator to the brokers. `on_progress` is told what was settled."""
+    """Moves batches from an accumulator to the brokers. `on_progress` gets completed batches."""
 
     def __init__(
         self,

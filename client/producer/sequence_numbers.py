@@ -1,4 +1,4 @@
-"""Idempotence on the client's side: who may be sent with which sequence, and what an error means.
+"""Idempotence: which batch may be sent with which sequence, and what an error means.
 
 A broker accepts a batch of a producer only if its sequence follows the last one it has from it in
 that partition, and answers one it has already with the first answer. So a batch that is sent again
@@ -15,7 +15,7 @@ must be the same: same id, epoch, sequence. All rules here serve that:
 * A queue is renumbered only when nothing of it is in flight, so no answer to old numbers can be
   taken for one to new numbers. Until then it sends nothing.
 * A batch that was sent and then given up leaves a hole, or was written by a try whose answer was
-  lost: the queue is *unresolved* and takes no new batch until what is under way is settled. If then
+  lost: the queue is *unresolved* and takes no new batch until all in flight is completed. If then
   the last acknowledged sequence is the last given, all is well; else it is renumbered.
 
 Each rule costs a queue one pause of a round trip, and only after an error.
