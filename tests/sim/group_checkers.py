@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 from minibroker.broker.groups.records import GroupMetadata
 from minibroker.protocol.constants import ErrorCode
@@ -25,6 +26,8 @@ from tests.sim.group_events import (
     Closed,
     Closing,
     CommitAnswered,
+    CommitBegun,
+    CommitEnded,
     CommitFailed,
     CommitSent,
     Crashed,
@@ -179,6 +182,13 @@ class OnlyDone:
         self._ends[who, place] = max(end, self._ends.get((who, place), 0))
 
 
+class Span(NamedTuple):
+    """A time, in seconds."""
+
+    since: float
+    until: float
+
+
 @dataclass
 class Holding:
     """A partition in the hands of one member, from the callback that gave it to the end."""
@@ -211,6 +221,8 @@ class Holdings:
         self.all: list[Holding] = []
         self.held: dict[tuple[str, TopicPartition], Holding] = {}
         self.ends: dict[TopicPartition, int] = {}
+        self._committing: dict[str, float] = {}  # since when
+        self._waits: dict[str, list[Span]] = defaultdict(list)  # of applications for their commits
         self._closing: dict[str, tuple[float, float]] = {}
         self._let_go: dict[str, list[Holding]] = defaultdict(list)
         self._sent: dict[int, Offsets] = {}
@@ -229,6 +241,10 @@ class Holdings:
                 self._end(now, event.who, event.places)
             case Lost():
                 self._end(now, event.who, event.places, "it was lost")
+            case CommitBegun():
+                self._committing[event.who] = now
+            case CommitEnded():
+                self._waits[event.who].append(Span(self._committing.pop(event.who), now))
             case CommitFailed():
                 self._excuse(event.who, f"its commit failed: {event.error}")
             case CommitSent():
@@ -326,14 +342,25 @@ class Holdings:
 
     def judge_steady(self, gap_s_max: float) -> None:
         """Where there is always something to read, whoever keeps a partition goes on being shown
-        its records, whatever happens to the others'. Raises `Violation`."""
+        its records, whatever happens to the others'. What an application waits in its own commit
+        does not count: no offsets are taken while a generation has no assignment yet, however long
+        that takes. Raises `Violation`."""
         for holding in self.all:
             for (before, _), (after, offset) in pairwise(holding.shown):
-                if after - before > gap_s_max:
+                if self.pause_s(holding.who, before, after) > gap_s_max:
                     raise Violation(
                         f"{holding.who} kept {holding.place}, and was shown {offset}"
                         f" {after - before:.3f} s after the record before it"
                     )
+
+    def pause_s(self, who: str, before: float, after: float) -> float:
+        """The time between two records, without what the application waited for its commits."""
+        spans = self._waits[who]
+        return (
+            after
+            - before
+            - sum(max(0.0, min(each.until, after) - max(each.since, before)) for each in spans)
+        )
 
     def judge_end(self, log_ends: Offsets, committed: Offsets) -> None:
         """All that there is was shown, and is committed. Raises `Violation`."""

@@ -73,6 +73,18 @@ class Crashed(NamedTuple):
     who: str
 
 
+class CommitBegun(NamedTuple):
+    """The application has called `commit`, and waits for it."""
+
+    who: str
+
+
+class CommitEnded(NamedTuple):
+    """It goes on, whatever became of the commit."""
+
+    who: str
+
+
 class CommitFailed(NamedTuple):
     """The application's own commit raised, so it knows that it is read again."""
 
@@ -129,8 +141,9 @@ class PutOut(NamedTuple):
 
 
 Event: TypeAlias = (
-    Assigned | Revoked | Lost | Shown | Done | Closing | Closed | Crashed | CommitFailed
-    | CommitSent | CommitAnswered | FetchSent | FetchAnswered | Synced | PutOut
+    Assigned | Revoked | Lost | Shown | Done | Closing | Closed | Crashed | CommitBegun
+    | CommitEnded | CommitFailed | CommitSent | CommitAnswered | FetchSent | FetchAnswered
+    | Synced | PutOut
 )  # fmt: skip
 
 

@@ -34,6 +34,8 @@ from tests.sim.group_events import (
     Assigned,
     Closed,
     Closing,
+    CommitBegun,
+    CommitEnded,
     CommitFailed,
     Crashed,
     Done,
@@ -246,10 +248,13 @@ class Life:
         if self._stage.fates.is_auto_commit:
             await trio.lowlevel.checkpoint()
             return
+        self.note(CommitBegun(self.who))
         try:
             await consumer.commit()
         except (BrokerError, ClientError) as error:
             self.note(CommitFailed(self.who, str(error)))
+        finally:
+            self.note(CommitEnded(self.who))
 
     async def _close(self, consumer: Consumer) -> None:
         timeout_s = 30.0 if self._stage.fates.is_calm else self._rng.choice((0.2, 2.0, 10.0))

@@ -12,7 +12,7 @@ Three kinds of seeds, one after the other:
   group exactly once.
 * wild: members suffer too, and topics come and go. What is shown twice has its excuse.
 * steady: no broker suffers, members only join and leave, and there is always something to read.
-  Then who keeps a partition never waits for its records.
+  Then who keeps a partition never waits for its records, but perhaps for its own commits.
 """
 
 from collections.abc import Callable, Iterator, Mapping

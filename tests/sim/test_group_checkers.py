@@ -21,6 +21,8 @@ from tests.sim.group_events import (
     Closed,
     Closing,
     CommitAnswered,
+    CommitBegun,
+    CommitEnded,
     CommitFailed,
     CommitSent,
     Crashed,
@@ -248,6 +250,20 @@ def test_a_pause_in_a_kept_partition_is_found():
     holdings.look(20.0, Shown("b", P, 3))
     with pytest.raises(Violation, match="b kept t-0, and was shown 3"):
         holdings.judge_steady(2.0)
+
+
+def test_a_wait_in_an_own_commit_is_no_pause():
+    """The application of a waits for its commit; that of b has nothing to wait for."""
+    for who, is_found in (("a", False), ("b", True)):
+        holdings = tell(Holdings(), Assigned(who, (P,)), *shown(who, 0))
+        tell_later = [(2.0, CommitBegun("a")), (8.0, CommitEnded("a")), (9.0, Shown(who, P, 1))]
+        for now, event in tell_later:
+            holdings.look(now, event)
+        if is_found:
+            with pytest.raises(Violation, match="b kept t-0, and was shown 1 8"):
+                holdings.judge_steady(2.0)
+        else:
+            holdings.judge_steady(2.0)
 
 
 @pytest.mark.parametrize(("log_end", "committed"), [(3, 2), (2, 1), (2, -1)])
