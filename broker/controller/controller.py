@@ -11,7 +11,7 @@ more (`ControllerLost`). One task decides, one thing at a time:
 What moves leaderships from brokers that live is prepared by another task (`handovers.py`), which
 makes jobs of it.
 
-    note_brokers, submit -> plan (pure) -> store.transact -> the difference is told -> answer
+    on_brokers, submit -> plan (pure) -> store.transact -> the difference is told -> answer
 
 A controller that hears fewer than half of the registered brokers decides nothing more and ends
 (`ControllerIsolated`): another broker may hear more. Before that it puts off requests to take

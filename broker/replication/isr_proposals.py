@@ -63,7 +63,7 @@ class IsrProposals:
         self._news = trio.Event()
         self.fences = trio.Event()
 
-    def note_brokers(self, brokers: Iterable[BrokerImage]) -> None:
+    def on_brokers(self, brokers: Iterable[BrokerImage]) -> None:
         """These are registered, as the controller says."""
         if any(broker.is_fenced for broker in brokers):
             self.fences.set()

@@ -218,7 +218,7 @@ class Replicas:
             self._collaborators.copier.set_endpoints(
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
-            self._collaborators.isr_proposals.note_brokers(self.image.brokers.values())
+            self._collaborators.isr_proposals.on_brokers(self.image.brokers.values())
             self._is_image_whole |= request.is_full
             self._update_readiness()
             self._collaborators.purgatory.notify(IMAGE)

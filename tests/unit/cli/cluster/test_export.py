@@ -49,7 +49,7 @@ async def write(path: Path) -> SqliteStore:
         entries.topic_put(TOPIC),
         *(entries.partition_put(TOPIC.id, record) for record in TOPIC.partitions),
         entries.tombstone_put(Tombstone(b"\1" * 16, "gone", 1, (1,))),
-        *entries.office_puts(2, 5, lease),
+        *entries.active_controller_puts(2, 5, lease),
         *(entries.broker_put(broker, lease) for broker in brokers),
     ]
     epoch = (await store.transact([], writes)).revision
