@@ -158,9 +158,4 @@ SIZES_ALLOWED: dict[str, str] = {
 # path or a folder.
 SPREAD_ALLOWED = {
     "audit/": "expressions of Spark, one subject a line",
-    "broker/controller/": "to be written out",
-    "broker/groups/": "to be written out",
-    "broker/log/": "to be written out",
-    "broker/replication/": "to be written out",
-    "client/": "to be written out",
 }

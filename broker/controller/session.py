@@ -153,7 +153,8 @@ class BrokerSession:
                     log.warning(
                         "%s Its session was not renewed for %.1f s: until it is, acks=0 and acks=1"
                         " are refused; acks=all and reads go on",
-                        *(self._store_retry.name, trio.current_time() - self._renewed_at),
+                        self._store_retry.name,
+                        trio.current_time() - self._renewed_at,
                     )
             else:
                 is_doubted = False

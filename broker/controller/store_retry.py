@@ -72,7 +72,8 @@ class StoreRetry:
                 "%s The metadata store cannot be used: %s. What is led and followed here goes on;"
                 " until it is back nothing is elected, created or deleted, and no in-sync set"
                 " changes",
-                *(self.name, error),
+                self.name,
+                error,
             )
 
     def on_answer(self, asker: object) -> None:

@@ -288,7 +288,10 @@ class Coordinator:
         groups, offsets = shard.table.statistics()
         logger.info(
             "%s: coordinator in epoch %d of %d groups with %d offsets, after %.0f ms",
-            *(shard.partition.topic_partition, registry.leader_epoch, groups, offsets),
+            shard.partition.topic_partition,
+            registry.leader_epoch,
+            groups,
+            offsets,
             (trio.current_time() - begun_at) * 1000,
         )
         self._drop_gone(shard)

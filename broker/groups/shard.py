@@ -134,7 +134,8 @@ class Shard:
         if not self._continues(log):
             logger.warning(
                 "%s: its log is not the one that was replayed up to offset %d, starting again",
-                *(self.partition.topic_partition, self.replayed_end),
+                self.partition.topic_partition,
+                self.replayed_end,
             )
             self.stop_serving(now)
             self.table = OffsetTable()
@@ -150,7 +151,9 @@ class Shard:
                 self.is_broken = True
                 logger.error(
                     "%s cannot be replayed from offset %d on, its groups have no coordinator: %s",
-                    *(self.partition.topic_partition, self.replayed_end, invalid),
+                    self.partition.topic_partition,
+                    self.replayed_end,
+                    invalid,
                 )
             return False
         for offset, _, key, value, _ in chunk.records:
@@ -178,7 +181,9 @@ class Shard:
     def _skip(self, offset: int, unreadable: Unreadable) -> None:
         logger.warning(
             "%s: the record at offset %d is skipped: %s",
-            *(self.partition.topic_partition, offset, unreadable.reason[:UNREADABLE_CHARS_MAX]),
+            self.partition.topic_partition,
+            offset,
+            unreadable.reason[:UNREADABLE_CHARS_MAX],
         )
 
     # -- writing

@@ -175,7 +175,10 @@ class ProducerStates:
         if entry is not None and header.producer_epoch < entry.epoch:
             logger.warning(
                 "Producer %d goes back from epoch %d to %d at offset %d, as in the leader's log",
-                *(header.producer_id, entry.epoch, header.producer_epoch, header.base_offset),
+                header.producer_id,
+                entry.epoch,
+                header.producer_epoch,
+                header.base_offset,
             )
         self.update(header, now_ms)
 

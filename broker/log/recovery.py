@@ -215,8 +215,11 @@ class Recovery:
             self._location.files.sync_dir(self._location.directory)
         LOGGER.warning(
             "%s is cut at offset %d: %d bytes and %d segments behind it are %s",
-            *(self._location.topic_partition, checked.next_offset, segment.size - checked.end),
-            *(len(later), "kept aside" if reason is not None else "no log"),
+            self._location.topic_partition,
+            checked.next_offset,
+            segment.size - checked.end,
+            len(later),
+            "kept aside" if reason is not None else "no log",
         )
         segment.file.truncate(checked.end)
 

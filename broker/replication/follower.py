@@ -152,7 +152,9 @@ class Follower:
         if start > log.log_end:
             logger.warning(
                 "%s: the leader's log starts at %s, above our end %s: starting again there",
-                *(log.topic_partition, start, log.log_end),
+                log.topic_partition,
+                start,
+                log.log_end,
             )
             try:
                 log.restart_at(start, now_ms)
@@ -167,7 +169,10 @@ class Follower:
         self.failure = reason
         logger.error(
             "%s: not copied from broker %s any more in epoch %s: %s",
-            *(log.topic_partition, self.leader, self.leader_epoch, reason),
+            log.topic_partition,
+            self.leader,
+            self.leader_epoch,
+            reason,
         )
         return Outcome(Next.STOP, reason)
 
@@ -214,7 +219,11 @@ class Follower:
             logger.warning(
                 "%s: cut from %s to %s, where the log of broker %s in epoch %s parts from it"
                 "; high watermark %s",
-                *(log.topic_partition, end, log.log_end, self.leader, self.leader_epoch),
+                log.topic_partition,
+                end,
+                log.log_end,
+                self.leader,
+                self.leader_epoch,
                 high_watermark,
             )
         return Outcome(Next.FETCH)

@@ -229,7 +229,10 @@ class ReplicaTable:
             return False
         logger.warning(
             "%s: cut at offset %d, where records were lost (%s), to be copied from broker %d",
-            *(log.topic_partition, log.damage.offset, log.damage.reason, state.leader),
+            log.topic_partition,
+            log.damage.offset,
+            log.damage.reason,
+            state.leader,
         )
         # The cut first: until it is done the log must go on saying that it is damaged.
         try:

@@ -370,7 +370,9 @@ class Replicas:
             logger.warning(
                 "topic %s has %d replicas, and a producer asks for acks=%d: what it sends may be"
                 " lost when a leader fails",
-                *(topic, len(role.replicas), acks),
+                topic,
+                len(role.replicas),
+                acks,
             )
 
     def on_flushed(self, partition: Partition, now: float) -> None:
