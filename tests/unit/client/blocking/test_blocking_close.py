@@ -483,6 +483,8 @@ def test_the_end_of_a_child_process_touches_nothing(address: str, tmp_path: Path
     """8: neither does a child that ends as any process does, inside of the block."""
     path = tmp_path / "ledger"
     program = """
+import warnings
+warnings.filterwarnings("ignore", "This process", DeprecationWarning)
 with Producer(sys.argv[1], ledger=sys.argv[2]) as producer:
     producer.send_and_wait("ends", b"1")
     child = os.fork()
