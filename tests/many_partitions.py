@@ -55,6 +55,7 @@ LOOK_EVERY_S_EACH = 0.0001  # for each partition: a look at all of them is work 
 PAGES = re.compile(r"Health and metrics: (http://\S+)/ready")
 SESSION_ENDED = "Its session ended"
 LAG = "minibroker_event_loop_lag_seconds"
+SHRINKS = re.compile(r"^kafka_server_replicamanager_isrshrinks_total (\S+)", re.MULTILINE)
 REPLICAS = re.compile(r"^kafka_server_replicamanager_partitioncount (\S+)", re.MULTILINE)
 # What is counted are the elections that a fault costs; leaders that come back are another matter.
 SETTINGS = {"http.listener": "127.0.0.1:0", "auto.leader.rebalance.enable": "false"}
@@ -136,6 +137,7 @@ class Told:
     seconds: dict[str, float] = field(default_factory=dict)
     epochs: int = 0  # the most leader epochs that a partition went through
     sessions_lost: int = 0
+    shrinks: int = 0  # of in-sync sets, at the brokers that live in the end
     lags: Lags = field(default_factory=Lags)
 
     @contextmanager
@@ -150,6 +152,7 @@ class Told:
         shown = {what: f"{seconds:.1f} s" for what, seconds in self.seconds.items()}
         shown["leader epochs"] = f"{self.epochs}"
         shown["sessions lost"] = f"{self.sessions_lost}"
+        shown["in-sync sets shrunk"] = f"{self.shrinks}"
         shown["loop late, 99 % / latest"] = (
             f"{self.lags.bound(0.99) * 1000:.0f} / {self.lags.bound(1) * 1000:.0f} ms"
         )
@@ -176,6 +179,14 @@ class ManyPartitions:
         """Of each process that runs."""
         return {
             broker.pid: Lags.of(self.page(broker, "/public_metrics").text)
+            for broker in self.cluster.brokers.values()
+            if broker.is_running
+        }
+
+    def shrinks(self) -> dict[int, int]:
+        """How many in-sync sets each process that runs has had shrunk."""
+        return {
+            broker.pid: int(float(SHRINKS.search(self.page(broker, "/public_metrics").text)[1]))
             for broker in self.cluster.brokers.values()
             if broker.is_running
         }
@@ -218,10 +229,12 @@ class ManyPartitions:
         """One story: what it cost is told when it is over."""
         told = Told()
         lags, epochs = self.lags(), self.epochs() if self.size.topics else {}
+        shrinks = self.shrinks()
         lines = {one.pid: len(one.lines) for one in self.cluster.brokers.values()}
         yield told
         for pid, found in self.lags().items():
             told.lags += found - lags.get(pid, Lags())
+        told.shrinks = sum(count - shrinks.get(pid, 0) for pid, count in self.shrinks().items())
         for one in self.cluster.brokers.values():
             news = one.lines[lines.get(one.pid, 0) :]
             told.sessions_lost += sum(SESSION_ENDED in line for line in news)

@@ -263,7 +263,7 @@ def test_who_stands_again_at_once_is_found():
     ):
         checker.look(governed(at, *held))
     checker.look(sight(now=1.1))
-    with pytest.raises(Violation, match="took it again after"):
+    with pytest.raises(Violation, match="was elected again after"):
         checker.look(governed(1.2, 1, 10, 9))
 
 

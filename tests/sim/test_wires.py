@@ -348,7 +348,7 @@ STORIES = {
     "stand-before-roles": (meet_successor, "believes that it leads alone"),
     "put-fenced-followers-out": (silence_follower, "nobody asked for it"),
     "elect-out-of-sync": (silence_last_member, "is a member of the in-sync set and ends at"),
-    "stand-at-once": (resign_beside_slow_stores, "took it again after"),
+    "stand-at-once": (resign_beside_slow_stores, "was elected again after"),
 }
 
 
