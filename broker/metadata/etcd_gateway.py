@@ -9,7 +9,7 @@ instead of keeping its callers waiting, and ends the watches that it could not s
 
 With a user there is a token. etcd forgets it after some minutes, and with a restart; who hears so
 gets another one and asks again. An answer from another cluster than the first one is an error: two
-clusters behind one list of endpoints would give an office to two.
+clusters behind one list of endpoints would have two controllers.
 """
 
 import json
