@@ -1,10 +1,9 @@
 """A pytest plugin, for `make test`: the longest tests run in a pytest beside the others.
 
 Most of the others wait for something; audits and simulations compute: one after the other they
-leave half of two processors idle. Between the two come the rounds in broken networks, a minute of
-waiting. The one beside is nicer, so that what depends on time among the others is not held up by
-it. What it prints comes as a whole, right before the summary of the others, and where it fails they
-fail.
+leave half of two processors idle. The one beside is nicer, so that what depends on time among the
+others is not held up by it. What it prints comes as a whole, right before the summary of the
+others, and where it fails they fail.
 
     python -m pytest -p tests.beside
 """
@@ -23,7 +22,6 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PATHS: Final = (
     "tests/audit",
     "tests/acceptance/test_failover.py",  # with the audits, all that need Spark
-    "tests/acceptance/test_partitions.py",
     "tests/sim",
 )
 NICE: Final = 5
