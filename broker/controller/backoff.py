@@ -27,9 +27,9 @@ class Backoff:
         self._pause_s = min(2 * self._pause_s or self._first_s, LONGEST * self._first_s)
 
     def on_success(self) -> None:
-        """Need no pause before the next attempt."""
+        """Let the next attempt come without a pause."""
         self._pause_s = 0.0
 
     def draw_pause_s(self) -> float:
-        """How long to wait before the next attempt, in seconds; 0 after a success."""
+        """Return how long to wait before the next attempt, in seconds; 0 after a success."""
         return self._pause_s and self._rng.uniform(self._pause_s / 2, self._pause_s)

@@ -4,7 +4,7 @@
      |- BrokerSession.keep     renews the lease, until it is lost
      |- _watch_brokers         who is registered
      |- _look_for_vacancy      whether anybody can fence this broker at all
-     |- _stand                 who is controller; elects itself when nobody is
+     |- _elect_when_vacant     who is controller; elects itself when nobody is
      |   `- Controller.run     as long as it is
      |- _claim_producer_ids    blocks of producer ids
      `- ControllerCalls.run    requests for the controller that nobody waits for here
