@@ -21,6 +21,7 @@ from pyspark.sql.functions import coalesce, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.checks import ledgers
+from minibroker.audit.checks.cached import caching, in_context
 from minibroker.audit.checks.extent import (
     LogFacts,
     ReplicaFacts,
@@ -29,21 +30,20 @@ from minibroker.audit.checks.extent import (
     judge,
 )
 from minibroker.audit.checks.facts import log_facts
-from minibroker.audit.checks.few import ROWS_MAX, comes_to_nothing, from_rows, rows_of
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import committed_by_groups, marks
-from minibroker.audit.checks.held import holding, in_context
+from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_rows, will_be_empty
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
 from minibroker.audit.files.indexes import indexed_end
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.files.ledger import Chunk, ledger_chunks, ledger_table
-from minibroker.audit.files.unread import (
+from minibroker.audit.files.unreadable import (
     PROBLEM,
-    Unread,
+    UnreadableSegment,
     drop_removed,
-    find_unread,
+    find_unreadable,
     removed_since,
     unjudged_files,
 )
@@ -112,7 +112,7 @@ def run_audit(
     somebody else's: what the audit has put into its cache is given up at the end, and nothing else,
     and its jobs are a group of their own.
     """
-    with holding(), Jobs(spark.sparkContext) as jobs:
+    with caching(), Jobs(spark.sparkContext) as jobs:
         return _Run(spark, options, Stages(jobs, listener)).run()
 
 
@@ -135,7 +135,7 @@ class _Run:
         self._options = options
         self._stages = stages
         self._known = _Known()
-        self._unread: list[Unread] = []
+        self._unreadable: list[UnreadableSegment] = []
         self._written = options.out.resolve() / BATCHES_FILE
         self._began_ms = time.time_ns() // 1_000_000
 
@@ -176,17 +176,17 @@ class _Run:
         path = self._written
         address = path.as_uri()  # on a cluster a bare path may be one of its own file system
         batches = self._read_table(inputs.logs, "batches")
-        rows = rows_of(batches)
+        rows = local_rows(batches)
         if rows is None:
             batches.write.mode("overwrite").parquet(address)
         else:
             write_batches(rows, path)
         if rows is None or rows.num_rows > ROWS_MAX:
             batches = self._spark.read.schema(from_arrow_schema(BATCHES)).parquet(address)
-        self._unread = find_unread(path)
-        if self._unread:
-            is_unread = col("torn") & coalesce(col("problem").rlike(PROBLEM), lit(False))
-            batches = batches.where(~is_unread)
+        self._unreadable = find_unreadable(path)
+        if self._unreadable:
+            is_unreadable = col("torn") & coalesce(col("problem").rlike(PROBLEM), lit(False))
+            batches = batches.where(~is_unreadable)
         return batches
 
     def _read_table(self, logs: Iterable[LogDirectory], name: str) -> DataFrame:
@@ -198,7 +198,7 @@ class _Run:
         states = {broker.broker: broker.state for broker in inputs.brokers}
         rows, unjudged = judge([*_replica_facts(inputs, facts)], assignments, states)
         self._known.unjudged += unjudged
-        self._known.unjudged += unjudged_files(self._unread, inputs.brokers, rows)
+        self._known.unjudged += unjudged_files(self._unreadable, inputs.brokers, rows)
         if not self._options.checks or "missing-committed" in self._options.checks:
             self._known.findings += _emptied(inputs, rows)
         if note := _left_in_sync(rows, assignments or {}):
@@ -389,7 +389,7 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
     states = {broker.broker: broker.state for broker in inputs.brokers}
     there = {log.replica: log for log in inputs.logs}
     assigned = {
-        Replica(broker, *name)
+        Replica(broker, name.topic, name.partition)
         for name, assignment in (inputs.cluster.assignments if inputs.cluster else {}).items()
         for broker in assignment.replicas
         if broker in states
@@ -416,7 +416,7 @@ def _run_check(name: str, tables: Tables) -> tuple[list[Finding], float]:
     rows: list[dict[str, object]] = []
     if (found := CHECKS[name](tables)) is not None:
         worst = keep_worst(found)
-        rows = [] if comes_to_nothing(worst) else worst.toArrow().to_pylist()
+        rows = [] if will_be_empty(worst) else worst.toArrow().to_pylist()
     return [*map(_finding, rows)], time.monotonic() - began
 
 

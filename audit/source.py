@@ -43,7 +43,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from minibroker.audit.checks.few import in_hand
+from minibroker.audit.checks.local_frames import local_frame
 from minibroker.audit.files.bodies import check_bodies
 from minibroker.audit.files.directories import (
     LogDirectory,
@@ -113,7 +113,7 @@ def read_table(
     """
     pieces = pieces_of(logs)
     if may_read_here and is_small(pieces, table):
-        return in_hand(spark, read_here(table, pieces), from_arrow_schema(TABLES[table]))
+        return local_frame(spark, read_here(table, pieces), from_arrow_schema(TABLES[table]))
     groups = pack(pieces, task_size(pieces, spark.sparkContext.defaultParallelism))
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -388,7 +388,7 @@ def _restored(kind: Any, value: Any) -> Any:
         return None if value is None else _restored(wanted, value)
     if get_origin(kind) is tuple:
         return tuple(_restored(get_args(kind)[0], each) for each in value)
-    if is_dataclass(kind) and isinstance(kind, type):
+    if isinstance(kind, type) and is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise TypeError(f"{kind.__name__} is {value!r}")
         hints = get_type_hints(kind)

@@ -35,8 +35,8 @@ from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
 from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending
-from minibroker.audit.checks.few import few, rows_of
-from minibroker.audit.checks.once import once
+from minibroker.audit.checks.local_frames import collect_small, local_rows
+from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.records.batch import COMPRESSION_MASK, LOG_APPEND_TIME
@@ -54,7 +54,7 @@ def next_offset(last_offset: str) -> Column:
     return when(col(last_offset) < INT64_MAX, col(last_offset) + 1).otherwise(col(last_offset))
 
 
-@once
+@memoize_per_run
 def runs(batches: DataFrame) -> DataFrame:
     """The batches of one leader epoch in one segment as one row, and the torn bytes of one.
 
@@ -91,7 +91,7 @@ def runs(batches: DataFrame) -> DataFrame:
         .withColumn("is_chain", ~col("torn") & (col("links") == _link()))
         .withColumn("size", col("end") - col("position"))
     )
-    return few(found)
+    return collect_small(found)
 
 
 def digest_of_batches() -> Column:
@@ -119,7 +119,7 @@ def _link() -> Column:
 
 def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
     """Of each log with at least one batch, where it begins and ends."""
-    rows = rows_of(runs(batches))
+    rows = local_rows(runs(batches))
     epochs = _ask_epochs(batches) if rows is None else _epochs_of(rows)
     name = itemgetter(*REPLICA)
     by_log = groupby(sorted(epochs, key=name), key=name)

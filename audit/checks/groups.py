@@ -27,10 +27,10 @@ from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from minibroker.audit.checks.acknowledged import acknowledged
 from minibroker.audit.checks.facts import PARTITION
-from minibroker.audit.checks.few import few, in_hand, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
-from minibroker.audit.checks.told import told
+from minibroker.audit.checks.local_frames import collect_small, local_frame, local_rows
 from minibroker.audit.files.commits import read_commit
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.model import COMMITTED, Severity, Tables
@@ -52,12 +52,12 @@ def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
         "broker", "partition", "offset", "key", "value"
     )
     schema = from_arrow_schema(COMMITTED)
-    if rows_of(records) is None:
+    if local_rows(records) is None:
         read = wanted.mapInArrow(_read, schema)
     else:  # few enough for the driver, where no Python has to start
         there = _read(wanted.toArrow().to_batches())
-        read = in_hand(records.sparkSession, pa.Table.from_batches(there, COMMITTED), schema)
-    return few(
+        read = local_frame(records.sparkSession, pa.Table.from_batches(there, COMMITTED), schema)
+    return collect_small(
         read.groupBy("broker", *KEY, "problem")
         .agg(
             max_by("offset", "at").alias("offset"),
@@ -79,8 +79,8 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             try:
                 commit = read_commit(key, value)
             except ValueError as error:
-                unread = (broker, home, at, None, None, None, None, None, str(error))
-                last[broker, home, at] = unread
+                unreadable = (broker, home, at, None, None, None, None, None, str(error))
+                last[broker, home, at] = unreadable
                 continue
             if commit is not None:
                 place = (broker, home, commit[:3])
@@ -103,7 +103,7 @@ def committed_offset(tables: Tables) -> DataFrame | None:
     if tables.ledger is not None:
         found = found.unionByName(_unkept(tables).select(columns))
     found = found.unionByName(_disagreeing(tables).select(columns))
-    return as_findings("committed-offset", found.unionByName(_unread(tables).select(columns)))
+    return as_findings("committed-offset", found.unionByName(_unreadable(tables).select(columns)))
 
 
 def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
@@ -182,7 +182,7 @@ def _unkept(tables: Tables) -> DataFrame:
         format_string(f"; {OFFSETS_TOPIC} says %d at most", "highest")
     )
     return (
-        told(tables)
+        acknowledged(tables)
         .commits.join(kept_there, ["group", *PARTITION], "left")
         .where(~is_known)
         .withColumns(
@@ -235,7 +235,7 @@ def _in_words(offset: str, at: str) -> Column:
     return when(col(offset).isNull(), lit("nothing")).otherwise(words)
 
 
-def _unread(tables: Tables) -> DataFrame:
+def _unreadable(tables: Tables) -> DataFrame:
     """Records of the offsets topic that say nothing that can be understood."""
     assert tables.committed is not None
     return tables.committed.where(col("problem").isNotNull()).select(

@@ -40,18 +40,18 @@ from pyspark.sql.functions import min as min_
 from pyspark.sql.functions import slice as slice_
 from pyspark.sql.functions import sum as sum_
 
-from minibroker.audit.checks.facts import PARTITION, REPLICA
-from minibroker.audit.checks.few import few, is_none, rows_of
-from minibroker.audit.checks.findings import as_findings, in_sync, severity
-from minibroker.audit.checks.told import (
+from minibroker.audit.checks.acknowledged import (
     PLACE,
+    Acknowledged,
     State,
-    Told,
-    kept,
+    acknowledged,
+    acknowledged_without_offset,
+    judged_records,
     suspects,
-    told,
-    uncounted,
 )
+from minibroker.audit.checks.facts import PARTITION, REPLICA
+from minibroker.audit.checks.findings import as_findings, in_sync, severity
+from minibroker.audit.checks.local_frames import collect_small, is_known_empty, local_rows
 from minibroker.audit.files.ledger import ACKS_ALL, Event
 from minibroker.audit.model import Tables
 from minibroker.audit.summary import LedgerCounts, Unjudged
@@ -66,8 +66,8 @@ def lost_write(tables: Tables) -> DataFrame | None:
 
     Those without a place are one finding a replica.
     """
-    known = told(tables)
-    if is_none(known.unsound) and not known.has_unplaced:
+    known = acknowledged(tables)
+    if is_known_empty(known.unsound) and not known.has_unplaced:
         return None
     acked = _states(known, [Event.ACKED], _WRONG)
     placed = _by_place(acked, "acks").withColumns(
@@ -85,9 +85,9 @@ def lost_write(tables: Tables) -> DataFrame | None:
 
 def unseen(tables: Tables) -> DataFrame | None:
     """Acknowledged records behind the end of a replica: one finding for each and its `acks`."""
-    if is_none(told(tables).unsound):
+    if is_known_empty(acknowledged(tables).unsound):
         return None
-    found = _behind(_states(told(tables), [Event.ACKED], [State.BEHIND]), "acks")
+    found = _behind(_states(acknowledged(tables), [Event.ACKED], [State.BEHIND]), "acks")
     return as_findings(
         "unseen",
         found.withColumns(
@@ -101,8 +101,8 @@ def unseen(tables: Tables) -> DataFrame | None:
 
 def aborted_read(tables: Tables) -> DataFrame | None:
     """Records that a consumer was shown, and that a replica does not hold in their place."""
-    known = told(tables)
-    if is_none(known.unsound):
+    known = acknowledged(tables)
+    if is_known_empty(known.unsound):
         return None
     shown = [Event.SHOWN, Event.SHOWN_OFFSET]
     seen = concat(lit("shown to a consumer ("), _first(), lit("): "))
@@ -118,20 +118,20 @@ def aborted_read(tables: Tables) -> DataFrame | None:
 
 def inconsistent_offsets(tables: Tables) -> DataFrame | None:
     """Offsets that clients were told with two values."""
-    known = told(tables)
-    if is_none(known.unsound):
+    known = acknowledged(tables)
+    if is_known_empty(known.unsound):
         return None
     suspected = known.unsound.select(*PLACE).distinct()
-    tellings = known.tellings.join(suspected, [*PLACE], "left_semi").where(
+    entries = known.entries.join(suspected, [*PLACE], "left_semi").where(
         col("event").isin(Event.ACKED.value, Event.SHOWN.value)
     )
-    places = tellings.groupBy(*PLACE).agg(
+    places = entries.groupBy(*PLACE).agg(
         min_("content").alias("low"),
         max_("content").alias("high"),
         # A reader is shown what is committed, whatever was asked for.
         bool_and((col("event") == Event.SHOWN.value) | _is_acks_all()).alias("is_promised"),
     )
-    lines = tellings.join(places.where("low != high"), [*PLACE])
+    lines = entries.join(places.where("low != high"), [*PLACE])
     first = min_(struct("ledger", "line", "event"))
     each = lines.groupBy(*PLACE, "is_promised", "content").agg(first.alias("first"))
     told_as = format_string("%s in %s line %d", "first.event", "first.ledger", "first.line")
@@ -156,35 +156,35 @@ def inconsistent_offsets(tables: Tables) -> DataFrame | None:
 
 def duplicate(tables: Tables) -> DataFrame | None:
     """Records of which a replica holds more equal ones than the ledgers say were sent."""
-    known = told(tables)
+    known = acknowledged(tables)
     record = [*PARTITION, "content"]
     is_complete = ~col("ledger").isin(*known.incomplete)
-    sent = known.tellings.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
-    tellings = sent.groupBy(*record).agg(
+    sent = known.entries.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
+    entries = sent.groupBy(*record).agg(
         count("*").alias("sent"), bool_and(_is_acks_all() & is_complete).alias("is_promised")
     )
-    stored = kept(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
+    stored = judged_records(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
     repeated = stored.where("copies > 1")
-    copies_max = few(repeated.groupBy(*record).agg(max_("copies").alias("copies_max")))
-    if is_none(copies_max):
+    copies_max = collect_small(repeated.groupBy(*record).agg(max_("copies").alias("copies_max")))
+    if is_known_empty(copies_max):
         return None
     # Kafka's tool does not say of a failed record which partition it was for.
     anywhere = sent.where("partition IS NULL").groupBy("topic", "content")
     suspected = (
-        copies_max.join(tellings, record)
+        copies_max.join(entries, record)
         .where("copies_max > sent")
         .join(anywhere.agg(count("*").alias("more")), ["topic", "content"], "left")
         .withColumn("sent", col("sent") + coalesce("more", lit(0)))
         .where("copies_max > sent")
         .drop("copies_max", "more")
     )
-    suspected = few(suspected)
-    if is_none(suspected):
+    suspected = collect_small(suspected)
+    if is_known_empty(suspected):
         return None
     acked = sent.where(col("event") == Event.ACKED.value).select(*PLACE, "content").distinct()
     first = sent.groupBy(*record).agg(min_(struct("ledger", "line")).alias("first"))
     found = (
-        kept(known)
+        judged_records(known)
         .join(suspected, record)
         .join(acked.withColumn("is_told", lit(True)), [*PLACE, "content"], "left")
         .groupBy(*REPLICA, "in_isr", "content", "sent", "is_promised")
@@ -202,14 +202,14 @@ def duplicate(tables: Tables) -> DataFrame | None:
 def unexpected(tables: Tables) -> DataFrame:
     """Records that no ledger tells of, where the ledgers tell of all that was sent: the first of
     each replica."""
-    known = told(tables)
-    sent = known.tellings.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
+    known = acknowledged(tables)
+    sent = known.entries.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
     placed = sent.where("partition IS NOT NULL").select(*PARTITION, "content").distinct()
     # Kafka's tool does not say of a failed record which partition it was for.
     anywhere = sent.where("partition IS NULL").select("topic", "content").distinct()
     topics = sent.select("topic").distinct()
     found = (
-        kept(known)
+        judged_records(known)
         .join(broadcast(topics), ["topic"], "left_semi")
         .join(placed, [*PARTITION, "content"], "left_anti")
         .join(anywhere, ["topic", "content"], "left_anti")
@@ -231,7 +231,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     A record is there if every replica in the ISR has it. What cannot be read of a ledger is among
     what was not judged.
     """
-    known = told(tables)
+    known = acknowledged(tables)
     acked, unplaced = known.count_lines(Event.ACKED)
     unsound = _count_acked(known.unsound)
     judged = present = acked - unplaced - unsound
@@ -243,7 +243,7 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     if tables.committed is None and known.count_lines(Event.COMMITTED)[0]:
         reason = f"groups were told of commits, and there is no {OFFSETS_TOPIC}"
         unjudged.append(Unjudged(reason, holds_back=True))
-    for row in () if is_none(known.unsound) else _judged_singly(known).collect():
+    for row in () if is_known_empty(known.unsound) else _judged_singly(known).collect():
         if row.reason is None:
             judged += row["count"]
             present += row["count"] if row.is_held else 0
@@ -258,10 +258,10 @@ def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
     return LedgerCounts(acked, judged, present, shown), tuple(unjudged)
 
 
-def _count_acked(tellings: DataFrame) -> int:
-    rows = rows_of(tellings)
+def _count_acked(entries: DataFrame) -> int:
+    rows = local_rows(entries)
     if rows is None:
-        return tellings.where(col("event") == Event.ACKED.value).count()
+        return entries.where(col("event") == Event.ACKED.value).count()
     return sum(event == Event.ACKED.value for event in rows["event"].to_pylist())
 
 
@@ -280,7 +280,7 @@ def _unjudged(row: Row, reason: str, records: int) -> Unjudged:
     return Unjudged(reason, True, row.topic, row.partition, None, records)
 
 
-def _judged_singly(known: Told) -> DataFrame:
+def _judged_singly(known: Acknowledged) -> DataFrame:
     """How many acknowledged records with an offset, of those not sound on all replicas."""
     is_unjudged = ~col("state").isin(*(state.value for state in State if state.is_judged))
     reason = max_(when(in_sync() & is_unjudged, col("state")))
@@ -297,11 +297,11 @@ def _judged_singly(known: Told) -> DataFrame:
     return records.groupBy(*PARTITION, "reason", "is_held").count().orderBy(*PARTITION, "reason")
 
 
-def _judged_by_counting(known: Told) -> DataFrame:
+def _judged_by_counting(known: Acknowledged) -> DataFrame:
     """How many acknowledged records without an offset, by partition."""
     is_missing = in_sync() & (col("missing") > 0)
     records = (
-        uncounted(known)
+        acknowledged_without_offset(known)
         .groupBy(*PARTITION, "content", "unplaced")
         .agg(
             max_(when(is_missing & col("is_judged"), col("missing")).otherwise(0)).alias("missing"),
@@ -314,7 +314,7 @@ def _judged_by_counting(known: Told) -> DataFrame:
     return records.groupBy(*PARTITION).agg(*counts.values()).orderBy(*PARTITION)
 
 
-def _lines_not_read(known: Told) -> Iterator[Unjudged]:
+def _lines_not_read(known: Acknowledged) -> Iterator[Unjudged]:
     for row in known.lines:
         if row.event == Event.TORN:
             what = "cut off, as by a program that was killed"
@@ -326,7 +326,7 @@ def _lines_not_read(known: Told) -> Iterator[Unjudged]:
         yield Unjudged(text, row.event == Event.UNREADABLE, records=row["count"])
 
 
-def _lines_of_others(tables: Tables, known: Told) -> Iterator[Unjudged]:
+def _lines_of_others(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
     """What was told of other topics: of one that was deleted before the metadata were read there
     can be nothing; what the metadata cannot know yet may be lost."""
     for row in known.foreign:
@@ -337,7 +337,7 @@ def _lines_of_others(tables: Tables, known: Told) -> Iterator[Unjudged]:
         yield Unjudged(text, not is_old, records=row["count"])
 
 
-def _older_than_topics(tables: Tables, known: Told) -> Iterator[Unjudged]:
+def _older_than_topics(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
     """Ledgers without topic ids that begin before the first record of a topic was made."""
     rows = [row for row in known.lines if row.event in (Event.ACKED, Event.SHOWN)]
     unnamed = {row.topic for row in rows if row.topic_id is None and row.began is not None}
@@ -361,20 +361,22 @@ def _older_than_topics(tables: Tables, known: Told) -> Iterator[Unjudged]:
 # -- rows of one kind of fault, and the words for them
 
 
-def _states(known: Told, events: Sequence[Event], states: Sequence[State]) -> DataFrame:
+def _states(known: Acknowledged, events: Sequence[Event], states: Sequence[State]) -> DataFrame:
     return suspects(known).where(col("event").isin(*events) & col("state").isin(*states))
 
 
-def _by_place(tellings: DataFrame, *more: str) -> DataFrame:
+def _by_place(entries: DataFrame, *more: str) -> DataFrame:
     """One row for a place on a replica, however often it was told."""
     first = min_(struct("ledger", "line")).alias("first")
-    return tellings.groupBy(*REPLICA, "in_isr", "offset", "state", *more).agg(first)
+    return entries.groupBy(*REPLICA, "in_isr", "offset", "state", *more).agg(first)
 
 
-def _lacking(known: Told) -> DataFrame:
+def _lacking(known: Acknowledged) -> DataFrame:
     """One row for a replica that lacks records which were acknowledged without an offset."""
     counted = (
-        uncounted(known).where("missing > 0 AND is_judged").groupBy(*REPLICA, "in_isr", "acks")
+        acknowledged_without_offset(known)
+        .where("missing > 0 AND is_judged")
+        .groupBy(*REPLICA, "in_isr", "acks")
     )
     detail = format_string(
         "%s: %,d records without an offset are not there, by the count of equal ones",
@@ -390,13 +392,13 @@ def _lacking(known: Told) -> DataFrame:
     )
 
 
-def _behind(tellings: DataFrame, *more: str) -> DataFrame:
+def _behind(entries: DataFrame, *more: str) -> DataFrame:
     """One row for a replica that ends before places that were told.
 
     `is_promised` if it must have them: it is in the ISR, or, if nobody knows, no other goes on.
     """
     is_promised = coalesce("in_isr", col("offset") >= col("farthest")).alias("is_promised")
-    places = tellings.groupBy(*REPLICA, "log_end", "offset", is_promised, *more).agg(
+    places = entries.groupBy(*REPLICA, "log_end", "offset", is_promised, *more).agg(
         min_(struct("ledger", "line")).alias("first")
     )
     return places.groupBy(*REPLICA, "log_end", "is_promised", *more).agg(

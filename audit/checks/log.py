@@ -20,7 +20,6 @@ from operator import itemgetter, or_
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql.functions import (
     broadcast,
@@ -40,6 +39,7 @@ from pyspark.sql.functions import count as count_of
 from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 
+from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.facts import (
     REPLICA,
     has_odd_attributes,
@@ -47,9 +47,14 @@ from minibroker.audit.checks.facts import (
     next_offset,
     runs,
 )
-from minibroker.audit.checks.few import few, is_none, none_of, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity, severity_in_log
-from minibroker.audit.checks.once import once
+from minibroker.audit.checks.local_frames import (
+    collect_small,
+    empty_like,
+    is_known_empty,
+    local_rows,
+)
+from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE, STOPPED, Replica
 from minibroker.audit.model import Severity, Tables
 
@@ -59,7 +64,7 @@ _BATCH: Final = (
 )
 
 
-@once
+@memoize_per_run
 def seams(batches: DataFrame) -> DataFrame:
     """The rows of BATCHES where a log does not simply go on, with what is before them.
 
@@ -70,7 +75,7 @@ def seams(batches: DataFrame) -> DataFrame:
 
     Where batches are a chain, the run of them stands for all: then there is little to sort.
     """
-    rows = rows_of(runs(batches))
+    rows = local_rows(runs(batches))
     known = runs(batches).withColumn("problem", lit(None).cast("string"))
     broken = broadcast(known.where(~col("is_chain")).select(*REPLICA, "segment").distinct())
     pieces = (
@@ -100,7 +105,7 @@ def seams(batches: DataFrame) -> DataFrame:
         | (is_inner & (col("base_offset") != next_offset("previous.last_offset")))
         | (col("leader_epoch") < coalesce(col("previous.leader_epoch"), lit(0)))
     )
-    return none_of(found) if rows is not None and is_seamless(rows) else few(found)
+    return empty_like(found) if rows is not None and is_seamless(rows) else collect_small(found)
 
 
 def is_seamless(rows: pa.Table) -> bool:
@@ -129,13 +134,13 @@ def _goes_on(before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 
 def has_torn(batches: DataFrame) -> bool:
     """Whether there may be bytes that are no batch."""
-    rows = rows_of(seams(batches))
+    rows = local_rows(seams(batches))
     return rows is None or bool(pc.any(rows["torn"]).as_py())
 
 
 def is_any_run(batches: DataFrame, name: str) -> bool:
     """Whether there may be a run of which a column is true."""
-    rows = rows_of(runs(batches))
+    rows = local_rows(runs(batches))
     return rows is None or bool(pc.any(rows[name]).as_py())
 
 
@@ -165,8 +170,8 @@ def crc(tables: Tables) -> DataFrame | None:
 def undecodable(tables: Tables) -> DataFrame | None:
     """Batches that nobody can read although their CRC is right: of a kind that no broker stores, or
     with bytes that are no records."""
-    bodies = few(tables.bodies, reads_logs=rows_of(tables.bodies) is None)
-    if is_none(bodies) and not is_any_run(tables.batches, "has_odd"):
+    bodies = collect_small(tables.bodies, reads_logs=local_rows(tables.bodies) is None)
+    if is_known_empty(bodies) and not is_any_run(tables.batches, "has_odd"):
         return None
     columns = [*REPLICA, "segment", "position", "offset", "severity", "detail"]
     count = col("last_offset") - col("base_offset") + 1
@@ -264,13 +269,13 @@ def epoch_order(tables: Tables) -> DataFrame | None:
 def _of_joints(tables: Tables, check: str, offset: str, detail: Column) -> DataFrame | None:
     """The findings of a check of wrong joints; None if there are none."""
     wrong = _wrong_joints(tables)
-    rows = rows_of(wrong)
+    rows = local_rows(wrong)
     if rows is not None and not pc.any(rows[check]).as_py():
         return None
     return as_findings(check, _found(wrong.where(col(check)), offset, detail))
 
 
-@once
+@memoize_per_run
 def _wrong_joints(tables: Tables) -> DataFrame:
     """Seams between batches where something is wrong, by the names of the checks.
 
@@ -306,7 +311,7 @@ def _wrong_joints(tables: Tables) -> DataFrame:
         .withColumns({name: coalesce(each, lit(False)) for name, each in wrong.items()})
         .where(reduce(or_, map(col, wrong)))
     )
-    return few(found)
+    return collect_small(found)
 
 
 def epoch_checkpoint(tables: Tables) -> DataFrame | None:
@@ -370,7 +375,7 @@ def epoch_checkpoint(tables: Tables) -> DataFrame | None:
 def _have_same_epochs(tables: Tables) -> bool:
     """Whether the files of all logs are known to say just what their batches do, as far as these
     are judged: then there is nothing that could differ."""
-    rows = rows_of(runs(tables.batches))
+    rows = local_rows(runs(tables.batches))
     if rows is None:
         return False
     first: dict[tuple[Replica, int], tuple[int, int, int]] = {}
@@ -412,8 +417,8 @@ def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
     Where no checkpoint says the log start and the front is gone, the file's lowest start is it.
     """
     lowest = tables.epoch_starts.groupBy(*REPLICA).agg(smallest_of("start").alias("lowest"))
-    told = coalesce("log_start", when(col("first_offset") > 0, col("lowest")), lit(0))
-    log_start = greatest(told, "first_offset")
+    recorded_start = coalesce("log_start", when(col("first_offset") > 0, col("lowest")), lit(0))
+    log_start = greatest(recorded_start, "first_offset")
     end = when(col("state") == LIVE, col("judged_end")).otherwise(col("log_end"))
     return (
         _of_replicas(tables, epochs)
@@ -428,8 +433,10 @@ def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
 def index(tables: Tables) -> DataFrame | None:
     """Entries of the index files that are wrong; a broker makes such a file anew."""
     entries = tables.index_entries
-    wrong = few(entries.where(col("problem").isNotNull()), reads_logs=rows_of(entries) is None)
-    if is_none(wrong):
+    wrong = collect_small(
+        entries.where(col("problem").isNotNull()), reads_logs=local_rows(entries) is None
+    )
+    if is_known_empty(wrong):
         return None
     entry = when(col("entry").isNotNull(), format_string("entry %d of the", "entry"))
     detail = concat_ws(

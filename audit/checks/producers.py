@@ -18,7 +18,6 @@ looked for in what remains.
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql.functions import (
     broadcast,
@@ -32,9 +31,10 @@ from pyspark.sql.functions import (
     when,
 )
 
-from minibroker.audit.checks.few import few, rows_of
+from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.findings import as_findings, in_sync, severity_in_log
-from minibroker.audit.checks.once import once
+from minibroker.audit.checks.local_frames import collect_small, local_rows
+from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.model import Severity, Tables
 
@@ -48,12 +48,12 @@ def sequence_gap(tables: Tables) -> DataFrame | None:
     """Batches of a producer that do not go on where the one before them ended."""
     if not _is_any_wrong(tables, is_snapshot=False):
         return None
-    once = _suspects(tables).where("NOT is_repeated")
+    not_repeated = _suspects(tables).where("NOT is_repeated")
     detail = format_string(
         "producer %d epoch %d: sequence %d comes where %d is next",
         *("producer_id", "producer_epoch", "base_sequence", "expected"),
     )
-    found = _expected(once).where("base_sequence != expected").withColumn("detail", detail)
+    found = _expected(not_repeated).where("base_sequence != expected").withColumn("detail", detail)
     return _found("sequence-gap", found, in_sync())
 
 
@@ -107,7 +107,7 @@ def snapshot(tables: Tables) -> DataFrame | None:
     return as_findings("snapshot", found)
 
 
-@once
+@memoize_per_run
 def _wrong(tables: Tables) -> DataFrame:
     """Batches that do not go on where their producer's last one ended, and snapshots that say other
     than the batches before them: where each says that the producer `stand`s, the `previous` batch
@@ -117,7 +117,7 @@ def _wrong(tables: Tables) -> DataFrame:
         _sequence_after(col("last_offset") - col("base_offset")).cast("int").alias("sequence"),
         col("last_offset").alias("offset"),
     )
-    told = struct(
+    snapshot = struct(
         col("producer_epoch").alias("epoch"),
         col("last_sequence").alias("sequence"),
         col("last_offset").alias("offset"),
@@ -131,7 +131,7 @@ def _wrong(tables: Tables) -> DataFrame:
     snapshots = tables.producers.where("last_offset >= 0 AND last_sequence >= 0").select(
         *(*_PRODUCER, nothing.cast("int").alias("base_sequence")),
         *(nothing.alias("segment"), nothing.alias("position")),
-        *("offset", told.alias("stand"), lit(True).alias("is_snapshot")),
+        *("offset", snapshot.alias("stand"), lit(True).alias("is_snapshot")),
     )
     # A snapshot comes before the batch that begins where it ends.
     before = (
@@ -155,12 +155,12 @@ def _wrong(tables: Tables) -> DataFrame:
         .where(is_wrong)
         .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
     )
-    return few(found)
+    return collect_small(found)
 
 
 def _is_any_wrong(tables: Tables, *, is_snapshot: bool) -> bool:
     """Whether there may be a snapshot, or a batch, that is wrong."""
-    rows = rows_of(_wrong(tables))
+    rows = local_rows(_wrong(tables))
     return rows is None or bool(pc.any(pc.equal(rows["is_snapshot"], is_snapshot)).as_py())
 
 
@@ -186,7 +186,7 @@ def _expected(batches: DataFrame) -> DataFrame:
     return batches.withColumn("expected", expected)
 
 
-@once
+@memoize_per_run
 def _suspects(tables: Tables) -> DataFrame:
     """All batches of the producers that are not sound, with those that came before marked."""
     facts = tables.replicas.select(
@@ -210,7 +210,7 @@ def _suspects(tables: Tables) -> DataFrame:
             "is_repeated": coalesce(col("base_offset") - earlier_offset < _SEQUENCES, lit(False)),
         }
     )
-    return few(marked)
+    return collect_small(marked)
 
 
 def _found(check: str, found: DataFrame, is_promised: Column) -> DataFrame:

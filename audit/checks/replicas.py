@@ -4,9 +4,9 @@ Replicas are compared batch by batch: the same bytes at the same offset in the s
 compare every batch with its counterpart means to move all of them. So first each log is made into
 digests, one for the batches that end in the same BUCKET_OFFSETS offsets; only where two digests
 differ are batches looked at. And first each replica is compared with the partition's reference
-(`extent` chooses it); only where one differs is each compared with each, and `parted` says which of
-them is wrong, or that nobody can tell. Where all replicas hold the same from end to end, as those
-of a cluster at rest do, the digests of `runs` say so, and there is nothing to compare.
+(`extent` chooses it); only where one differs is each compared with each, and `divergence` says
+which of them is wrong, or that nobody can tell. Where all replicas hold the same from end to end,
+as those of a cluster at rest do, the digests of `runs` say so, and there is nothing to compare.
 
 A pair of logs is compared from where both begin to where both are judged. A batch counts if its
 last offset lies there: then one that holds the log start is compared, too.
@@ -17,7 +17,6 @@ from itertools import combinations
 from typing import Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql.functions import (
     bit_xor,
@@ -38,6 +37,9 @@ from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
 
+from minibroker.audit.arrow import compute as pc
+from minibroker.audit.checks.acknowledged import State, acknowledged, suspects
+from minibroker.audit.checks.divergence import Batch, Divergence, Pair, find_divergences
 from minibroker.audit.checks.facts import (
     PARTITION,
     REPLICA,
@@ -45,11 +47,9 @@ from minibroker.audit.checks.facts import (
     next_offset,
     runs,
 )
-from minibroker.audit.checks.few import few, from_rows, rows_of
 from minibroker.audit.checks.findings import as_findings, in_sync, severity
+from minibroker.audit.checks.local_frames import collect_small, from_rows, local_rows
 from minibroker.audit.checks.log import seams
-from minibroker.audit.checks.parted import Batch, Pair, Parted, find_parted
-from minibroker.audit.checks.told import State, suspects, told
 from minibroker.audit.files.directories import LIVE, Replica
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import FINDINGS, Severity, Tables
@@ -104,14 +104,14 @@ def divergence(tables: Tables) -> DataFrame | None:
     suspected = _suspected(batches, logs)
     if not suspected:
         return None
-    pairs = _parted_pairs(batches, {name: logs[name] for name in suspected})
-    evidence = _told(tables, pairs)
+    pairs = _differing_pairs(batches, {name: logs[name] for name in suspected})
+    evidence = _ledger_evidence(tables, pairs)
     rows = []
     for name in suspected:
         promised = {each.broker: each.is_promised for each in logs[name]}
         rows += [
-            _finding(name, parted, is_promised=promised[parted.broker])
-            for parted in find_parted(pairs[name], promised, evidence.get(name, {}))
+            _finding(name, found, is_promised=promised[found.broker])
+            for found in find_divergences(pairs[name], promised, evidence.get(name, {}))
         ]
     return as_findings("divergence", from_rows(batches.sparkSession, FINDINGS, rows))
 
@@ -136,7 +136,7 @@ def _same_throughout(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
 
     Those of a log ascend, unless one begins before the end of the one before it, which is a seam.
     """
-    known, apart = rows_of(runs(batches)), rows_of(seams(batches))
+    known, apart = local_rows(runs(batches)), local_rows(seams(batches))
     if known is None or apart is None:
         return []
     held: dict[Replica, tuple[int, int, int]] = {}
@@ -207,7 +207,7 @@ def _suspected(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
     return sorted(TopicPartition(*row) for row in found)
 
 
-def _parted_pairs(batches: DataFrame, logs: _Logs) -> dict[TopicPartition, list[Pair]]:
+def _differing_pairs(batches: DataFrame, logs: _Logs) -> dict[TopicPartition, list[Pair]]:
     """Each log of these partitions beside each other one, with their first difference."""
     found: dict[TopicPartition, list[Pair]] = {}
     if not logs:
@@ -300,7 +300,7 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
         .where(~col("is_whole") | (col("bucket") == col("first_whole")))
         .select(*_PAIR, "bucket", "differing")
     )
-    return few(found)
+    return collect_small(found)
 
 
 def _in_buckets(batches: DataFrame, places: DataFrame) -> DataFrame:
@@ -319,7 +319,7 @@ def _side(batches: DataFrame, *, is_first: bool) -> DataFrame:
     return batches.where(col("is_first") == is_first).select(*_PAIR, "base_offset", batch)
 
 
-def _told(
+def _ledger_evidence(
     tables: Tables, pairs: Mapping[TopicPartition, Sequence[Pair]]
 ) -> dict[TopicPartition, dict[tuple[int, int], bool]]:
     """By partition, offset where logs part, and broker: whether what clients were told of the
@@ -333,7 +333,9 @@ def _told(
     found: dict[TopicPartition, dict[tuple[int, int], bool]] = {}
     if tables.ledger is None or not places:
         return found
-    known = suspects(told(tables)).where(col("state").isin(State.HELD, State.OTHER, State.ABSENT))
+    known = suspects(acknowledged(tables)).where(
+        col("state").isin(State.HELD, State.OTHER, State.ABSENT)
+    )
     where = from_rows(tables.ledger.sparkSession, _STRETCHES, places)
     rows = (
         known.join(broadcast(where), [*PARTITION])
@@ -351,19 +353,19 @@ def _told(
     return found
 
 
-def _finding(name: TopicPartition, parted: Parted, *, is_promised: bool) -> tuple[object, ...]:
+def _finding(name: TopicPartition, found: Divergence, *, is_promised: bool) -> tuple[object, ...]:
     """A row of FINDINGS."""
-    batch, other = parted.batch, parted.other_batch
-    verb = "differs" if parted.differing == 1 else "differ"
+    batch, other = found.batch, found.other_batch
+    verb = "differs" if found.differing == 1 else "differ"
     detail = (
-        f"{parted.said}; here is {_in_words(parted.offset, batch)},"
-        f" on broker {parted.other_broker} {_in_words(parted.offset, other)};"
-        f" {plural(parted.differing, 'stretch', 'stretches')} of {BUCKET_OFFSETS} offsets {verb}"
+        f"{found.said}; here is {_in_words(found.offset, batch)},"
+        f" on broker {found.other_broker} {_in_words(found.offset, other)};"
+        f" {plural(found.differing, 'stretch', 'stretches')} of {BUCKET_OFFSETS} offsets {verb}"
     )
     grade = Severity.ERROR if is_promised else Severity.WARNING
     place = (None, None) if batch is None else (batch.segment, batch.position)
-    brokers = (parted.broker, parted.other_broker)
-    return ("divergence", grade.value, *name, *brokers, parted.offset, *place, detail)
+    brokers = (found.broker, found.other_broker)
+    return ("divergence", grade.value, *name, *brokers, found.offset, *place, detail)
 
 
 def _in_words(offset: int, batch: Batch | None) -> str:

@@ -100,12 +100,12 @@ def ledger_table(
     """All that ledgers tell, as LEDGER."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from minibroker.audit.checks.few import in_hand
+    from minibroker.audit.checks.local_frames import local_frame
 
     read = tuple(chunks)
     if may_read_here and sum(chunk.end - chunk.begin for chunk in read) <= HERE_BYTES_MAX:
         told = [rows for chunk in read for rows in read_chunk(chunk)]
-        return in_hand(spark, pa.Table.from_batches(told, LEDGER), from_arrow_schema(LEDGER))
+        return local_frame(spark, pa.Table.from_batches(told, LEDGER), from_arrow_schema(LEDGER))
 
     def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from minibroker.audit.arrow import compute as pc
 from minibroker.audit.files.directories import Replica, SegmentFile
 from minibroker.audit.files.segments import open_file, scan_segment
 from minibroker.audit.model import RECORDS

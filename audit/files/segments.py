@@ -28,11 +28,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_digest
 
+from minibroker.audit.arrow import compute as pc
 from minibroker.audit.files.checkpoints import explain
 from minibroker.audit.files.directories import Replica, SegmentFile
 from minibroker.audit.model import BATCHES
@@ -209,10 +209,10 @@ def _column(values: object, field: pa.Field, count: int) -> pa.Array:
 
 def _add_offsets(base: NDArray[np.int64], delta: NDArray[np.int32]) -> NDArray[np.int64]:
     """The sums, as near as 64 bits can come to them."""
-    base, delta = base.astype(np.int64), delta.astype(np.int64)
-    total = base + delta
-    total[(delta > 0) & (total < base)] = _INT64.max
-    total[(delta < 0) & (total > base)] = _INT64.min
+    start, length = base.astype(np.int64), delta.astype(np.int64)
+    total = start + length
+    total[(length > 0) & (total < start)] = _INT64.max
+    total[(length < 0) & (total > start)] = _INT64.min
     return total
 
 

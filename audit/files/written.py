@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from minibroker.audit.arrow import compute as pc
 from minibroker.audit.files.directories import Replica
 from minibroker.audit.model import BATCHES, Finding
 
@@ -63,7 +63,7 @@ def _placed(finding: Finding, batches: pa.Table) -> Finding:
     return replace(finding, segment=segment, position=position)
 
 
-def _read(path: Path, columns: list[str], wanted: pc.Expression) -> pa.Table:
+def _read(path: Path, columns: list[str], wanted: ds.Expression) -> pa.Table:
     return ds.dataset(path, schema=BATCHES, format="parquet").to_table(
         columns=columns, filter=wanted
     )

@@ -88,7 +88,7 @@ def sink_options(given: Mapping[str, str]) -> WriteOptions:
     options, client = _sort(given, _SINK, "sink")
     _check_client(ProducerOptions, client)
     for name, wanted in {"acks": ("all", "-1"), "enable.idempotence": ("true",)}.items():
-        if client.get(name, wanted[0]).lower() not in wanted:
+        if name in client and client[name].lower() not in wanted:
             raise ValueError(f"{CLIENT_PREFIX}{name} is {wanted[0]} in the sink: it loses nothing")
     return WriteOptions(client | {"acks": "all", "enable.idempotence": "true"}, options["topic"])
 

@@ -312,8 +312,8 @@ def _check_rows(summary: Summary) -> Iterator[Sequence[str]]:
         text = printable(described.looks_for if described else "")
         if run.not_run:
             text += f" <i>Not run: {printable(run.not_run)}.</i>"
-        told = ("not run", "") if run.not_run else (f"{count:,}", f"{run.seconds:.1f}")
-        yield printable(run.name), *told, text
+        figures = ("not run", "") if run.not_run else (f"{count:,}", f"{run.seconds:.1f}")
+        yield printable(run.name), *figures, text
 
 
 def _stage_rows(summary: Summary) -> Iterator[Sequence[str]]:

@@ -286,5 +286,6 @@ def _print_result(summary: "Summary", out: Path, output: OutputFormat) -> None:
             sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read it has seen enough; Python must not complain while it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(summary.exit_code)

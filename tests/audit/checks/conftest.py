@@ -2,12 +2,14 @@
 
 import pytest
 
-from minibroker.audit.checks import few
+from minibroker.audit.checks import local_frames
+
+KEPT_BY_SPARK = pytest.param(0, marks=pytest.mark.soak)
 
 
-@pytest.fixture(autouse=True, params=[few.ROWS_MAX, pytest.param(0, marks=pytest.mark.soak)])
+@pytest.fixture(autouse=True, params=[local_frames.ROWS_MAX, KEPT_BY_SPARK])
 def rows_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many rows are few."""
     count: int = request.param
-    monkeypatch.setattr(few, "ROWS_MAX", count)
+    monkeypatch.setattr(local_frames, "ROWS_MAX", count)
     return count

@@ -46,11 +46,11 @@ STORED: dict[tuple[int, int, int], str | None] = {
 }
 
 
-class Told:
+class LedgerLines:
     """Lines of ledgers."""
 
     def __init__(self) -> None:
-        self.lines: list[dict[str, object]] = []
+        self.rows: list[dict[str, object]] = []
 
     def acked(self, partition: int, *offsets: int, acks: int = -1, **others: object) -> None:
         """Records that were acknowledged, with the values that all replicas should have."""
@@ -66,58 +66,58 @@ class Told:
 
     def _add(self, name: str, partition: int | None, *offsets: int, **others: object) -> None:
         line = {"name": name, "topic": "t", "partition": partition, "key": None}
-        self.lines += [line | {"value": str(at), "offset": at} | others for at in offsets]
+        self.rows += [line | {"value": str(at), "offset": at} | others for at in offsets]
 
     def write(self, path: Path, **about: object) -> Path:
         """As a program writes them that ends in good order."""
-        lines = [{"name": "startup_complete"} | about, *self.lines, {"name": "shutdown_complete"}]
+        lines = [{"name": "startup_complete"} | about, *self.rows, {"name": "shutdown_complete"}]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return path
 
 
-def told_clean() -> Told:
+def clean_ledger() -> LedgerLines:
     """What is all there."""
-    told = Told()
-    told.acked(CLEAN, 0, 1, 2, 3, 4)
-    told.acked(CLEAN, 5, 6, value="same")
-    told.acked(CLEAN, -1, value="same")
-    told.failed(CLEAN, "4")
-    told.failed(CLEAN, "never arrived")
-    told.shown(CLEAN, 0, 1, 2)
-    told.shown(CLEAN, 7, value="same")
+    lines = LedgerLines()
+    lines.acked(CLEAN, 0, 1, 2, 3, 4)
+    lines.acked(CLEAN, 5, 6, value="same")
+    lines.acked(CLEAN, -1, value="same")
+    lines.failed(CLEAN, "4")
+    lines.failed(CLEAN, "never arrived")
+    lines.shown(CLEAN, 0, 1, 2)
+    lines.shown(CLEAN, 7, value="same")
     polled = {"topic": "t", "partition": CLEAN, "minOffset": 0, "maxOffset": 7}
-    told.lines.append({"name": "records_consumed", "partitions": [polled]})
-    return told
+    lines.rows.append({"name": "records_consumed", "partitions": [polled]})
+    return lines
 
 
-def told_faulty() -> Told:
+def faulty_ledger() -> LedgerLines:
     """What is not, or not right, or cannot be judged."""
-    told = Told()
+    lines = LedgerLines()
     for partition in (LOST, OTHER, BEHIND):
-        told.acked(partition, *range(10))
-    told.shown(LOST, 4)
-    told.shown(LOST, 4)
-    told.shown(OTHER, 3)
-    told.shown(BEHIND, 8)
-    told.acked(ONE, 1, 2, acks=1)
-    told.acked(TWICE, 1, 2, 3)
-    told.failed(TWICE, "2")
-    told.failed(None, "3")
-    told.acked(TOLD_TWICE, 1)
-    told.shown(TOLD_TWICE, 1, value="b")
-    told.acked(LIVE, 4, 5, 6)
-    told.acked(GONE, 1, 4)
-    told.acked(NOWHERE, 0)
-    told.acked(UNPLACED, -1, -1, value="4", acks=0)
-    told.acked(UNKNOWN, 8, 12)
-    return told
+        lines.acked(partition, *range(10))
+    lines.shown(LOST, 4)
+    lines.shown(LOST, 4)
+    lines.shown(OTHER, 3)
+    lines.shown(BEHIND, 8)
+    lines.acked(ONE, 1, 2, acks=1)
+    lines.acked(TWICE, 1, 2, 3)
+    lines.failed(TWICE, "2")
+    lines.failed(None, "3")
+    lines.acked(TOLD_TWICE, 1)
+    lines.shown(TOLD_TWICE, 1, value="b")
+    lines.acked(LIVE, 4, 5, 6)
+    lines.acked(GONE, 1, 4)
+    lines.acked(NOWHERE, 0)
+    lines.acked(UNPLACED, -1, -1, value="4", acks=0)
+    lines.acked(UNKNOWN, 8, 12)
+    return lines
 
 
-def told_by_a_producer_that_repeats_itself() -> Told:
+def ledger_of_repeating_producer() -> LedgerLines:
     """What was sent once."""
-    told = Told()
-    told.acked(REPEATED, 1)
-    return told
+    lines = LedgerLines()
+    lines.acked(REPEATED, 1)
+    return lines
 
 
 EVERY, BY_1, BY_0 = (f"acknowledged with acks={acks} (L): " for acks in ("all", 1, 0))
@@ -192,11 +192,14 @@ def told_of(finding: Finding) -> tuple[object, ...]:
 
 def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
     """Each promise that is broken is found where it is; what cannot be judged is counted."""
-    clean, faulty = told_clean().write(tmp_path / "clean"), told_faulty().write(tmp_path / "faulty")
+    clean, faulty = (
+        clean_ledger().write(tmp_path / "clean"),
+        faulty_ledger().write(tmp_path / "faulty"),
+    )
     with faulty.open("a") as file:
         file.write("Segmentation fault\n")
         file.write('{"name": "produ')
-    repeated = told_by_a_producer_that_repeats_itself()
+    repeated = ledger_of_repeating_producer()
     repeated_ledger = repeated.write(tmp_path / "repeated", idempotence=False)
     judged = audited(spark, clean, faulty, repeated_ledger)
     found = {
@@ -222,11 +225,11 @@ def test_what_clients_were_told(spark: SparkSession, tmp_path: Path) -> None:
 def test_ledgers_of_a_topic_that_had_the_name_before(spark: SparkSession, tmp_path: Path) -> None:
     """What was told of it is not looked for in the one that was made anew; if the metadata are
     older than the line, nobody can say which of the two is the newer one."""
-    told = Told()
-    told.acked(LOST, 4, topicId="old", timestamp=20)
-    told.acked(LOST, 5, topicId="later", timestamp=40)
-    told.acked(LOST, 6, topicId="now", timestamp=40)
-    ledger = told.write(tmp_path / "ledger")
+    lines = LedgerLines()
+    lines.acked(LOST, 4, topicId="old", timestamp=20)
+    lines.acked(LOST, 5, topicId="later", timestamp=40)
+    lines.acked(LOST, 6, topicId="now", timestamp=40)
+    ledger = lines.write(tmp_path / "ledger")
     judged = replace(audited(spark, ledger), topic_ids={"t": "now", "u": "old"}, known_at_ms=30)
     assert [told_of(each)[:3] for each in found_by(CHECKS["lost-write"](judged))] == []
     counts, unjudged = ledger_counts(judged)
@@ -248,10 +251,10 @@ def test_a_ledger_without_ids_that_is_older_than_the_topic(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """It is judged, and it is said that it may be of another one."""
-    told = Told()
-    told.acked(LOST, 4, timestamp=20)
-    told.acked(LOST, 5, timestamp=40)
-    ledger = told.write(tmp_path / "ledger")
+    lines = LedgerLines()
+    lines.acked(LOST, 4, timestamp=20)
+    lines.acked(LOST, 5, timestamp=40)
+    ledger = lines.write(tmp_path / "ledger")
     judged = audited(spark, ledger)
     for made, count in ((30, 1), (20, 0)):
         batches = [{"broker": 1, "topic": "t", "partition": LOST, "segment": 0, "torn": False}]
@@ -265,12 +268,12 @@ def test_a_ledger_without_ids_that_is_older_than_the_topic(
 def test_what_no_ledger_tells_of(spark: SparkSession, tmp_path: Path) -> None:
     """The first record of each replica that nobody sent, and how many there are; a program that
     crashed may have sent them all the same."""
-    told = Told()
-    told.acked(CLEAN, 0, 1, 2, 3)
-    told.failed(CLEAN, "4")
-    told.acked(LOST, *range(10))
+    lines = LedgerLines()
+    lines.acked(CLEAN, 0, 1, 2, 3)
+    lines.failed(CLEAN, "4")
+    lines.acked(LOST, *range(10))
     for place, grade in (("whole", "error"), ("broken", "warning")):
-        ledger = told.write(tmp_path / place)
+        ledger = lines.write(tmp_path / place)
         if place == "broken":
             ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:-1]))
         found = found_by(CHECKS["unexpected"](audited(spark, ledger)))

@@ -51,7 +51,7 @@ class Pair(NamedTuple):
     differing: int = 0
 
 
-class Parted(NamedTuple):
+class Divergence(NamedTuple):
     """A replica that differs, and one that it differs from; `said` puts it in words."""
 
     broker: int
@@ -63,26 +63,26 @@ class Parted(NamedTuple):
     said: str
 
 
-def find_parted(
+def find_divergences(
     pairs: Sequence[Pair],
     in_sync: Mapping[int, bool],
-    told: Mapping[tuple[int, int], bool],
-) -> list[Parted]:
+    ledgers: Mapping[tuple[int, int], bool],
+) -> list[Divergence]:
     """The replicas of one partition that differ, each at the first offset where it is named.
 
-    `told` says, by offset where logs part and broker, whether what clients were told is there.
+    `ledgers` says, by offset where logs part and broker, whether what clients were told is there.
     """
-    named: dict[int, Parted] = {}
+    named: dict[int, Divergence] = {}
     for offset in sorted({pair.offset for pair in pairs if pair.offset is not None}):
         held = _held(pairs, offset, named)
         groups = _groups(held)
         if len(groups) < 2:
             continue
-        right = {broker: told[offset, broker] for broker in held if (offset, broker) in told}
+        right = {broker: ledgers[offset, broker] for broker in held if (offset, broker) in ledgers}
         wrong, said = _decide(groups, in_sync, right)
         for broker in sorted(wrong):
             other = _counterpart(broker, groups, wrong)
-            named[broker] = Parted(
+            named[broker] = Divergence(
                 *(broker, other, offset, held[broker], held[other]),
                 max(pair.differing for pair in pairs if broker in pair.brokers),
                 said,
@@ -97,7 +97,7 @@ def _counterpart(broker: int, groups: Sequence["_Group"], wrong: Collection[int]
 
 
 def _held(
-    pairs: Sequence[Pair], offset: int, named: Mapping[int, Parted]
+    pairs: Sequence[Pair], offset: int, named: Mapping[int, Divergence]
 ) -> dict[int, Batch | None]:
     """What each replica holds at an offset where two part, of those that can say so."""
     held: dict[int, Batch | None] = {}
@@ -139,10 +139,10 @@ def _decide(
     groups: Sequence[_Group], in_sync: Mapping[int, bool], right: Mapping[int, bool]
 ) -> tuple[frozenset[int], str]:
     """Who is wrong, and why."""
-    told = [group for group in groups if any(right.get(each) for each in group.brokers)]
-    untold = [group for group in groups if any(right.get(each) is False for each in group.brokers)]
-    if told and untold and not any(group in untold for group in told):
-        return _others(groups, told), f"what clients were told is on {_listed(told)}"
+    confirmed = [group for group in groups if any(right.get(each) for each in group.brokers)]
+    refuted = [group for group in groups if any(right.get(each) is False for each in group.brokers)]
+    if confirmed and refuted and not any(group in refuted for group in confirmed):
+        return _others(groups, confirmed), f"what clients were told is on {_listed(confirmed)}"
     whole = [group for group in groups if group.is_whole]
     if len(whole) == 1:
         return _others(groups, whole), f"of {_listed(groups)} only {_listed(whole)} is whole"

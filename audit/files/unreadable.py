@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.extent import ReplicaRow
 from minibroker.audit.files.directories import LIVE, BrokerDirectory, Replica
 from minibroker.audit.model import BATCHES, Finding
@@ -29,7 +29,7 @@ GONE: Final = "gone: "
 PROBLEM: Final = "^(unreadable|gone): "  # of a torn row that tells of a file, not of its bytes
 
 
-class Unread(NamedTuple):
+class UnreadableSegment(NamedTuple):
     """A segment of which not all could be read, and why."""
 
     replica: Replica
@@ -37,14 +37,14 @@ class Unread(NamedTuple):
     problem: str
 
 
-def find_unread(batches: Path) -> list[Unread]:
+def find_unreadable(batches: Path) -> list[UnreadableSegment]:
     """All in the written table of batches."""
-    is_unread = pc.field("torn") & pc.match_substring_regex(pc.field("problem"), PROBLEM)
+    is_unreadable = pc.field("torn") & pc.match_substring_regex(pc.field("problem"), PROBLEM)
     found = ds.dataset(batches, schema=BATCHES, format="parquet").to_table(
-        columns=[*Replica._fields, "segment", "problem"], filter=is_unread
+        columns=[*Replica._fields, "segment", "problem"], filter=is_unreadable
     )
     return sorted(
-        Unread(Replica(broker, topic, partition), segment, problem)
+        UnreadableSegment(Replica(broker, topic, partition), segment, problem)
         for broker, topic, partition, segment, problem in zip(
             *(column.to_pylist() for column in found.columns), strict=True
         )
@@ -52,13 +52,15 @@ def find_unread(batches: Path) -> list[Unread]:
 
 
 def unjudged_files(
-    unread: Iterable[Unread], brokers: Sequence[BrokerDirectory], rows: Iterable[ReplicaRow]
+    unreadable: Iterable[UnreadableSegment],
+    brokers: Sequence[BrokerDirectory],
+    rows: Iterable[ReplicaRow],
 ) -> Iterator[Unjudged]:
     """What that means for the verdict."""
     paths = {log.replica: log.path for broker in brokers for log in broker.logs}
     in_isr = {Replica(row.broker, row.topic, row.partition): row.in_isr for row in rows}
     live = {broker.broker for broker in brokers if broker.state == LIVE}
-    for replica, segment, problem in unread:
+    for replica, segment, problem in unreadable:
         path = paths[replica] / f"{segment:020}.log"
         place = (replica.topic, replica.partition, replica.broker)
         is_removed = problem.startswith(GONE) or not os.path.lexists(path)

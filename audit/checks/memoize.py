@@ -1,4 +1,4 @@
-"""What several checks of one audit need is made by the first that asks; the others wait for it.
+"""What several checks of one audit need: the first that asks makes it, the others wait for it.
 
 Checks run side by side, in threads. A result is kept with the object that it was made of, and goes
 when that goes: two audits in one session know nothing of each other.
@@ -24,7 +24,7 @@ class _Made(Generic[Result]):
         self.results: list[Result] = []
 
 
-def once(make: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
+def memoize_per_run(make: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
     """The function, which is called only once for an argument, which must have a `__dict__`."""
 
     @wraps(make)

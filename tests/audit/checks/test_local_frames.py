@@ -5,7 +5,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.audit.checks.few import comes_to_nothing, few, in_hand, is_none, rows_of
+from minibroker.audit.checks.local_frames import (
+    collect_small,
+    is_known_empty,
+    local_frame,
+    local_rows,
+    will_be_empty,
+)
 from minibroker.audit.model import EPOCH_STARTS, RECORDS
 
 
@@ -13,20 +19,20 @@ def test_no_row_is_lost_behind_a_chunk_without_rows(spark: SparkSession) -> None
     """As files in which nothing is wrong make one each."""
     row = pa.RecordBatch.from_pylist([dict.fromkeys(EPOCH_STARTS.names)], schema=EPOCH_STARTS)
     rows = pa.Table.from_batches([row.slice(1), row, row.slice(1), row], EPOCH_STARTS)
-    assert in_hand(spark, rows, from_arrow_schema(EPOCH_STARTS)).count() == rows.num_rows == 2
+    assert local_frame(spark, rows, from_arrow_schema(EPOCH_STARTS)).count() == rows.num_rows == 2
 
 
 def test_no_file_makes_no_row(spark: SparkSession) -> None:
     """Also of columns that hold others."""
     rows = pa.Table.from_batches([], RECORDS)
-    assert in_hand(spark, rows, from_arrow_schema(RECORDS)).count() == 0
+    assert local_frame(spark, rows, from_arrow_schema(RECORDS)).count() == 0
 
 
 def test_what_is_known_to_be_nothing_is_not_run(spark: SparkSession) -> None:
-    """Spark's optimizer knows it of rows in the plan, and so does `few`."""
+    """Spark's optimizer knows it of rows in the plan, and so does `collect_small`."""
     rows = pa.table({"n": [0, 1, 2]})
-    numbers = in_hand(spark, rows, from_arrow_schema(rows.schema))
-    assert comes_to_nothing(numbers.where(col("n") > 2))
-    assert not comes_to_nothing(numbers.where(col("n") > 1))
-    assert is_none(few(numbers.where(col("n") > 2)))
-    assert rows_of(numbers.where(col("n") > 1)) is None, "only the driver's own rows are known"
+    numbers = local_frame(spark, rows, from_arrow_schema(rows.schema))
+    assert will_be_empty(numbers.where(col("n") > 2))
+    assert not will_be_empty(numbers.where(col("n") > 1))
+    assert is_known_empty(collect_small(numbers.where(col("n") > 2)))
+    assert local_rows(numbers.where(col("n") > 1)) is None, "only the driver's own rows are known"

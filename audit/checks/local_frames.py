@@ -1,4 +1,4 @@
-"""Rows that are few in a sound cluster, in the driver's hands.
+"""DataFrames whose rows the driver holds: those that are few in a sound cluster.
 
 What a check of a sound cluster has left to look at is nothing, or a row a segment. Spark, which
 cannot know that, would plan, compile and run all that might be made of it. Of rows that are in
@@ -14,33 +14,33 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from minibroker.audit.checks.held import hold
+from minibroker.audit.checks.cached import cache
 
 ROWS_MAX: Final = 20_000
-_ROWS: Final = "_rows_in_hand"
+_ROWS: Final = "_local_rows"
 
 
-def few(found: DataFrame, *, reads_logs: bool = False) -> DataFrame:
+def collect_small(found: DataFrame, *, reads_logs: bool = False) -> DataFrame:
     """The same rows: as part of the plan if they are few, else kept in Spark's cache.
 
     Rows that turn out to be many are made twice, which costs a pass over the table of batches. If
     that were a pass over the logs (`reads_logs`), they are kept before they are counted.
     """
     if reads_logs:
-        hold(found)
+        cache(found)
     limited = found.limit(ROWS_MAX + 1)
-    if comes_to_nothing(limited):
-        return none_of(found)
+    if will_be_empty(limited):
+        return empty_like(found)
     rows = limited.toArrow()
     if rows.num_rows > ROWS_MAX:
-        return hold(found)
-    return in_hand(found.sparkSession, rows, found.schema)
+        return cache(found)
+    return local_frame(found.sparkSession, rows, found.schema)
 
 
-def none_of(frame: DataFrame) -> DataFrame:
+def empty_like(frame: DataFrame) -> DataFrame:
     """A table of the same columns without a row."""
     nothing = to_arrow_schema(frame.schema).empty_table()
-    return in_hand(frame.sparkSession, nothing, frame.schema)
+    return local_frame(frame.sparkSession, nothing, frame.schema)
 
 
 def from_rows(
@@ -49,37 +49,41 @@ def from_rows(
     """A table of rows that the driver holds."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
-    return in_hand(spark, pa.Table.from_arrays(arrays, schema=schema), from_arrow_schema(schema))
+    return local_frame(
+        spark, pa.Table.from_arrays(arrays, schema=schema), from_arrow_schema(schema)
+    )
 
 
-def in_hand(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
-    """A table of rows that the driver holds, which `rows_of` gives back.
+def local_frame(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
+    """A table of rows that the driver holds, which `local_rows` gives back.
 
     Spark reads a table of several chunks up to the first empty one and no further, and takes none
     without a chunk.
     """
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     frame = spark.createDataFrame(rows, schema)
-    plan: Any = frame._jdf.queryExecution().analyzed()
+    java_frame: Any = frame._jdf
+    plan = java_frame.queryExecution().analyzed()
     if plan.nodeName() == "LocalRelation":
         assert plan.data().size() == rows.num_rows, "rows were lost on their way into the plan"
     vars(frame)[_ROWS] = rows
     return frame
 
 
-def rows_of(frame: DataFrame) -> pa.Table | None:
+def local_rows(frame: DataFrame) -> pa.Table | None:
     """The rows, if the driver holds them."""
     rows: pa.Table | None = vars(frame).get(_ROWS)
     return rows
 
 
-def is_none(frame: DataFrame) -> bool:
+def is_known_empty(frame: DataFrame) -> bool:
     """Whether the driver knows that there is no row."""
-    rows = rows_of(frame)
+    rows = local_rows(frame)
     return rows is not None and rows.num_rows == 0
 
 
-def comes_to_nothing(frame: DataFrame) -> bool:
+def will_be_empty(frame: DataFrame) -> bool:
     """Whether Spark's optimizer knows, before anything is run, that there will be no row."""
-    plan: Any = frame._jdf.queryExecution().optimizedPlan()
+    java_frame: Any = frame._jdf
+    plan = java_frame.queryExecution().optimizedPlan()
     return plan.nodeName() == "LocalRelation" and bool(plan.data().isEmpty())

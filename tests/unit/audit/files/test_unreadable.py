@@ -21,10 +21,10 @@ from minibroker.audit.files.directories import (
     find_brokers,
 )
 from minibroker.audit.files.segments import scan_segment
-from minibroker.audit.files.unread import (
-    Unread,
+from minibroker.audit.files.unreadable import (
+    UnreadableSegment,
     drop_removed,
-    find_unread,
+    find_unreadable,
     removed_since,
     unjudged_files,
 )
@@ -41,13 +41,13 @@ def broker(root: Path, state: str) -> BrokerDirectory:
     return replace(find_brokers([root / "broker-1"])[0], state=state)
 
 
-def unread_of(log: LogDirectory, root: Path) -> list[Unread]:
+def unreadable_of(log: LogDirectory, root: Path) -> list[UnreadableSegment]:
     """What the scan of a log could not read, by the table that it writes."""
     (root / "out").mkdir()
     rows = [batch for segment in log.segments for batch in scan_segment(log.replica, segment)]
     pq.write_table(pa.Table.from_batches(rows, BATCHES), root / "out" / "part-0.parquet")
     (root / "out" / "_SUCCESS").touch()
-    return find_unread(root / "out")
+    return find_unreadable(root / "out")
 
 
 @pytest.mark.parametrize("state", [STOPPED, KILLED, LIVE])
@@ -62,11 +62,11 @@ def test_a_file_that_cannot_be_read_holds_the_verdict_back(
     path = log.path / f"{LAST:020}.log"
     path.unlink()
     path.mkdir()  # as unreadable as a file can be, for root too
-    unread = unread_of(log, tmp_path)
+    unreadable = unreadable_of(log, tmp_path)
     problem = "unreadable: not a regular file"
-    assert unread == [Unread(Replica(1, TOPIC, 1), LAST, problem)]
+    assert unreadable == [UnreadableSegment(Replica(1, TOPIC, 1), LAST, problem)]
     [row], _ = judge([ReplicaFacts(1, TOPIC, 1, state, LogFacts.empty())], None, {1: state})
-    told = unjudged_files(unread, [found], [replace(row, in_isr=in_sync)])
+    told = unjudged_files(unreadable, [found], [replace(row, in_isr=in_sync)])
     reason = f"{path} cannot be read: {problem}"
     assert list(told) == [Unjudged(reason, in_sync is None, TOPIC, 1, 1)]
 
@@ -86,10 +86,10 @@ def test_what_a_running_broker_removes_is_told_and_no_more(
     log = found.logs[1]
     path = log.segments[0].path
     away(path)
-    unread = unread_of(log, tmp_path)
-    assert [(each.replica, each.segment) for each in unread] == [(log.replica, 0)]
+    unreadable = unreadable_of(log, tmp_path)
+    assert [(each.replica, each.segment) for each in unreadable] == [(log.replica, 0)]
     for state, holds_back in ((LIVE, False), (KILLED, True)):
-        [told] = unjudged_files(unread, [replace(found, state=state)], [])
+        [told] = unjudged_files(unreadable, [replace(found, state=state)], [])
         assert told.holds_back == holds_back
         assert told.reason.startswith(f"{path} ")
         assert (told.topic, told.partition, told.broker) == (TOPIC, 1, 1)

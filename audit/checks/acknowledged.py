@@ -39,17 +39,17 @@ from pyspark.sql.functions import (
 from pyspark.sql.functions import max as max_
 from pyspark.sql.functions import min as min_
 
+from minibroker.audit.checks.cached import cache
 from minibroker.audit.checks.facts import PARTITION, REPLICA
-from minibroker.audit.checks.few import few
-from minibroker.audit.checks.held import hold
-from minibroker.audit.checks.once import once
+from minibroker.audit.checks.local_frames import collect_small
+from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.files.ledger import Event
 from minibroker.audit.model import Tables
 from minibroker.protocol.constants import INT64_MAX
 
 PLACE: Final = (*PARTITION, "offset")
-_TELLING: Final = ("ledger", "line", "event", "acks", *PLACE, "content")
+_ENTRY: Final = ("ledger", "line", "event", "acks", *PLACE, "content")
 _TOPIC: Final = ("topic", "topic_id")
 _OPENS: Final = {Event.BEGAN: 1, Event.ENDED: -1}
 
@@ -72,10 +72,10 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True)
-class Told:
+class Acknowledged:
     """DataFrames, which Spark keeps, and what the driver knows of them.
 
-    `tellings`: a row for each of LEDGER, with `content` instead of key and value.
+    `entries`: a row for each of LEDGER, with `content` instead of key and value.
     `records`: REPLICA, offset, content.
     `unsound`: the tellings that name a place where not every replica holds just what they tell. Of
     two that contradict each other at least one is among them.
@@ -87,7 +87,7 @@ class Told:
     `commits`: ledger, line, group, PLACE, of the last commit of each group and partition.
     """
 
-    tellings: DataFrame
+    entries: DataFrame
     records: DataFrame
     unsound: DataFrame
     replicas: DataFrame
@@ -116,13 +116,13 @@ class Told:
         return sum(row["count"] for row in rows), sum(row.unplaced for row in rows)
 
 
-@once
-def told(tables: Tables) -> Told:
+@memoize_per_run
+def acknowledged(tables: Tables) -> Acknowledged:
     """What the checks need of an audit's tables; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
     more = ("topic_id", "timestamp", "group")
-    every = tables.ledger.withColumn("content", _content()).select(*_TELLING, *more)
-    every = hold(every)
+    every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, *more)
+    every = cache(every)
     is_judged = _is_judged(tables.topic_ids)
     lines = (
         every.withColumn("is_judged", is_judged)
@@ -139,14 +139,14 @@ def told(tables: Tables) -> Told:
     lines.sort(key=lambda row: tuple(row[name] or "" for name in ("ledger", "event", *_TOPIC)))
     foreign = tuple(row for row in lines if not row.is_judged)
     lines = [row for row in lines if row.is_judged]
-    tellings = every.where(is_judged) if foreign else every
-    commits = _last_commits(tellings)
+    entries = every.where(is_judged) if foreign else every
+    commits = _last_commits(entries)
     topics = {row.topic for row in lines if row.topic is not None and row.event != Event.COMMITTED}
     records = tables.records(topics)
-    records = hold(records.select(*REPLICA, "offset", _content().alias("content")))
-    replicas = few(_replicas(tables))
-    unsound = few(_unsound(tellings, records, replicas))
-    return Told(tellings, records, unsound, replicas, tuple(lines), foreign, commits)
+    records = cache(records.select(*REPLICA, "offset", _content().alias("content")))
+    replicas = collect_small(_replicas(tables))
+    unsound = collect_small(_unsound(entries, records, replicas))
+    return Acknowledged(entries, records, unsound, replicas, tuple(lines), foreign, commits)
 
 
 def _is_judged(topic_ids: Mapping[str, str]) -> Column:
@@ -157,15 +157,15 @@ def _is_judged(topic_ids: Mapping[str, str]) -> Column:
     return col("topic_id").isNull() | concat_ws(" ", "topic_id", "topic").isin(current)
 
 
-def _last_commits(tellings: DataFrame) -> DataFrame:
-    commits = tellings.where(col("event") == Event.COMMITTED.value)
+def _last_commits(entries: DataFrame) -> DataFrame:
+    commits = entries.where(col("event") == Event.COMMITTED.value)
     place = struct(coalesce("timestamp", lit(0)), "line", "ledger", "offset")
     last = commits.groupBy("group", *PARTITION).agg(max_(place).alias("last"))
     return last.select("group", *PARTITION, "last.ledger", "last.line", "last.offset")
 
 
-@once
-def suspects(known: Told) -> DataFrame:
+@memoize_per_run
+def suspects(known: Acknowledged) -> DataFrame:
     """Tellings that are not sound, one row for each replica, with its columns and its `state`.
 
     `broker` is null where a partition has no replica.
@@ -181,16 +181,16 @@ def suspects(known: Told) -> DataFrame:
         .join(held, [*REPLICA, "offset"], "left")
         .withColumn("state", _state())
     )
-    return few(rows.drop("held"))
+    return collect_small(rows.drop("held"))
 
 
-def kept(known: Told) -> DataFrame:
+def judged_records(known: Acknowledged) -> DataFrame:
     """The records that are judged: offset and content, with the columns of their replica."""
     replicas = broadcast(known.replicas)
     return known.records.join(replicas, [*REPLICA]).where(col("offset") < col("limit"))
 
 
-def uncounted(known: Told) -> DataFrame:
+def acknowledged_without_offset(known: Acknowledged) -> DataFrame:
     """Records that were acknowledged without an offset, with what each replica lacks of them.
 
     A row for each record and replica, with its columns; `unplaced` equal ones were acknowledged
@@ -198,7 +198,7 @@ def uncounted(known: Told) -> DataFrame:
     is not `is_judged`.
     """
     record = [*PARTITION, "content"]
-    acked = known.tellings.where(col("event") == Event.ACKED.value)
+    acked = known.entries.where(col("event") == Event.ACKED.value)
     unplaced = (
         acked.where("offset IS NULL")
         .groupBy(*record)
@@ -208,7 +208,7 @@ def uncounted(known: Told) -> DataFrame:
             min_(struct("ledger", "line")).alias("first"),
         )
     )
-    stored = kept(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
+    stored = judged_records(known).groupBy(*REPLICA, "content").agg(count("*").alias("copies"))
     acked_count = acked.groupBy(*record).agg(count("*").alias("acked"))
     lacking = col("acked") - coalesce("copies", lit(0))
     is_judged = (col("missing") == 0) | ((col("log_start") == 0) & ~col("is_live"))
@@ -245,7 +245,7 @@ def _replicas(tables: Tables) -> DataFrame:
     )
 
 
-def _unsound(tellings: DataFrame, records: DataFrame, replicas: DataFrame) -> DataFrame:
+def _unsound(entries: DataFrame, records: DataFrame, replicas: DataFrame) -> DataFrame:
     brokers = bit_xor(xxhash64("broker"))
     places = records.groupBy(*PLACE).agg(
         count("*").alias("held_count"),
@@ -260,20 +260,20 @@ def _unsound(tellings: DataFrame, records: DataFrame, replicas: DataFrame) -> Da
         min_("limit").alias("end"),
     )
     is_bare = col("event") == Event.SHOWN_OFFSET.value
-    is_told = (col("low") == col("content")) & (col("high") == col("content"))
+    is_same_content = (col("low") == col("content")) & (col("high") == col("content"))
     is_sound = (
         (col("held_count") == col("replica_count"))
         & (col("held_by") == col("brokers"))
-        & (is_bare | is_told)
+        & (is_bare | is_same_content)
         & (col("offset") >= col("start"))
         & (col("offset") < col("end"))
     )
     return (
-        tellings.where(col("offset").isNotNull() & (col("event") != Event.COMMITTED.value))
+        entries.where(col("offset").isNotNull() & (col("event") != Event.COMMITTED.value))
         .join(places, [*PLACE], "left")
         .join(broadcast(partitions), [*PARTITION], "left")
         .where(~coalesce(is_sound, lit(False)))
-        .select(*_TELLING)
+        .select(*_ENTRY)
     )
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from minibroker.audit.checks.parted import Batch, Pair, find_parted
+from minibroker.audit.checks.divergence import Batch, Pair, find_divergences
 
 END = 100
 CANNOT = "and which is right cannot be told"
@@ -96,7 +96,9 @@ def test_who_is_wrong(
 ) -> None:
     """A replica is named alone only where something proves that it is the wrong one."""
     in_sync = {broker: broker not in out_of_sync for broker in held}
-    found = find_parted(pairs(held), in_sync, {(10, node): is_it for node, is_it in told.items()})
+    found = find_divergences(
+        pairs(held), in_sync, {(10, node): is_it for node, is_it in told.items()}
+    )
     assert [each.broker for each in found] == list(named)
     assert {each.said for each in found} == ({said} if named else set())
     assert {each.offset for each in found} <= {10}
@@ -107,7 +109,7 @@ def test_who_is_wrong(
 def test_each_is_named_where_it_parts() -> None:
     """One parts at 10 and another at 50; who has parted before has no say any more."""
     one, two = batch(7), batch(8)
-    found = find_parted(
+    found = find_divergences(
         [
             Pair((1, 2), 0, END, 10, (two, one)),
             Pair((1, 3), 0, END, 10, (two, one)),
@@ -128,7 +130,7 @@ def test_each_is_named_where_it_parts() -> None:
 def test_who_was_not_compared_there_has_no_say() -> None:
     """A log that begins behind the place does not support either side."""
     one, two = batch(7), batch(8)
-    found = find_parted(
+    found = find_divergences(
         [Pair((1, 2), 0, END, 10, (two, one)), Pair((1, 3), 60, END), Pair((2, 3), 60, END)],
         dict.fromkeys((1, 2, 3), True),
         {},

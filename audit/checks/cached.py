@@ -1,7 +1,7 @@
-"""What one audit keeps in Spark's cache: it is given up when the audit ends.
+"""The DataFrames that an audit has put into Spark's cache; they leave it when the audit ends.
 
 The session may be somebody's own, with a cache of its own, and other audits may run in it. So each
-audit knows what it has put there. Its checks run in threads, which share what the context holds.
+audit knows what it has put there. Its checks run in threads, which share the context's list.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,31 +14,31 @@ from pyspark.sql import DataFrame
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-_held: Final[ContextVar[list[DataFrame] | None]] = ContextVar("held", default=None)
+_frames: Final[ContextVar[list[DataFrame] | None]] = ContextVar("frames", default=None)
 
 
 @contextmanager
-def holding() -> Iterator[None]:
-    """Give up at the end what is held inside."""
+def caching() -> Iterator[None]:
+    """At the end, remove from the cache what was put there inside."""
     frames: list[DataFrame] = []
-    token = _held.set(frames)
+    token = _frames.set(frames)
     try:
         yield
     finally:
-        _held.reset(token)
+        _frames.reset(token)
         for frame in frames:
             frame.unpersist()
 
 
-def hold(frame: DataFrame) -> DataFrame:
+def cache(frame: DataFrame) -> DataFrame:
     """The same rows, kept in Spark's cache; outside of an audit until the session ends."""
-    if (frames := _held.get()) is not None:
+    if (frames := _frames.get()) is not None:
         frames.append(frame)
     return frame.persist()
 
 
 def in_context(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The call for another thread, which then shares what this one holds."""
+    """The call for another thread, which then shares the cached frames of this one."""
     context = copy_context()
 
     def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

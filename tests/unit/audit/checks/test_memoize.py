@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 from types import SimpleNamespace
 
-from minibroker.audit.checks.once import once
+from minibroker.audit.checks.memoize import memoize_per_run
 
 ASKING = 8
 
@@ -15,7 +15,7 @@ def test_several_threads_get_one_result() -> None:
     first_argument, second_argument = (SimpleNamespace(name=name) for name in "ab")
     barrier = Barrier(ASKING)
 
-    @once
+    @memoize_per_run
     def make(argument: SimpleNamespace) -> object:
         made.append(argument.name)
         Event().wait(0.05)  # time enough for another to begin, if it may
