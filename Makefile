@@ -3,9 +3,10 @@
 #   make demo    the whole story in two minutes: produce, kill -9, restart, consume, compare, audit
 #   make demo-etcd    the same with the metadata in an etcd of three members
 #   make demo-audit   damages copies of what the demo left, and has the audit find it
-#   make check   ruff, mypy and the short tests that start no process: before each commit
-#   make test    ruff, mypy, then every test but the soak ones
+#   make check   ruff, mypy, pyright and the short tests that start no process: before each commit
+#   make test    ruff, mypy, pyright, then every test but the soak ones
 #   make soak    long random runs        make bench   figures beside their yardsticks
+#   make bench-kafka    the same clients against Apache Kafka, which needs Java and Maven
 #
 # Needs Python 3.11 or newer, with its venv module, and nothing else; `make PYTHON=...` names one.
 SHELL := /bin/sh
@@ -24,7 +25,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)
 
-.PHONY: demo demo-etcd demo-audit check test lint style types quick quick-1 quick-2 soak bench wheel locks \
+.PHONY: demo demo-etcd demo-audit check test lint style types quick quick-1 quick-2 soak bench bench-kafka wheel locks \
 	installed clean
 
 demo: installed
@@ -57,12 +58,16 @@ style: installed
 
 types: installed
 	$(BIN)/python -m mypy -p $(TYPED)
+	$(BIN)/python -m basedpyright --level error
 
 soak: installed
 	$(BIN)/python -m pytest -m soak
 
 bench: installed
 	$(BIN)/python -m tests.bench
+
+bench-kafka: installed
+	$(BIN)/python -m tests.bench.against_kafka
 
 wheel: installed
 	$(BIN)/python -m build --no-isolation

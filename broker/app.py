@@ -6,7 +6,7 @@
      |- Flusher.run            syncs what was appended
      |- ReplicaFetchers.run    one fetcher for each leader that is copied from
      |- _tend                  each second: log lines that were put off, memory that stays
-     |- keep_isrs              looks for lagging followers, asks for other in-sync sets
+     |- keep_isrs              looks for lagging and silent followers, asks for other in-sync sets
      |- Coordinator.run        follows the groups' partitions, keeps the groups of those it leads
      |- _keep_house            retention, checkpoints, expiry, deleted files
      `- Acceptor.run           takes connections
@@ -327,7 +327,9 @@ class _Broker:
     async def _work(self, tell_started: Callable[[], None]) -> None:
         """Serve until the shutdown, and until the leaderships are given away."""
         config = self._config
-        intervals = Intervals(config.replica_lag_time_max_ms / 2000, config.fence_timeout_ms / 4000)
+        intervals = Intervals(
+            config.replica_lag_time_max_ms / 2000, config.follower_silence_interval_s
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._flusher.run, self._replicas.on_flushed)
             nursery.start_soon(self._fetchers.run, self._replicas)

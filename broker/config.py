@@ -40,6 +40,7 @@ from minibroker.broker.property import (
     attribute_of,
     unknown,
 )
+from minibroker.protocol.constants import ConfigSource
 from minibroker.protocol.messages.configs import ConfigDescription
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+SILENCE_LOOK_S_MIN: Final = 0.05  # no followers are looked at, and keep alive, more often
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,21 @@ class Config(
         usual = self.broker_session_timeout_ms + 4 * self.broker_heartbeat_interval_ms
         return self.broker_fence_timeout_ms or usual
 
+    @property
+    def follower_silence_s(self) -> float:
+        """How long an in-sync follower may lack records and send no FETCH."""
+        return min(self.fence_timeout_ms, self.replica_lag_time_max_ms) / 1000
+
+    @property
+    def follower_silence_interval_s(self) -> float:
+        """How often a leader looks for such followers."""
+        return max(self.follower_silence_s / 8, SILENCE_LOOK_S_MIN)
+
+    @property
+    def follower_fetch_interval_s(self) -> float:
+        """How often a follower sends a FETCH at least, so that it does not count as silent."""
+        return max(self.follower_silence_s / 4, SILENCE_LOOK_S_MIN)
+
     def for_topic(self, overrides: Mapping[str, str] = NOTHING) -> TopicConfig:
         """The broker's settings under a topic's own. Raises `ConfigError` for a bad override."""
         values = {attribute_of(name): self.value_of(row) for name, row in TOPIC_PROPERTIES.items()}
@@ -149,9 +166,30 @@ class Config(
                 type=row.kind,
                 unit=row.unit,
                 documentation=row.sentence,
+                source=ConfigSource.TOPIC if name in overrides else self._source_of(row),
             )
             for name, row in sorted(TOPIC_PROPERTIES.items())
         )
+
+    def describe_broker(self) -> tuple[ConfigDescription, ...]:
+        """Every property of the broker as it is in force, by name. None changes while it runs."""
+        return tuple(
+            ConfigDescription(
+                name=row.name,
+                value=row.format(self.value_of(row)),
+                is_default=self._source_of(row) == ConfigSource.DEFAULT,
+                type=row.kind,
+                unit=row.unit,
+                documentation=row.sentence,
+                source=self._source_of(row),
+                is_read_only=True,
+            )
+            for _, row in sorted(PROPERTIES.items())
+        )
+
+    def _source_of(self, row: Property) -> ConfigSource:
+        is_default = self.value_of(row) == row.default
+        return ConfigSource.DEFAULT if is_default else ConfigSource.BROKER
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 
 class ConfigError(ValueError):
     """Properties that do not exist or may not have their values; `problems` are for the user."""
 
-    def __init__(self, *problems: str) -> None:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        super().__init__(f"{problems[0]}{more}")
-        self.problems = problems
+    def __init__(self, first: str, *others: str) -> None:
+        more = f" (and {len(others)} more)" if others else ""
+        super().__init__(f"{first}{more}")
+        self.problems = (first, *others)
 
 
 class Kind(StrEnum):
@@ -63,6 +63,7 @@ class Property:
 
     `topic_name` is the property's name at a topic, where a topic may override it; `aliases` are
     other names of it with the factor that turns their number into this property's unit.
+    `is_list`: words can be added to a topic's value, and taken out.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Property:
     choices: tuple[str, ...] = ()
     topic_name: str | None = None
     aliases: tuple[tuple[str, int], ...] = ()
+    is_list: bool = False
 
     @property
     def range(self) -> str:

@@ -1,4 +1,4 @@
-"""`minibroker lab`: short stories of replication, played step by step on virtual time.
+"""`minibroker lab`: short scenarios of replication, played step by step on virtual time.
 
 They need no broker and no network: the lab runs the broker's own parts in this process, and shows
 after every step how each replica sees the log (docs/lab.md).
@@ -12,7 +12,7 @@ import typer
 
 from minibroker.cli.terminal import Failure
 
-app = typer.Typer(help="Replay stories of replication, step by step.", no_args_is_help=True)
+app = typer.Typer(help="Replay scenarios of replication, step by step.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -39,20 +39,20 @@ def run(
 ) -> None:
     """Play a scenario and print what happens to each replica."""
     from minibroker.testing.lab.library import ScenarioUnknown, choose_rule, load
+    from minibroker.testing.lab.report import report_lines
     from minibroker.testing.lab.scenario import ScenarioError
-    from minibroker.testing.lab.story import tell
     from minibroker.testing.lab.transcript import legend
 
     # What the brokers have to say is in the table.
     logging.getLogger("minibroker.broker").setLevel(logging.CRITICAL)
     try:
         scenario = load(name)
-        lines = list(tell(scenario, choose_rule(name, scenario, rule)))
+        lines = list(report_lines(scenario, choose_rule(name, scenario, rule)))
     except ScenarioUnknown as unknown:
         raise typer.BadParameter(str(unknown)) from None
     except ScenarioError as error:
         raise Failure(str(error.of(name))) from None
-    print(f"{scenario.title}\n\n{scenario.story}\n\n{legend()}\n")
+    print(f"{scenario.title}\n\n{scenario.description}\n\n{legend()}\n")
     if step and sys.stdin is None:
         raise Failure("--step waits for Enter, but stdin is closed")
     for line in lines:

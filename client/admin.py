@@ -10,12 +10,13 @@ first refusal is raised as a `BrokerError` whose text names the topic.
 What changes something is asked of the controller. A controller that is lost while it works on a
 request may have done it, and the next one, asked again, then refuses what is there already. So
 after a lost answer TOPIC_ALREADY_EXISTS is success if the topic has the partitions and replicas
-that were asked for, and in a deletion so is UNKNOWN_TOPIC_OR_PARTITION. (Properties are not
+that were asked for, INVALID_PARTITIONS is if it has as many as it was to get, and in a deletion so
+is UNKNOWN_TOPIC_OR_PARTITION. (Properties are not
 compared: nobody else creates the same topic in that very second.)
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Final, NamedTuple, Self, TypeVar
 
@@ -33,6 +34,7 @@ from minibroker.client.net.controller import (
     ask_controller,
     ask_controller_once,
 )
+from minibroker.client.net.delete_records import delete_records
 from minibroker.client.net.list_offsets import list_offsets
 from minibroker.client.options import (
     AdminOptions,
@@ -41,7 +43,13 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
-from minibroker.protocol.constants import LATEST_TIMESTAMP, OFFSETS_TOPIC, ApiKey, ErrorCode
+from minibroker.protocol.constants import (
+    LATEST_TIMESTAMP,
+    OFFSETS_TOPIC,
+    ApiKey,
+    ConfigResourceType,
+    ErrorCode,
+)
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.brokers import UnregisterBrokerRequest
@@ -49,6 +57,7 @@ from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     ConfigChange,
     ConfigDescription,
+    ConfigResource,
     DescribeConfigsRequest,
     TopicConfigChanges,
 )
@@ -67,8 +76,11 @@ from minibroker.protocol.messages.replicas import (
 from minibroker.protocol.messages.topics import (
     DEFAULT_COUNT,
     ConfigEntry,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    NewPartitions,
+    ReplicaAssignment,
 )
 from minibroker.protocol.messages.topics import NewTopic as NewTopicMessage
 from minibroker.protocol.types import TopicPartition
@@ -82,12 +94,17 @@ Response = TypeVar("Response")
 
 
 class NewTopic(NamedTuple):
-    """A topic to create; -1 takes the broker's default, `configs` are properties as text."""
+    """A topic to create; -1 takes the broker's default, `configs` are properties as text.
+
+    With `replica_assignments` both counts are -1: the brokers of each partition from 0 on, the
+    preferred leader first.
+    """
 
     name: str
     partition_count: int = DEFAULT_COUNT
     replication_factor: int = DEFAULT_COUNT
     configs: Mapping[str, str] = {}
+    replica_assignments: Mapping[int, Sequence[int]] = {}
 
 
 class ClusterDescription(NamedTuple):
@@ -153,6 +170,10 @@ class Admin:
                 topic.partition_count,
                 topic.replication_factor,
                 tuple(ConfigEntry(*item) for item in topic.configs.items()),
+                tuple(
+                    ReplicaAssignment(number, tuple(brokers))
+                    for number, brokers in topic.replica_assignments.items()
+                ),
             )
             for topic in named
         )
@@ -177,6 +198,11 @@ class Admin:
         with trio.move_on_after(self._options.call_timeout_ms / 1000):
             while True:
                 found = (await self._metadata((topic.name,))).topics[0].partitions
+                if found and topic.replica_assignments:
+                    replicas = {each.partition: [*each.replicas] for each in found}
+                    return replicas == {
+                        number: [*brokers] for number, brokers in topic.replica_assignments.items()
+                    }
                 if found:
                     counts = (len(found), len(found[0].replicas))
                     wanted = (topic.partition_count, topic.replication_factor)
@@ -186,6 +212,43 @@ class Admin:
                     )
                 await trio.sleep(PAUSE_S)  # the broker that was asked has not heard of it yet
         return False
+
+    async def create_partitions(
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Give each topic so many partitions, with those that it has; no records move.
+
+        `assignments` are the brokers of each new partition of a topic in order, the preferred
+        leader first. Producers and consumer groups use the new partitions when their metadata are
+        asked for again (metadata.max.age.ms); a key may have another partition from then on.
+        """
+        chosen = assignments or {}
+        messages = tuple(
+            NewPartitions(
+                name,
+                count,
+                tuple(map(tuple, chosen[name])) if name in chosen else None,
+            )
+            for name, count in counts.items()
+        )
+        timeout_ms = self._answer_within_ms
+
+        def request(asked: tuple[NewPartitions, ...]) -> CreatePartitionsRequest:
+            return CreatePartitionsRequest(asked, timeout_ms, validate_only)
+
+        outcomes = await self._ask_controller(ApiKey.CREATE_PARTITIONS, messages, request)
+        for wanted, (result, is_repeated) in zip(messages, outcomes, strict=True):
+            is_there = error_code(result.error) == ErrorCode.INVALID_PARTITIONS
+            new = NewTopic(wanted.name, wanted.count)
+            if not (is_there and is_repeated and not validate_only and await self._is_as(new)):
+                _raise_refusal([result])
+        if not validate_only and self._open_cluster().statistics().topic_count:
+            with suppress(ClientTimeout):  # for the calls that follow: they look at all partitions
+                await self._open_cluster().refreshed()
 
     async def delete_topics(self, *names: str) -> None:
         """Delete topics and all their records."""
@@ -296,25 +359,62 @@ class Admin:
         _raise_refusal(response.topics)
         return {topic.name: topic.configs for topic in response.topics}
 
+    async def describe_broker_configs(
+        self, node_id: int, *names: str
+    ) -> tuple[ConfigDescription, ...]:
+        """Every property of a broker as it is in force, or those that are named."""
+        asked = ConfigResource(ConfigResourceType.BROKER, str(node_id), names or None)
+        request = DescribeConfigsRequest(resources=(asked,))
+        cluster = self._open_cluster()
+        last: OSError | None = None
+        with trio.move_on_after(self._options.call_timeout_ms / 1000):
+            while True:
+                await cluster.refreshed()
+                try:
+                    channel = await cluster.channel(node_id)
+                    response = await channel.call(ApiKey.DESCRIBE_CONFIGS, request)
+                except OSError as error:
+                    last = error
+                    continue
+                [found] = response.resources
+                if found.error:
+                    raise BrokerError(error_code(found.error), found.error_message or "")
+                return found.configs
+        raise ClientTimeout(f"the settings of broker {node_id}: {cluster.timeout(last)}")
+
     async def alter_configs(
         self,
         changes: Mapping[str, Mapping[str, str | None]],
         *,
+        reset_others: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Set properties of topics; None goes back to the default, what is not named stays."""
+        """Set properties of topics; None goes back to the default. What is not named stays, or
+        goes back to the default with `reset_others`."""
         messages = tuple(
             TopicConfigChanges(name, tuple(ConfigChange(*item) for item in settings.items()))
             for name, settings in changes.items()
         )
 
         def request(asked: tuple[TopicConfigChanges, ...]) -> AlterConfigsRequest:
-            return AlterConfigsRequest(asked, validate_only)
+            return AlterConfigsRequest(asked, validate_only, reset_others)
 
         outcomes = await self._ask_controller(ApiKey.ALTER_CONFIGS, messages, request)
         _raise_refusal(outcome.result for outcome in outcomes)
 
     # -- offsets
+
+    async def delete_records(
+        self, offsets: Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records of partitions below an offset each; -1: all that are committed.
+
+        Returns the offset at which each partition begins now, on every replica that may lead.
+        Raises `BrokerError` (OFFSET_OUT_OF_RANGE for an offset that is not committed).
+        """
+        wanted = {TopicPartition(*name): offset for name, offset in offsets.items()}
+        await self._check_partitions(wanted)
+        return await delete_records(self._open_cluster(), wanted)
 
     async def list_offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int = LATEST_TIMESTAMP
@@ -323,15 +423,19 @@ class Admin:
 
         In the last case an `offset` of -1 says that no record is as late.
         """
-        cluster = self._open_cluster()
         names = [TopicPartition(*name) for name in partitions]
+        await self._check_partitions(names)
+        return await list_offsets(self._open_cluster(), dict.fromkeys(names, timestamp))
+
+    async def _check_partitions(self, names: Collection[TopicPartition]) -> None:
+        """Raise `BrokerError` for one that does not exist."""
+        cluster = self._open_cluster()
         for topic in dict.fromkeys(name.topic for name in names):
             metadata = await cluster.topic(topic)
             for name in names:
                 if name.topic == topic and not 0 <= name.partition < len(metadata.partitions):
                     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                     raise BrokerError(code, f"{topic!r} has no partition {name.partition}")
-        return await list_offsets(cluster, dict.fromkeys(names, timestamp))
 
     # -- groups
 

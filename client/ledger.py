@@ -138,11 +138,15 @@ class ConsumerLedger(LedgerFile):
     def record_commit(self, group: str, offsets: Offsets) -> None:
         """A line for a commit of the group that the coordinator has acknowledged."""
         committed = [
-            {"topic": topic, "partition": partition, "offset": each.offset}
-            | _named(self._id_of(topic))
+            {
+                "topic": topic,
+                "partition": partition,
+                "offset": each.offset,
+                **_named(self._id_of(topic)),
+            }
             for (topic, partition), each in offsets.items()
         ]
-        entry = {"name": "offsets_committed", "success": True, "group": group}
+        entry: dict[str, object] = {"name": "offsets_committed", "success": True, "group": group}
         self._write([entry | {"offsets": committed}])
 
 

@@ -32,9 +32,11 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSETS_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     ALTER_CONFIGS = 44  # Kafka's incremental form: what is not named stays as it is
@@ -45,6 +47,30 @@ class ApiKey(IntEnum):
     DESCRIBE_BROKER = 1002
     PROBE = 1003
     HAND_OVER = 1004
+
+
+class ConfigResourceType(IntEnum):
+    """What settings belong to."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigSource(IntEnum):
+    """Where the value of a setting comes from."""
+
+    TOPIC = 1
+    BROKER = 4  # a broker's file, environment or flags
+    DEFAULT = 5
+
+
+class ConfigOperation(IntEnum):
+    """How a setting is changed. The last two are for settings that are lists."""
+
+    SET = 0
+    DELETE = 1  # back to the default
+    APPEND = 2
+    SUBTRACT = 3
 
 
 class ErrorCode(IntEnum):
@@ -94,6 +120,7 @@ class ErrorCode(IntEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
     INVALID_PRODUCER_EPOCH = 47
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59

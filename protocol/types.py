@@ -87,3 +87,13 @@ class StaleSlice(Exception):
 # a view of the receive buffer in a request (it dies with the handler's call).
 Records: TypeAlias = Buffer | Slice | Sequence[Slice]
 EMPTY_RECORDS: Records = b""
+
+# What a frame is sent as: bytes, and slices of files between them.
+Part: TypeAlias = Buffer | Slice
+
+
+def records_size(records: Records) -> int:
+    """Bytes of records in any of their forms."""
+    if isinstance(records, list | tuple):
+        return sum(map(len, records))
+    return len(records)

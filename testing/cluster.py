@@ -1,6 +1,6 @@
 """Brokers on virtual time: the real app on a simulated network, disk and clock, in one process.
 
-    world = World(seed)
+    world = SimulatedWorld(seed)
     async with open_broker(world, {"flush": "always"}) as broker:
         async with Producer(broker.address, seams=world.seams("client")) as producer:
             ...
@@ -48,7 +48,7 @@ PORT = 9092
 DATA_DIRECTORY = PurePath("/data")
 
 
-class World:
+class SimulatedWorld:
     """What all hosts of a simulation share: chance, time, the wires and the metadata store."""
 
     def __init__(self, seed: int, options: NetworkOptions = DEFAULT_OPTIONS) -> None:
@@ -80,7 +80,7 @@ class SimulatedBroker:
 
     def __init__(
         self,
-        world: World,
+        world: SimulatedWorld,
         nursery: trio.Nursery,
         settings: Mapping[str, str],
         node_id: int = 1,
@@ -278,7 +278,7 @@ async def in_worker(function: Callable[[*Arguments], T], /, *arguments: *Argumen
 
 @asynccontextmanager
 async def open_broker(
-    world: World, settings: Mapping[str, str] | None = None
+    world: SimulatedWorld, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[SimulatedBroker]:
     """A broker that runs; it is killed at the end of the block."""
     async with trio.open_nursery() as nursery:
@@ -290,7 +290,7 @@ async def open_broker(
 
 @asynccontextmanager
 async def open_cluster(
-    world: World,
+    world: SimulatedWorld,
     settings: Mapping[str, str],
     count: int,
     replicas_type: type[Replicas] = Replicas,

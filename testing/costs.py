@@ -22,7 +22,7 @@ from minibroker.protocol.messages.control import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from minibroker.testing.cluster import World
+from minibroker.testing.cluster import SimulatedWorld
 from minibroker.testing.pause import PROCESS, Pauses
 
 
@@ -62,7 +62,7 @@ class Costs:
 
 
 @asynccontextmanager
-async def costs_of(world: World) -> AsyncIterator[Costs]:
+async def costs_of(world: SimulatedWorld) -> AsyncIterator[Costs]:
     """For the processes of a world."""
     costs = Costs(world.pauses)
     async with trio.open_nursery() as nursery:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import trio
 
 from minibroker.client.net.network import Listener, Stream
-from minibroker.protocol.types import Buffer, Endpoint, Slice, StaleSlice
+from minibroker.protocol.types import Buffer, Endpoint, Part, StaleSlice
 
 OWN_ADDRESSES = ("", "0.0.0.0", "127.0.0.1", "localhost")
 FIRST_FREE_PORT = 30_000
@@ -269,11 +269,13 @@ class SimulatedStream:
             return buffers
         return [unsent] if unsent else []
 
-    async def send_slices(self, header: Buffer, slices: Sequence[Slice]) -> None:
-        """Send `header` and what the slices hold when their turn comes."""
-        await self.send([header])
-        for part in slices:
-            await self._send(part.read(), part.is_valid)
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Send bytes, and what the slices hold when their turn comes."""
+        for part in parts:
+            if isinstance(part, Buffer):
+                await self.send([part])
+            else:
+                await self._send(part.read(), part.is_valid)
 
     async def _send(self, data: bytes, is_valid: Callable[[], bool]) -> None:
         unsent = memoryview(data)

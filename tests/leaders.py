@@ -18,9 +18,10 @@ from minibroker.protocol.constants import (
     ApiKey,
     ErrorCode,
 )
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_NONE,
     SESSION_EPOCH_OPEN,
     FetchRequest,
     FetchResponse,
@@ -28,7 +29,7 @@ from minibroker.protocol.messages.fetch import (
     PartitionFetched,
 )
 from minibroker.protocol.messages.offsets import ListOffsetsResponse, PartitionOffset
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_request, encode_response
+from minibroker.protocol.rpc.codec import decode_request, encode_response
 from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.unit.log.workbench import Bench
@@ -116,6 +117,7 @@ class LogLeader(Leader):
         self.leader_epoch = leader_epoch
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.positions: dict[TopicPartition, int] = {}  # the last offset that was asked for
+        self.keepalives: list[float] = []  # when nothing was asked for
         self.has_sessions = True
         self.before_offsets: Callable[[], None] = lambda: None  # called at a LIST_OFFSETS
         self._sessions: dict[int, dict[TopicPartition, PartitionFetch]] = {}
@@ -127,6 +129,10 @@ class LogLeader(Leader):
         if request.api_key == ApiKey.LIST_OFFSETS:
             self.before_offsets()
             return frame(request, ListOffsetsResponse(tuple(map(self._offset, message.partitions))))
+        if message.session_epoch == SESSION_EPOCH_NONE:
+            assert not message.partitions, "a follower asks in a session, or for nothing"
+            self.keepalives.append(trio.current_time())
+            return frame(request, FetchResponse(0))
         session_id = self._session_of(message)
         if message.session_epoch != self._epochs[session_id]:
             return frame(request, FetchResponse(ErrorCode.INVALID_FETCH_SESSION_EPOCH))

@@ -6,7 +6,8 @@ import struct
 from typing import Any
 
 from minibroker.protocol.constants import PREFACE, ApiKey
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.messages import RequestEnvelope
+from minibroker.protocol.rpc.codec import decode_response, encode_request
 
 TIMEOUT_S = 20.0
 

@@ -70,6 +70,8 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.messages.leaders import ElectLeadersRequest
 from minibroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -84,6 +86,7 @@ REPORTS_MAX: Final = 20  # lines logged of one plan
 WAITED_FOR: Final = (
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    CreatePartitionsRequest,
     AlterConfigsRequest,
     ControlledShutdownRequest,
 )
@@ -299,6 +302,10 @@ class Controller:
                 planning = topics.plan_create(self._state, self._config, request, self._context.rng)
             case DeleteTopicsRequest() as request:
                 planning = topics.plan_delete(self._state, request)
+            case CreatePartitionsRequest() as request:
+                planning = topics.plan_create_partitions(
+                    self._state, self._config, request, self._context.rng
+                )
             case AlterConfigsRequest() as request:
                 planning = topics.plan_alter(self._state, self._config, request)
                 self._is_review_due = True  # unclean election may be allowed now
@@ -331,7 +338,7 @@ class Controller:
         try:
             await self.until_told(nodes)
         finally:
-            if isinstance(answer, CreateTopicsResponse):
+            if isinstance(answer, CreateTopicsResponse | CreatePartitionsResponse):
                 answer = topics.admit(answer, self._channels.uncreated(self._state))
             self.answer(job, answer)
 

@@ -18,10 +18,17 @@ from minibroker.broker.controller.state import Registered
 from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.configs import AlterConfigsRequest
 from minibroker.protocol.messages.topics import CreateTopicsRequest
 
 CALL_S_MAX: Final = 10.0  # for an answer of the controller, across elections
 CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
+# What is passed on, and its error where no controller has answered. A client that asked for topics
+# asks again who leads them; one that has settings changed does not know whether they are.
+FORWARDED: Final[Mapping[type, tuple[ApiKey, ErrorCode]]] = {
+    CreateTopicsRequest: (ApiKey.CREATE_TOPICS, ErrorCode.LEADER_NOT_AVAILABLE),
+    AlterConfigsRequest: (ApiKey.ALTER_CONFIGS, ErrorCode.REQUEST_TIMED_OUT),
+}
 NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
 
 
@@ -87,8 +94,8 @@ class ControllerCalls:
         trouble = self._context.store_retry.trouble()
         raise NoController("no controller answered in time" + (trouble and f" ({trouble})"))
 
-    def forward(self, request: CreateTopicsRequest) -> Job[Any]:
-        """`call` in the background; its failure is LEADER_NOT_AVAILABLE for each topic."""
+    def forward(self, request: CreateTopicsRequest | AlterConfigsRequest) -> Job[Any]:
+        """`call` in the background; its failure is an error for each topic (`FORWARDED`)."""
         if self.controller is not None:
             return self.controller.submit(request)
         job = Job[Any](request)
@@ -106,10 +113,11 @@ class ControllerCalls:
                 nursery.start_soon(self._forward, self._forwards.popleft())
 
     async def _forward(self, job: Job[Any]) -> None:
+        api_key, failure = FORWARDED[type(job.request)]
         try:
-            job.finish(await self.call(ApiKey.CREATE_TOPICS, job.request))
+            job.finish(await self.call(api_key, job.request))
         except (OSError, BrokerError) as error:
-            job.finish(refuse(job.request, ErrorCode.LEADER_NOT_AVAILABLE, str(error)))
+            job.finish(refuse(job.request, failure, str(error)))
         self._context.order_handlers.notify(job)
 
     async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:

@@ -109,12 +109,16 @@ def read_state(entries: Entries) -> Turns[State]:
 
 def leftovers(entries: Entries, state: State) -> tuple[Delete, ...]:
     """What removes all that `read_state` leaves out: parts of topics that a controller was making
-    or deleting, in several transactions, when it ended."""
-    ids = {topic.id.hex() for topic in state.topics.values()}
+    or deleting, or giving more partitions, in several transactions, when it ended."""
+    counts = {topic.id.hex(): len(topic.partitions) for topic in state.topics.values()}
     topics = [
         key for key in _under(entries, TOPICS) if key.removeprefix(TOPICS) not in state.topics
     ]
-    partitions = [key for key in _under(entries, PARTITIONS) if key.split("/")[1] not in ids]
+    partitions = []
+    for key in _under(entries, PARTITIONS):
+        _, topic_id, number = key.split("/")
+        if int(number) >= counts.get(topic_id, 0):
+            partitions.append(key)
     return tuple(map(Delete, (*topics, *partitions)))
 
 

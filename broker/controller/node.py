@@ -61,6 +61,7 @@ from minibroker.broker.turns import without_pause
 from minibroker.client.net.network import Network
 from minibroker.protocol.constants import NO_EPOCH, NO_STAMP, ApiKey
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages.configs import AlterConfigsRequest
 from minibroker.protocol.messages.control import (
     ControlledShutdownRequest,
     ProbeRequest,
@@ -170,8 +171,8 @@ class ControllerNode:
         """The answer of whoever is controller. Raises as `ControllerCalls.call`."""
         return await self._calls.call(api_key, request)
 
-    def forward(self, request: CreateTopicsRequest) -> Job[Any]:
-        """`call` in the background; its failure is LEADER_NOT_AVAILABLE for each topic."""
+    def forward(self, request: CreateTopicsRequest | AlterConfigsRequest) -> Job[Any]:
+        """`call` in the background; its failure is an error for each topic."""
         return self._calls.forward(request)
 
     def next_producer_id(self) -> int | None:

@@ -35,7 +35,7 @@ class Report(NamedTuple):
 class Change(NamedTuple):
     """How one state differs from another: what brokers have to be told."""
 
-    topics: tuple[str, ...] = ()  # new, or with other settings
+    topics: tuple[str, ...] = ()  # new, or with other settings, or with more partitions
     deleted: tuple[tuple[str, bytes], ...] = ()
     partitions: tuple[TopicPartition, ...] = ()
     has_other_brokers: bool = False
@@ -50,8 +50,9 @@ class Plan(Generic[Answer]):
 
     A store that does not take so much at once gets the writes in parts. So they are in such an
     order that a controller which finds only the first of them goes on from there: a broker is
-    admitted last, a topic is there with its own entry, after its partitions, and it is gone with
-    its tombstone, before all else of it. What is left over then `entries.leftovers` finds.
+    admitted last, a topic is there with its own entry, after its partitions, as many as the entry
+    says, and it is gone with its tombstone, before all else of it. What is left over then
+    `entries.leftovers` finds.
     """
 
     answer: Answer
@@ -74,9 +75,9 @@ class Draft:
         self._partitions: dict[str, list[PartitionRecord]] = {}
         self._writes: dict[str, Put | Delete] = {}
         self._changed: dict[TopicPartition, None] = {}
-        self._told: dict[str, None] = {}  # topics that are new or have other settings
+        self._told: dict[str, None] = {}  # topics: new, or other settings or more partitions
         self._deleted: dict[str, bytes] = {}
-        self._added: list[TopicRecord] = []
+        self._added: list[tuple[TopicRecord, int]] = []  # topics, and their first new partition
         self._added_count = 0
         # `topics` is this draft's own table. Their partitions are as they were: see `partition`.
         self.state = replace(state, topics=self._topics)
@@ -88,7 +89,7 @@ class Draft:
 
     @property
     def partition_count(self) -> int:
-        """Of the topics before, and of those that were added."""
+        """Of the topics before, and of what was added."""
         return self._count_before + self._added_count
 
     def spelled_like(self, name: str) -> str | None:
@@ -132,20 +133,29 @@ class Draft:
         self.state = replace(self.state, creation=self.state.creation + 1)
         topic = replace(topic, creation=self.state.creation)
         self._topics[topic.name] = topic
-        self._added.append(topic)
+        self._added.append((topic, 0))
         self._added_count += len(topic.partitions)
         self._spellings[_spelled(topic.name)] = topic.name
         return topic
 
+    def add_partitions(self, topic: TopicRecord, added: Iterable[PartitionRecord]) -> TopicRecord:
+        """Add partitions behind those of a topic, once; `write_added` writes them."""
+        first = len(topic.partitions)
+        topic = replace(topic, partitions=(*topic.partitions, *added))
+        self._topics[topic.name] = topic
+        self._added.append((topic, first))
+        self._added_count += len(topic.partitions) - first
+        return topic
+
     def write_added(self) -> Turns[None]:
-        """Write the topics that were added, each behind its partitions."""
+        """Write the topics that were added or have more partitions, each behind its partitions."""
         for some in at_once(self._puts()):
             self.write(some)
             yield
 
     def _puts(self) -> Iterator[Put]:
-        for topic in self._added:
-            for record in topic.partitions:
+        for topic, first in self._added:
+            for record in topic.partitions[first:]:
                 self._changed[TopicPartition(topic.name, record.number)] = None
                 yield entries.partition_put(topic.id, record)
             self._told[topic.name] = None

@@ -17,6 +17,8 @@ from minibroker.protocol.messages.control import (
 )
 from minibroker.protocol.messages.leaders import ElectLeadersRequest, ElectLeadersResponse
 from minibroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -24,8 +26,12 @@ from minibroker.protocol.messages.topics import (
     TopicResult,
 )
 
-TopicsRequest: TypeAlias = CreateTopicsRequest | DeleteTopicsRequest | AlterConfigsRequest
-TopicsResponse: TypeAlias = CreateTopicsResponse | DeleteTopicsResponse | AlterConfigsResponse
+TopicsRequest: TypeAlias = (
+    CreateTopicsRequest | DeleteTopicsRequest | CreatePartitionsRequest | AlterConfigsRequest
+)
+TopicsResponse: TypeAlias = (
+    CreateTopicsResponse | DeleteTopicsResponse | CreatePartitionsResponse | AlterConfigsResponse
+)
 Request: TypeAlias = (
     TopicsRequest
     | AlterPartitionRequest
@@ -49,6 +55,10 @@ def refuse(request: Request, code: ErrorCode, message: str) -> Response:
             return CreateTopicsResponse(_refused((topic.name for topic in new), code, message))
         case DeleteTopicsRequest(topics=names):
             return DeleteTopicsResponse(_refused(names, code, message))
+        case CreatePartitionsRequest(topics=grown):
+            return CreatePartitionsResponse(
+                _refused((topic.name for topic in grown), code, message)
+            )
         case AlterConfigsRequest(topics=changed):
             return AlterConfigsResponse(_refused((topic.name for topic in changed), code, message))
         case AlterPartitionRequest():

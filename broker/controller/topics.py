@@ -1,21 +1,29 @@
-"""Making, deleting and altering topics, as plans.
+"""Making, deleting and altering topics and giving them partitions, as plans.
 
 Topics of one request are judged one after another, each upon what the ones before it left: a name
 that comes twice exists the second time. A refused one changes nothing. Many take several turns.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
-from minibroker.broker.config import Config, ConfigError, topic_property
+from minibroker.broker.config import Config, ConfigError
 from minibroker.broker.controller import entries
-from minibroker.broker.controller.placement import place
+from minibroker.broker.controller.assignment import (
+    assign_partitions,
+    brokers_of,
+    check_factor,
+    in_order,
+    place_partitions,
+)
 from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
+from minibroker.broker.controller.topic_configs import altered, check_alterable, topic_defaults
 from minibroker.broker.errors import Refused
-from minibroker.broker.metadata.orders import is_topic_name
+from minibroker.broker.metadata.model import is_topic_name
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import OFFSETS_TOPIC, TOPIC_NAME_CHARS_MAX, ErrorCode
 from minibroker.protocol.messages.configs import (
@@ -26,22 +34,23 @@ from minibroker.protocol.messages.configs import (
 from minibroker.protocol.messages.topics import (
     DEFAULT_COUNT,
     ConfigEntry,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    NewPartitions,
     NewTopic,
     TopicResult,
 )
 
 PARTITIONS_MAX: Final = 10_000  # of the cluster; each keeps files open
 INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client makes (PRO-08)
-# What is kept there is given up by the groups' coordinators, never by its age.
-OFFSETS_CONFIGS: Final = (ConfigEntry("retention.ms", "-1"), ConfigEntry("retention.bytes", "-1"))
-
 TOPICS_AT_ONCE: Final = 100  # and partitions of new ones, in one turn of the loop
 
 Wanted = TypeVar("Wanted")
+Created: TypeAlias = CreateTopicsResponse | CreatePartitionsResponse
 
 
 def plan_create(
@@ -53,11 +62,36 @@ def plan_create(
         if wanted.name == OFFSETS_TOPIC:
             wanted = _offsets_topic(config, wanted)
         topic = draft.add_topic(_new_topic(draft, config, wanted, rng))
-        return TopicResult(topic.name, topic_id=topic.id)
+        counts = len(topic.partitions), len(topic.partitions[0].replicas)
+        return TopicResult(topic.name, 0, None, topic.id, *counts)
 
     draft = Draft(state)
     named = [(topic.name, topic) for topic in request.topics]
     answer = CreateTopicsResponse((yield from _each(draft, named, create)))
+    if request.validate_only:
+        return Plan(answer, state)
+    yield from draft.write_added()
+    return draft.plan(answer)
+
+
+def plan_create_partitions(
+    state: State, config: Config, request: CreatePartitionsRequest, rng: Random
+) -> Turns[Plan[CreatePartitionsResponse]]:
+    """Give topics more partitions, which are placed on behind those that they have (CTL-16)."""
+    times = Counter(topic.name for topic in request.topics)
+
+    def grow(draft: Draft, wanted: NewPartitions) -> TopicResult:
+        if times[wanted.name] > 1:
+            what = f"topic {wanted.name!r} is named {times[wanted.name]} times"
+            raise Refused(ErrorCode.INVALID_REQUEST, what)
+        topic = _topic(draft, wanted.name)
+        topic = draft.add_partitions(topic, _more_partitions(draft, config, topic, wanted, rng))
+        counts = len(topic.partitions), len(topic.partitions[0].replicas)
+        return TopicResult(topic.name, 0, None, topic.id, *counts)
+
+    draft = Draft(state)
+    named = [(topic.name, topic) for topic in request.topics]
+    answer = CreatePartitionsResponse((yield from _each(draft, named, grow)))
     if request.validate_only:
         return Plan(answer, state)
     yield from draft.write_added()
@@ -87,17 +121,17 @@ def plan_alter(
     state: State, config: Config, request: AlterConfigsRequest
 ) -> Turns[Plan[AlterConfigsResponse]]:
     """Change topics' own settings; of each topic all that is asked for, or nothing."""
+    times = Counter((topic.resource_type, topic.name) for topic in request.topics)
 
     def alter(draft: Draft, wanted: TopicConfigChanges) -> TopicResult:
+        if times[wanted.resource_type, wanted.name] > 1:
+            what = f"{wanted.name!r} is named {times[wanted.resource_type, wanted.name]} times"
+            raise Refused(ErrorCode.INVALID_REQUEST, what)
+        check_alterable(wanted)
         topic = _topic(draft, wanted.name)
-        configs = dict(topic.configs)
-        for change in wanted.changes:
-            topic_property(change.name)
-            if change.value is None:
-                configs.pop(change.name, None)
-            else:
-                configs[change.name] = change.value
-        config.for_topic(configs)
+        defaults = topic_defaults(topic.name)
+        before = defaults if request.reset_others else topic.configs
+        configs = altered(config, before, defaults, wanted.changes)
         topic = replace(topic, configs=configs)
         draft.set_topic(topic)
         return TopicResult(topic.name, topic_id=topic.id)
@@ -116,22 +150,22 @@ def plan_forgetting(state: State, topic_ids: Iterable[bytes]) -> Plan[None]:
     return Plan(None, replace(state, tombstones=left), writes)
 
 
-def admit(response: CreateTopicsResponse, uncreated: Mapping[str, int]) -> CreateTopicsResponse:
-    """The answer to a request that was carried out, except that so many partitions of some new
-    topics have no log yet. The topics exist, and these partitions are offline."""
-    return CreateTopicsResponse(
-        tuple(
-            replace(
-                topic,
-                error=ErrorCode.KAFKA_STORAGE_ERROR,
-                error_message=f"topic {topic.name!r} is made, but there is no room for the logs of"
-                f" {uncreated[topic.name]} of its partitions: they are offline until there is",
-            )
-            if not topic.error and uncreated.get(topic.name)
-            else topic
-            for topic in response.topics
+def admit(response: Created, uncreated: Mapping[str, int]) -> Created:
+    """The answer to a request that was carried out, except that so many partitions of some topics
+    have no log yet. They exist, and are offline."""
+    results = tuple(
+        replace(
+            topic,
+            error=ErrorCode.KAFKA_STORAGE_ERROR,
+            error_message=f"the partitions of topic {topic.name!r} are made, but there is no room"
+            f" for the logs of {uncreated[topic.name]} of its partitions: they are offline until"
+            " there is",
         )
+        if not topic.error and uncreated.get(topic.name)
+        else topic
+        for topic in response.topics
     )
+    return replace(response, topics=results)
 
 
 def check_name(name: str, draft: Draft) -> None:
@@ -162,7 +196,8 @@ def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
     partition_count = config.offsets_topic_num_partitions
     replication_factor = config.offsets_topic_replication_factor
-    return NewTopic(OFFSETS_TOPIC, partition_count, replication_factor, configs=OFFSETS_CONFIGS)
+    configs = tuple(ConfigEntry(*item) for item in topic_defaults(OFFSETS_TOPIC).items())
+    return NewTopic(OFFSETS_TOPIC, partition_count, replication_factor, configs)
 
 
 def _topic(draft: Draft, name: str) -> TopicRecord:
@@ -172,29 +207,62 @@ def _topic(draft: Draft, name: str) -> TopicRecord:
 
 
 def _new_topic(draft: Draft, config: Config, wanted: NewTopic, rng: Random) -> TopicRecord:
-    """Led by the first replica of each partition, all active ones of them in sync (CTL-01)."""
+    """A topic as it is asked for, which is not there yet."""
     state = draft.state
     if wanted.name in state.topics:
         what = f"there is a topic {wanted.name!r} already"
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, what)
     check_name(wanted.name, draft)
-    known = sorted(state.admissions)
-    active = [node for node in known if state.is_active(node)]
-    down = [node for node in known if not state.is_active(node)]
-    partition_count = _partition_count(draft, config, wanted.partition_count)
-    factor = _replication_factor(len(active), len(down), config, wanted.replication_factor)
+    brokers = brokers_of(state)
     configs = {entry.name: entry.value for entry in wanted.configs}
-    _check_active(len(active), len(known), factor, config.for_topic(configs).min_insync_replicas)
-    start = rng.randrange(len(active))
-    partitions = tuple(
-        PartitionRecord(number, replicas[0], 0, 0, replicas[: len(active)], replicas)
-        for number, replicas in enumerate(place(partition_count, factor, active, start, down))
-    )
+    if wanted.assignments:
+        assignments = in_order(wanted)
+        _check_count(draft, len(assignments))
+        min_isr = config.for_topic(configs).min_insync_replicas
+        partitions = assign_partitions(brokers, assignments, min_isr)
+        return TopicRecord(rng.randbytes(16), wanted.name, configs, partitions)
+    count, factor = wanted.partition_count, wanted.replication_factor
+    count = config.num_partitions if count == DEFAULT_COUNT else count
+    factor = config.default_replication_factor if factor == DEFAULT_COUNT else factor
+    _check_count(draft, count)
+    check_factor(brokers, factor, config.for_topic(configs).min_insync_replicas)
+    start = rng.randrange(len(brokers.active))
+    partitions = place_partitions(brokers, count, factor, start)
     return TopicRecord(rng.randbytes(16), wanted.name, configs, partitions)
 
 
-def _partition_count(draft: Draft, config: Config, wanted: int) -> int:
-    count = config.num_partitions if wanted == DEFAULT_COUNT else wanted
+def _more_partitions(
+    draft: Draft, config: Config, topic: TopicRecord, wanted: NewPartitions, rng: Random
+) -> tuple[PartitionRecord, ...]:
+    """The partitions that a topic lacks, with as many replicas as those that it has."""
+    present = len(topic.partitions)
+    if topic.name == OFFSETS_TOPIC:
+        what = f"{OFFSETS_TOPIC} keeps its partitions: a group's offsets are where its name says"
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+    if wanted.count <= present:
+        what = f"topic {topic.name!r} has {present} partitions, and cannot have {wanted.count}"
+        raise Refused(ErrorCode.INVALID_PARTITIONS, what)
+    count = wanted.count - present
+    _check_count(draft, count)
+    brokers = brokers_of(draft.state)
+    factor = len(topic.partitions[0].replicas)
+    min_isr = config.for_topic(topic.configs).min_insync_replicas
+    if wanted.assignments is not None:
+        if len(wanted.assignments) != count:
+            what = f"{count} new partitions, and brokers for {len(wanted.assignments)}"
+            raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, what)
+        return assign_partitions(brokers, wanted.assignments, min_isr, factor, present)
+    check_factor(brokers, factor, min_isr)
+    first = topic.partitions[0].replicas[0]
+    if first in brokers.active:
+        start = brokers.active.index(first) + present
+    else:
+        start = rng.randrange(len(brokers.active))
+    return place_partitions(brokers, count, factor, start, present)
+
+
+def _check_count(draft: Draft, count: int) -> None:
+    """Whether so many partitions more may be made."""
     if count < 1:
         what = f"a topic has at least 1 partition, not {count}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)
@@ -202,29 +270,6 @@ def _partition_count(draft: Draft, config: Config, wanted: int) -> int:
     if present + count > PARTITIONS_MAX:
         what = f"{count} more partitions than the {present} there are would pass {PARTITIONS_MAX}"
         raise Refused(ErrorCode.INVALID_PARTITIONS, what)
-    return count
-
-
-def _replication_factor(active: int, down: int, config: Config, wanted: int) -> int:
-    factor = config.default_replication_factor if wanted == DEFAULT_COUNT else wanted
-    if not 1 <= factor <= active + down:
-        brokers = f"{active} live broker{'' if active == 1 else 's'}"
-        if down:
-            brokers += f" and {down} that {'is' if down == 1 else 'are'} down"
-        what = f"replication factor {factor}, with {brokers}"
-        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, what)
-    return factor
-
-
-def _check_active(active: int, known: int, factor: int, min_insync_replicas: int) -> None:
-    """A partition is not created where acks=all would be refused at once."""
-    needed = max(1, min(min_insync_replicas, factor))
-    if active < needed:
-        what = (
-            f"replication factor {factor} and min.insync.replicas {min_insync_replicas} need"
-            f" {needed} live broker{'' if needed == 1 else 's'}; {active} of {known} live"
-        )
-        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, what)
 
 
 def _each(
@@ -242,7 +287,8 @@ def _each(
         except Refused as refused:
             results.append(TopicResult(name, refused.code, refused.message))
         except ConfigError as error:
-            results.append(TopicResult(name, ErrorCode.INVALID_CONFIG, str(error)))
+            invalid = Refused(ErrorCode.INVALID_CONFIG, str(error))
+            results.append(TopicResult(name, invalid.code, invalid.message))
         count += 1 + draft.partition_count - before
         if count >= TOPICS_AT_ONCE:
             count = 0

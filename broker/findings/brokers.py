@@ -95,9 +95,12 @@ def of_addresses(seen: Iterable[BrokerSeen]) -> Iterator[Finding]:
                 "give each broker an address of its own in advertised.listeners",
             )
         else:
-            right.append(each.node_id)
+            right.append(f"broker {each.node_id} at {each.address}")
     if right:
-        yield Finding(Level.OK, f"reached where clients are sent: broker {listed(right)}")
+        yield Finding(
+            Level.OK,
+            f"reached where clients are sent, Kafka's and minibroker's own: {', '.join(right)}",
+        )
 
 
 def of_listener(tried: ListenerTried) -> Iterator[Finding]:

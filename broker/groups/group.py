@@ -96,7 +96,7 @@ class Group:
             is_same = self._members.rejoin(member, request, client)
             member.join = ticket
             self._rejoined(member, is_same, not request.member_id, now)
-        elif request.member_id or request.instance_id is not None:
+        elif not request.needs_member_id:
             member = self._members.add(request.member_id or fresh_id, request, client)
             member.join = ticket
             self._added(now)

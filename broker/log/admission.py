@@ -117,6 +117,15 @@ def check_continuation(batches: CheckedBatches, log_end: int, newest_epoch: int)
             raise _corrupt(f"leader epoch {first.leader_epoch} after {newest_epoch}")
 
 
+def begins_within(batches: CheckedBatches, offset: int) -> bool:
+    """Whether an offset lies inside the first of these batches, not at its beginning. An empty log
+    begins with such a batch where records were deleted up to the offset (FOL-17)."""
+    if not batches.headers:
+        return False
+    first = batches.headers[0][1]
+    return first.base_offset < offset < first.next_offset
+
+
 class DiskFullLatch:
     """Remembers whether a log's last append met a full disk; logs each change for the operator."""
 

@@ -27,6 +27,7 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import (
     CheckedBatches,
     DiskFullLatch,
+    begins_within,
     check_append,
     check_continuation,
 )
@@ -175,10 +176,27 @@ class Log:
     def append_as_follower(self, batches: CheckedBatches, now_ms: int) -> None:
         """Write batches as the leader stored them. Raises UnexpectedOffset or InvalidBatch if they
         do not continue this log, and Refused (part may be written) when the disk is full."""
+        if self.log_start == self.log_end and begins_within(batches, self.log_start):
+            self._begin_with(batches, now_ms)
+            return
         check_continuation(batches, self.log_end, self.epochs.newest_epoch)
+        self._append_copied(batches, now_ms)
+
+    def _append_copied(self, batches: CheckedBatches, now_ms: int) -> None:
         for position, header in batches.headers:
             self._write(batches.records[position : position + header.size], header, now_ms)
             self.producers.update_from_replica(header, now_ms)
+
+    def _begin_with(self, batches: CheckedBatches, now_ms: int) -> None:
+        """Begin below the log start, at the first of these batches. The log start stays."""
+        log_start = self.log_start
+        self._restart(batches.headers[0][1].base_offset, log_start, now_ms)
+        try:
+            self._append_copied(batches, now_ms)
+        finally:
+            if self.log_end < log_start:  # not even the first batch was written
+                self.restart_at(log_start, now_ms)
+        self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(log_start))
 
     def _write(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         """Write and index one batch; a disk without room is a Refused."""
@@ -295,7 +313,11 @@ class Log:
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Drop everything, and go on empty at `offset`."""
         assert offset >= 0
-        self._before_cut(min(offset, self._segments.first.base_offset), offset)
+        self._restart(offset, offset, now_ms)
+
+    def _restart(self, offset: int, log_start: int, now_ms: int) -> None:
+        """Drop everything, and go on at `offset` with what is to be read from `log_start` on."""
+        self._before_cut(min(offset, self._segments.first.base_offset), log_start)
         self._segments.remove_from(0, self._files)
         self._snapshots.drop_outside(offset + 1, offset)
         self._segments.add(self._new_segment(offset, now_ms))

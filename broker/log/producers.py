@@ -2,8 +2,9 @@
 
 Per producer id: the epoch, the last five batches (sequences, offsets, time), and when it last
 appended. From them a batch is judged: the next one, one that was sent again (answered with the
-offsets it got the first time), or a gap. A producer that this log does not know must begin at
-sequence 0; if it does not, the log says that it forgot it instead of accepting a gap.
+offsets it got the first time), or a gap. A producer that this log does not know may begin at any
+sequence, as in Kafka since 2.5: it may have sent to a topic of this name that was deleted, or have
+expired. The clients of Kafka take a refusal for the end of the producer.
 
 * `check` judges and changes nothing; `update` follows what was appended, and judges nothing. So
   leader, follower and recovery reach the same state from the same log.
@@ -83,8 +84,8 @@ class ProducerEntry:
 class ProducerStates:
     """The producers of one log. Times are wall clock, in ms.
 
-    Tests and the lab put other rules in by subclassing: `check`, and how many batches of a producer
-    are remembered.
+    Tests and the lab put other rules in by subclassing: `check`, `check_unknown`, and how many
+    batches of a producer are remembered.
     """
 
     batches_max: ClassVar[int] = CACHED_BATCHES
@@ -108,18 +109,13 @@ class ProducerStates:
     def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
         """Judge a batch that a client sent: None if it comes next, or itself as it is in the log.
 
-        Raises Refused: UNKNOWN_PRODUCER_ID, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
+        Raises Refused: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
         if not header.has_producer:
             return None
         entry = self._entries.get(header.producer_id)
         if entry is None or self._is_expired(entry, now_ms):
-            if header.base_sequence != 0:
-                raise Refused(
-                    ErrorCode.UNKNOWN_PRODUCER_ID,
-                    f"producer {header.producer_id} is not known here, and sends sequence "
-                    f"{header.base_sequence}",
-                )
+            self.check_unknown(header)
             return None
         if header.producer_epoch == entry.epoch:
             batch = entry.find(header.base_sequence, header.last_sequence)
@@ -141,6 +137,9 @@ class ProducerStates:
                 f"{header.base_sequence}, {expected} comes next",
             )
         return None
+
+    def check_unknown(self, header: BatchHeader) -> None:
+        """Judge the first batch of a producer that is not known, or not any more."""
 
     def update(self, header: BatchHeader, now_ms: int) -> None:
         """Follow a batch that was appended; `header` has its final offsets."""

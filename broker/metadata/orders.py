@@ -5,29 +5,18 @@ broker with it. So what an order says of partitions is checked where it arrives.
 be a path, a leader that is not in sync, an in-sync set that is not assigned: the order is refused.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
+from minibroker.broker.metadata.model import is_topic_name
 from minibroker.protocol.constants import (
     DELETED_LEADER,
     INT64_MAX,
     NO_NODE,
-    TOPIC_NAME_CHARS_MAX,
 )
 from minibroker.protocol.messages.control import PartitionState
 
-TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 TOPIC_ID_BYTES: Final = 16
-
-
-def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name; it becomes part of a directory's."""
-    return (
-        len(name) <= TOPIC_NAME_CHARS_MAX
-        and name not in (".", "..")
-        and TOPIC_NAME.fullmatch(name) is not None
-    )
 
 
 def are_sound(states: Iterable[PartitionState]) -> bool:

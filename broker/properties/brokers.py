@@ -78,7 +78,8 @@ class Replication:
         Kind.INT,
         None,
         "How long the controller may not hear a registered broker, until others lead in its place "
-        "and it promises nothing alone; without it, a session and four heartbeats.",
+        "and it promises nothing alone, and how long an in-sync follower that lacks records may "
+        "send no FETCH; without it, a session and four heartbeats.",
         unit="ms",
         low=100,
         high=INT_MAX,

@@ -179,6 +179,7 @@ class Segments:
         "What happens to old segments; compaction does not exist yet.",
         choices=("delete",),
         topic_name="cleanup.policy",
+        is_list=True,
     )
     log_retention_ms: int = setting(
         "log.retention.ms",

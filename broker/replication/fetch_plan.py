@@ -15,6 +15,10 @@ An answer counts only if nothing happened meanwhile: the partition is still assi
 same assignment, in the same role (RM-05, FOL-04). Partitions that got records go to the end of the
 order, so that one with much to copy starves nobody (FET-11).
 
+A leader need not wait for a follower that lacks records and sends no FETCH (`follower_silence.py`).
+So no request waits there longer than `keepalive_s`, and where there was nothing to ask for so long,
+for all partitions are backed off, failed or syncing, `keepalive` asks for nothing.
+
 Requests go in a fetch session (`protocol.messages.fetch`), in which only what changed travels, and
 only what may have changed is looked at: the `agenda`. A partition is in it from its assignment, or
 from an answer about it, until it is asked for; then the session asks for it in every request. One
@@ -141,6 +145,7 @@ class FetchLimits:
     bytes_max: int
     partition_bytes_max: int
     backoff_s_max: float
+    keepalive_s: float
 
     @classmethod
     def of(cls, config: Config) -> "FetchLimits":
@@ -152,6 +157,7 @@ class FetchLimits:
             bytes_max=config.replica_fetch_response_max_bytes,
             partition_bytes_max=config.replica_fetch_max_bytes,
             backoff_s_max=config.replica_fetch_backoff_ms / 1000,
+            keepalive_s=config.follower_fetch_interval_s,
         )
 
 
@@ -168,6 +174,7 @@ class FetchPlan:
         self._numbers = itertools.count()
         self._session = FetchSessionHandler()
         self._has_room = True  # the leader, for a session
+        self._keepalive_at = -math.inf
 
     def __len__(self) -> int:
         return len(self._assignments)
@@ -213,7 +220,7 @@ class FetchPlan:
         session.begin()
         self._recall(now)
         limits = self._limits
-        wait_s = limits.wait_s_max
+        wait_s = min(limits.wait_s_max, limits.keepalive_s)
         news_max = NEWS_MAX if self._has_room else len(self._agenda)
         for name, each in [*self._agenda.items()]:
             if session.changed_count == news_max:
@@ -236,12 +243,25 @@ class FetchPlan:
         wait_s = min(wait_s, self._next_delayed() - now)
         if not session:
             return None
+        self._keepalive_at = now + limits.keepalive_s
         return session.build(
             replica_id=limits.node_id,
             wait_ms_max=math.ceil(wait_s * 1000),
             bytes_min=limits.bytes_min,
             bytes_max=limits.bytes_max,
             broker_epoch=broker_epoch,
+        )
+
+    @property
+    def keepalive_at(self) -> float:
+        """When the leader must hear of this follower, though there is nothing to ask for."""
+        return self._keepalive_at
+
+    def keepalive(self, now: float, broker_epoch: int) -> FetchRequest:
+        """A request for nothing, in no session. Its answer says nothing."""
+        self._keepalive_at = now + self._limits.keepalive_s
+        return FetchRequest(
+            replica_id=self._limits.node_id, wait_ms_max=0, broker_epoch=broker_epoch
         )
 
     def _recall(self, now: float) -> None:

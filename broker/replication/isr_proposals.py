@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import trio
 
-from minibroker.broker.metadata.model import BrokerImage
 from minibroker.broker.replication.roles import IsrProposal
 from minibroker.broker.turns import Turns, take_turns
 from minibroker.protocol.constants import ApiKey, ErrorCode
@@ -48,27 +47,22 @@ class Leaders(Protocol):
     def broker_epoch(self) -> int:
         """Of its present registration."""
 
+    def has_silent_followers(self, now: float) -> bool:
+        """Whether a follower sends no FETCH."""
+
     def review_isrs(self, now: float) -> Turns[None]:
-        """Ask for the removal of followers that fell behind."""
+        """Ask for the removal of followers that fell behind or are silent."""
 
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
         """Take over an answer; False if the proposal shall be sent again."""
 
 
 class IsrProposals:
-    """The proposals that wait to be sent; `fences` is set while some broker is fenced."""
+    """The proposals that wait to be sent."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, IsrProposal] = {}
         self._news = trio.Event()
-        self.fences = trio.Event()
-
-    def on_brokers(self, brokers: Iterable[BrokerImage]) -> None:
-        """These are registered, as the controller says."""
-        if any(broker.is_fenced for broker in brokers):
-            self.fences.set()
-        elif self.fences.is_set():
-            self.fences = trio.Event()
 
     def put(self, proposal: IsrProposal) -> None:
         """Have it sent; it replaces what waits of the same partition."""
@@ -99,11 +93,11 @@ class IsrProposals:
 
 
 class Intervals(NamedTuple):
-    """How often leaders look for followers that fell behind, and while a broker is fenced for those
-    that are silent, too. In seconds."""
+    """How often leaders look for followers that fell behind, and whether any follower is silent. In
+    seconds."""
 
-    usual_s: float
-    fenced_s: float
+    lag_s: float
+    silence_s: float
 
 
 async def keep_isrs(
@@ -112,11 +106,13 @@ async def keep_isrs(
     """Look for followers that are to leave, and send what leaders wish, for ever."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, leaders, queue, call)
+        review_at = trio.current_time() + intervals.lag_s
         while True:
-            with trio.move_on_after(intervals.usual_s):
-                await queue.fences.wait()
-                await trio.sleep(intervals.fenced_s)
-            await take_turns(leaders.review_isrs(trio.current_time()))
+            await trio.sleep(min(intervals.silence_s, intervals.lag_s))
+            now = trio.current_time()
+            if leaders.has_silent_followers(now) or now >= review_at:
+                review_at = now + intervals.lag_s
+                await take_turns(leaders.review_isrs(now))
 
 
 async def _send(leaders: Leaders, queue: IsrProposals, call: Call) -> None:

@@ -189,6 +189,7 @@ class Partition:
             role = self.leader_type(self._local_broker, state, epoch_start, high_watermark, now)
             if isinstance(before, Leader) and before.leader_epoch + 1 == role.leader_epoch:
                 role.succeed(before, now)
+            role.start_required = self.log.log_start
             self.role = role
         self._take_version(state)
         return Change(self.advance(now))
@@ -248,6 +249,27 @@ class Partition:
         leader.advance(self.own_end, self.settings.min_insync_replicas, now)
         return appended
 
+    def delete_records(self, offset: int) -> int:
+        """Begin at an offset as the leader; -1: at the high watermark. Returns the offset that all
+        replicas are to begin at.
+
+        Raises `Refused` as `leader` does, OFFSET_OUT_OF_RANGE for an offset that is not committed,
+        and OFFSET_NOT_AVAILABLE where a new leader does not know that yet.
+        """
+        leader = self.leader()
+        end = leader.high_watermark
+        if end < leader.epoch_start and not 0 <= offset <= end:
+            what = "how much is committed is not known yet"
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, what)
+        if offset == NO_OFFSET:
+            offset = end
+        if not 0 <= offset <= end:
+            what = f"offset {offset}, and records are committed up to {end}"
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, what)
+        self.log.raise_start(offset)
+        leader.start_required = max(leader.start_required, offset)
+        return offset
+
     def hand_over(self, leader_epoch: int, target: int, now: float, until: float) -> bool:
         """Prepare that `target` leads (-1: lead on); whether it may be elected without a loss.
 
@@ -303,7 +325,7 @@ class Partition:
         role = self.role
         if not isinstance(role, Leader):
             return NO_CHANGE
-        pending = role.shrink_isr(self.own_end, now)
+        pending = role.shrink_isr(self.own_end, self.settings.min_insync_replicas, now)
         proposal = None if pending is None else self._proposal(role, pending)
         return Change(self.advance(now), proposal)
 

@@ -32,6 +32,7 @@ from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next,
 from minibroker.broker.replication.partition import Partition
 from minibroker.client.net.channel import ConnectionLost
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from minibroker.protocol.messages.fetch import FetchRequest
 from minibroker.protocol.messages.offsets import (
     ListOffsetsRequest,
     PartitionListOffsets,
@@ -64,6 +65,9 @@ class CopiedReplicas(Protocol):
 
     def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
         """Apply a leader's answer to a follower. Raises an `OSError` of the own disk."""
+
+    def checkpoint_log_starts(self) -> bool:
+        """Make log starts durable that were raised; False if the disk is full."""
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
@@ -174,7 +178,7 @@ class ReplicaFetcher:
         self._limits = limits
         self._connect = connect
         self._plan = FetchPlan(limits)
-        self._reconnect = Backoff(limits.backoff_s_max)
+        self._reconnect = Backoff(min(limits.backoff_s_max, 2 * limits.keepalive_s))
         self._news = trio.Event()
         self._events = PartitionEvents(
             limits.node_id
@@ -267,20 +271,29 @@ class ReplicaFetcher:
             now = trio.current_time()
             self._events.flush(now)
             self._connected.deadline = math.inf  # for who joined until now
+            replicas.checkpoint_log_starts()  # what the request says of them must be durable
             request = self._plan.next(now, replicas.broker_epoch)
             if request is None:
-                await self._rest_until(self._plan.next_due(now))
+                if now >= self._plan.keepalive_at:
+                    await self._fetch(connection, self._plan.keepalive(now, replicas.broker_epoch))
+                else:
+                    await self._rest_until(min(self._plan.next_due(now), self._plan.keepalive_at))
                 continue
-            fetched = await connection.fetch(request)
-            if fetched.response.error:
-                raise ConnectionLost(f"it answers FETCH with error {fetched.response.error}")
-            self.heard_at = trio.current_time()
-            self._requests += 1
-            self._reconnect.reset()
+            fetched = await self._fetch(connection, request)
             self._plan.on_response(fetched.response)
             without_range = await self._apply(fetched, replicas)
             if without_range:
                 await self._fit_to_ranges(connection, without_range, replicas)
+
+    async def _fetch(self, connection: FetchConnection, request: FetchRequest) -> Fetched:
+        """One request and its answer."""
+        fetched = await connection.fetch(request)
+        if fetched.response.error:
+            raise ConnectionLost(f"it answers FETCH with error {fetched.response.error}")
+        self.heard_at = trio.current_time()
+        self._requests += 1
+        self._reconnect.reset()
+        return fetched
 
     async def _wait_for_syncs(self) -> None:
         """For those that the last answer made necessary: mostly they take less than a turn."""

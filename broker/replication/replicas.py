@@ -32,10 +32,11 @@ from minibroker.broker.errors import Refused
 from minibroker.broker.log.outcomes import Appended, Damage
 from minibroker.broker.log.scan import BadBytes
 from minibroker.broker.metadata.cache import merged, without
-from minibroker.broker.metadata.model import BrokerImage, ClusterImage
+from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.metadata.orders import are_sound
 from minibroker.broker.replication.descriptions import confirmed_text
 from minibroker.broker.replication.follower import LeaderAnswer, Outcome
+from minibroker.broker.replication.follower_silence import FollowerSilence
 from minibroker.broker.replication.partition import NO_CHANGE, Partition
 from minibroker.broker.replication.replica_table import Collaborators, ReplicaTable
 from minibroker.broker.replication.roles import (
@@ -52,6 +53,7 @@ from minibroker.protocol.messages.control import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionAltered,
+    PartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
     TopicState,
@@ -98,7 +100,15 @@ class Replicas:
     def __init__(self, config: Config, collaborators: Collaborators) -> None:
         self._config = config
         self._collaborators = collaborators
-        here = _local_broker(config, lambda node_id: self.image.brokers.get(node_id))
+        self._silence = FollowerSilence(
+            config.follower_silence_s, config.follower_silence_interval_s
+        )
+        here = LocalBroker(
+            config.node_id,
+            config.replica_lag_time_max_ms / 1000,
+            lambda node_id: self.image.brokers.get(node_id),
+            self._silence,
+        )
         self._local_broker = here
         self._table = ReplicaTable(collaborators, here, self.partition_type, self._settings_of)
         self._partitions = self._table.partitions
@@ -111,6 +121,7 @@ class Replicas:
         self._is_image_whole = False
         # Topics that the parts of a full image have not named so far, with their ids.
         self._unnamed: dict[str, bytes] = {}
+        self._has_raised_start = False  # a log start is not in the checkpoint
         self._isr_shrinks = 0
         self._isr_expands = 0
         self.image = ClusterImage()
@@ -218,7 +229,6 @@ class Replicas:
             self._collaborators.copier.set_endpoints(
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
-            self._collaborators.isr_proposals.on_brokers(self.image.brokers.values())
             self._is_image_whole |= request.is_full
             self._update_readiness()
             self._collaborators.purgatory.notify(IMAGE)
@@ -235,6 +245,7 @@ class Replicas:
             {broker.node_id: Endpoint(broker.host, broker.port) for broker in request.brokers}
         )
         obeyed = tuple(self._table.obey(state, now) for state in request.partitions)
+        self._expect_followers(request.partitions, now)
         for each in obeyed:
             name = TopicPartition(each.topic, each.partition)
             if each.error:
@@ -249,6 +260,14 @@ class Replicas:
             self._on_whole_image(now)
         self._update_readiness()
         return LeaderAndIsrResponse(ErrorCode.NONE, obeyed)
+
+    def _expect_followers(self, states: Iterable[PartitionState], now: float) -> None:
+        """Count the silence of followers that were not known, from now on."""
+        for state in states:
+            if state.leader == self.broker_id:
+                for replica in state.isr:
+                    if replica != self.broker_id:
+                        self._silence.expect(replica, now)
 
     def _on_whole_image(self, now: float) -> None:
         """All parts of a full image are here, for roles are told last: what none of them has named
@@ -332,12 +351,28 @@ class Replicas:
         self._on_append(partition, now)
         return appended
 
+    def delete_records(self, partition: Partition, offset: int) -> int:
+        """Begin at an offset as the leader (see `Partition.delete_records`). It is durable with
+        `checkpoint_log_starts`. Raises `Refused`."""
+        offset = partition.delete_records(offset)
+        self._has_raised_start = True
+        self._collaborators.purgatory.notify(partition.topic_partition)
+        return offset
+
+    def checkpoint_log_starts(self) -> bool:
+        """Make log starts durable that were raised; False if the disk is full."""
+        if self._has_raised_start:
+            self._has_raised_start = not self._collaborators.manager.checkpoint_log_starts()
+        return not self._has_raised_start
+
     def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
         """Apply a leader's answer to a follower. Raises an `OSError` of the own disk."""
-        log_end = partition.log.log_end
+        log_end, log_start = partition.log.log_end, partition.log.log_start
         outcome = partition.follower().handle_answer(
             partition.log, answer, partition.settings, self._collaborators.wall_ms()
         )
+        if partition.log.log_start != log_start:
+            self._has_raised_start = True
         partition.traffic.bytes_from_leader += outcome.size
         if partition.log.log_end != log_end:
             self._on_append(partition, now)
@@ -392,6 +427,9 @@ class Replicas:
                 self._table.check(partition, fetch.offset)
                 if not partition.is_leader:
                     return
+            progress = role.progress_of(fetch.replica_id)
+            if role.start_required > 0 and progress and progress.log_start != fetch.log_start:
+                self._collaborators.purgatory.notify(partition.topic_partition)
         change = partition.record_fetch(fetch, now)
         if change is not NO_CHANGE:
             self._table.perform(partition, change, now)
@@ -407,12 +445,26 @@ class Replicas:
             return Refused(ErrorCode.CORRUPT_MESSAGE, bad.message)
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, bad.message)
 
+    def record_follower(self, node_id: int, now: float) -> None:
+        """A FETCH of another broker arrived, whatever it asks for."""
+        self._silence.record_fetch(node_id, now)
+
+    def has_silent_followers(self, now: float) -> bool:
+        """Whether a broker that follows a partition which is led here sends no FETCH; called every
+        `follower_silence_interval_s`."""
+        self._silence.tick(now)
+        return self._silence.has_silent(now)
+
     def review_isrs(self, now: float) -> Turns[None]:
-        """Ask for the removal of followers that fell behind; called by timer."""
+        """Ask for the removal of followers that fell behind or are silent; called by timer."""
+        followers: set[int] = set()
         for some in at_once(list(self._partitions.values())):
             for partition in some:
                 self._table.perform(partition, partition.review(now), now)
+                if isinstance(partition.role, Leader):
+                    followers.update(partition.role.maximal_isr)
             yield
+        self._silence.keep(followers, now)
 
     def apply_retention(self, now_ms: int) -> Turns[None]:
         """Delete expired segments; called by timer."""
@@ -455,8 +507,3 @@ class Replicas:
         """The controller has confirmed another in-sync set."""
         self._isr_shrinks += len(after) < len(before)
         self._isr_expands += len(after) > len(before)
-
-
-def _local_broker(config: Config, live_broker: Callable[[int], BrokerImage | None]) -> LocalBroker:
-    lag_s, silence_s = config.replica_lag_time_max_ms / 1000, config.fence_timeout_ms / 1000
-    return LocalBroker(config.node_id, lag_s, live_broker, silence_s)

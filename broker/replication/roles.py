@@ -27,11 +27,12 @@ Methods that decide are small and public, so that a test can replace the one rul
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from minibroker.broker.metadata.model import BrokerImage
+from minibroker.broker.replication.follower_silence import FollowerSilence
 from minibroker.protocol.constants import NO_EPOCH, NO_OFFSET, ErrorCode
 from minibroker.protocol.messages.control import PartitionState
 
@@ -41,14 +42,14 @@ NEVER: Final = -math.inf  # a clock may begin at 0
 class LocalBroker(NamedTuple):
     """The broker that a replica is on, and what it knows of the others.
 
-    `lag_s_max` is how long a follower may be behind, `silence_s_max` how long one that the
-    controller does not hear may ask for nothing; `live_broker` looks a registered broker up.
+    `lag_s_max` is how long a follower may be behind; `live_broker` looks a registered broker up;
+    `follower_silence` knows which followers send no FETCH.
     """
 
     broker_id: int
     lag_s_max: float
     live_broker: Callable[[int], BrokerImage | None]
-    silence_s_max: float = math.inf
+    follower_silence: FollowerSilence = FollowerSilence(math.inf)
 
 
 class Committed(NamedTuple):
@@ -243,6 +244,7 @@ class Leader:
         "isr_state",
         "leader_epoch",
         "replicas",
+        "start_required",
     )
 
     def __init__(
@@ -270,6 +272,8 @@ class Leader:
         self.replicas: tuple[int, ...] = state.replicas
         self.isr_state: IsrState = Committed(state.isr)
         self._handover: Handover | None = None
+        # A follower whose log starts below may hold records that were deleted, and must not lead.
+        self.start_required = 0
 
     def succeed(self, before: "Leader", now: float) -> None:
         """Keep what this broker learnt in the term right before, which was its own.
@@ -385,6 +389,24 @@ class Leader:
         """
         return progress.log_end >= max(self.high_watermark, self.epoch_start)
 
+    def has_deleted(self, progress: Progress) -> bool:
+        """Whether a follower has none of the records that were deleted (A3.6)."""
+        return self.start_required == 0 or progress.log_start >= self.start_required
+
+    def low_watermark(self, log_start: int) -> int:
+        """The lowest log start of the replicas that may lead now or soon: those in sync, and those
+        that live. -1 while one of them has not said it in this term. `log_start` is the own one."""
+        starts = [
+            progress.log_start
+            for replica, progress in self._progress.items()
+            if replica in self.maximal_isr or self._is_heard(replica)
+        ]
+        return min([log_start, *starts])
+
+    def _is_heard(self, replica_id: int) -> bool:
+        live = self._local_broker.live_broker(replica_id)
+        return live is not None and not live.is_fenced
+
     def grow_isr(self, replica_id: int) -> PendingExpand | None:
         """Want a follower in the in-sync set, if it may join and nothing is under way (A3)."""
         state = self.isr_state
@@ -393,16 +415,24 @@ class Leader:
             return None
         if not self.has_reached(progress) or not self.is_eligible(replica_id, progress):
             return None
+        if not self.has_deleted(progress):
+            return None
         pending = PendingExpand(state.isr, (*state.isr, replica_id))
         self.isr_state = pending
         return pending
 
-    def shrink_isr(self, own_end: int, now: float) -> PendingShrink | None:
-        """Want who fell behind out of the in-sync set, if nothing is under way (A4)."""
+    def shrink_isr(
+        self, own_end: int, min_insync_replicas: int, now: float
+    ) -> PendingShrink | None:
+        """Want who fell behind out of the in-sync set, if nothing is under way (A4); and sooner who
+        lacks records and sends no FETCH, if enough stay for acks=all."""
         state = self.isr_state
         if not isinstance(state, Committed):
             return None
         staying = tuple(r for r in state.isr if not self._is_out(r, own_end, now))
+        heard = tuple(r for r in staying if not self._is_silent(r, own_end, now))
+        if self.may_leave_silent(heard, min_insync_replicas):
+            staying = heard
         if len(staying) == len(state.isr):
             return None
         pending = PendingShrink(state.isr, staying)
@@ -413,24 +443,28 @@ class Leader:
         if replica_id == self._local_broker.broker_id:
             return False
         progress = self._progress.get(replica_id)
+        return progress is None or not self.is_caught_up(progress, own_end, now)
+
+    def _is_silent(self, replica_id: int, own_end: int, now: float) -> bool:
+        """Whether a follower lacks records and sends no FETCH. In each term it has the whole
+        time-out. Nobody lacks anything of an empty log."""
+        progress = self._progress.get(replica_id)
         return (
-            progress is None
-            or not self.is_caught_up(progress, own_end, now)
-            or self.is_unheard(replica_id, progress, own_end, now)
+            progress is not None
+            and max(0, progress.log_end) < own_end
+            and self._local_broker.follower_silence.is_silent(
+                replica_id, progress.caught_up_at, now
+            )
         )
 
-    def is_unheard(self, replica_id: int, progress: Progress, own_end: int, now: float) -> bool:
-        """Whether a follower that lacks records is heard by nobody: the controller has fenced it,
-        and it has not asked this leader for as long as that took. It need not be waited for until
-        it counts as behind."""
-        live = self._local_broker.live_broker(replica_id)
-        return (
-            live is not None
-            and live.is_fenced
-            and progress.log_end < own_end
-            and now - max(progress.fetched_at, progress.caught_up_at)
-            > self._local_broker.silence_s_max
-        )
+    def may_leave_silent(self, staying: Collection[int], min_insync_replicas: int) -> bool:
+        """Whether the silent ones leave: not if acks=all would only be refused sooner. All of them
+        leave or none, since those that stay are waited for."""
+        return self.are_enough(staying, min_insync_replicas)
+
+    def are_enough(self, staying: Collection[int], min_insync_replicas: int) -> bool:
+        """Whether an in-sync set of these acknowledges acks=all."""
+        return len(staying) >= min(min_insync_replicas, len(self.replicas))
 
     # -- what is committed
 
@@ -476,7 +510,7 @@ class Leader:
 
     def is_isr_large_enough(self, min_insync_replicas: int) -> bool:
         """Whether acks=all may be promised. More than there are replicas cannot be asked for."""
-        return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
+        return self.are_enough(self.isr, min_insync_replicas)
 
     def is_abandoned(self, now: float, patience_s: float) -> bool:
         """Whether none of the others that are in sync has asked for anything for so long: then
@@ -488,7 +522,7 @@ class Leader:
 
     def is_acknowledgeable(self, min_insync_replicas: int) -> bool:
         """Whether acks=all may be acknowledged: by then a replica that joins counts too (A16)."""
-        return len(self.maximal_isr) >= min(min_insync_replicas, len(self.replicas))
+        return self.are_enough(self.maximal_isr, min_insync_replicas)
 
     def is_committed(self, end: int) -> bool:
         """Whether acks=all is satisfied up to `end`."""
@@ -509,7 +543,9 @@ class Leader:
 
     def _counts(self, replica_id: int, progress: Progress, own_end: int, now: float) -> bool:
         return replica_id in self.maximal_isr or (
-            self.is_caught_up(progress, own_end, now) and self.is_eligible(replica_id, progress)
+            self.is_caught_up(progress, own_end, now)
+            and self.is_eligible(replica_id, progress)
+            and not self._is_silent(replica_id, own_end, now)
         )
 
 

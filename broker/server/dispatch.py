@@ -15,6 +15,7 @@ from minibroker.broker.server.handlers import (
     broker,
     configs,
     control,
+    delete_records,
     fetch,
     group_offsets,
     groups,
@@ -29,7 +30,7 @@ from minibroker.broker.server.handlers import (
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import ApiKey
-from minibroker.protocol.rpc.codec import RequestEnvelope
+from minibroker.protocol.messages import RequestEnvelope
 
 Outcome: TypeAlias = object | Parked[Any] | Turns[Any] | None
 Handler: TypeAlias = Callable[[Services, Any, float], Outcome]
@@ -54,9 +55,11 @@ HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.API_VERSIONS: versions.handle,
     ApiKey.CREATE_TOPICS: topics.create,
     ApiKey.DELETE_TOPICS: topics.delete,
+    ApiKey.DELETE_RECORDS: delete_records.handle,
     ApiKey.INIT_PRODUCER_ID: producer_id.handle,
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: offsets.offsets_for_leader_epoch,
     ApiKey.DESCRIBE_CONFIGS: configs.describe,
+    ApiKey.CREATE_PARTITIONS: topics.create_partitions,
     ApiKey.DELETE_GROUPS: groups.delete,
     ApiKey.ELECT_LEADERS: leaders.elect,
     ApiKey.ALTER_CONFIGS: configs.alter,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from minibroker.broker.histogram import REQUEST_BOUNDS_S, Distribution, Histogram
 from minibroker.protocol.constants import ApiKey
-from minibroker.protocol.rpc.codec import RequestEnvelope
+from minibroker.protocol.messages import RequestEnvelope
 
 FETCH_CONSUMER: Final = "FetchConsumer"
 FETCH_FOLLOWER: Final = "FetchFollower"

@@ -5,7 +5,7 @@ It owns nothing.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.node import ControllerNode
@@ -18,6 +18,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
+from minibroker.broker.server.connected_clients import ConnectedClients
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
@@ -55,6 +56,7 @@ class Services:
     is_shutting_down: Callable[[], bool] = lambda: False
     silent_leaders: Callable[[float], Sequence[int]] = lambda now: ()
     listener: str = PLAINTEXT
+    clients: ConnectedClients = field(default_factory=ConnectedClients)
 
     @property
     def image(self) -> ClusterImage:

@@ -23,24 +23,26 @@ defect: it leaves through the nursery and stops the broker.
 
 import logging
 from collections import Counter
-from collections.abc import Generator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Generator
+from typing import NamedTuple
 
 import trio
 
 from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.server.connected_clients import KindOfClient
 from minibroker.broker.server.dispatch import Outcome, dispatch
-from minibroker.broker.server.handlers import versions
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.services import HangUp, Services
+from minibroker.broker.server.wires import START_BYTES, Encode, Wire, wire_of
 from minibroker.broker.turns import take_turns
 from minibroker.client.net.network import Stream
-from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.rpc.codec import UnsupportedVersion, decode_request, encode_response
+from minibroker.protocol.messages import RequestEnvelope
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest
 from minibroker.protocol.rpc.connection import FrameReader
-from minibroker.protocol.types import Buffer, Records, Slice, StaleSlice
+from minibroker.protocol.types import Buffer, Part, StaleSlice
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class _Reply(NamedTuple):
 
     correlation_id: int
     outcome: Outcome
+    encode: Encode
     kind: RequestKind
     received_at: float
 
@@ -71,6 +74,7 @@ class Session:
         self._memory = memory
         self._held = 0  # as `_memory` was told
         self._parked = Counter[RequestKind]()  # of this connection's requests, as `kind` has it
+        self._client: KindOfClient | None = None  # once it is known what it speaks
         self._scope = trio.CancelScope()
         self.last_active = trio.current_time()
 
@@ -86,6 +90,8 @@ class Session:
         finally:
             self._stream.close()
             self._memory.note(self, 0)
+            if self._client is not None:
+                self._services.clients.disconnect(self._client)
             for kind, count in self._parked.items():
                 kind.parked -= count
 
@@ -103,8 +109,8 @@ class Session:
     async def _read_requests(self, replies: trio.MemorySendChannel[_Reply]) -> None:
         with replies:
             try:
-                await self._expect_preface()
-                while await self._read_some(replies):
+                wire = await self._find_wire()
+                while wire is not None and await self._read_some(wire, replies):
                     pass
             except ProtocolError as error:
                 self._log_end(str(error))
@@ -113,18 +119,25 @@ class Session:
             except trio.BrokenResourceError:
                 logger.info("the connection from %s broke", self._stream.peer)
 
-    async def _expect_preface(self) -> None:
-        preface = bytearray(len(PREFACE))
-        missing = memoryview(preface)
+    async def _find_wire(self) -> Wire | None:
+        """What the peer speaks; None where the stream ends before it says."""
+        start = bytearray(START_BYTES)
+        missing = memoryview(start)
         while missing:
             count = await self._stream.receive_into(missing)
             if count == 0:
-                return
+                return None
             missing = missing[count:]
-        if preface != PREFACE:
-            raise ProtocolError(f"it began with {bytes(preface)!r}, not with {PREFACE!r}")
+        wire, unread = wire_of(bytes(start))
+        self._client = self._services.clients.connect(wire.name)
+        if unread:
+            self._frames.space(self._buffer)[: len(unread)] = unread
+            for _ in self._frames.received(len(unread), self._buffer):
+                raise AssertionError("a length alone is no frame")
+            self._frames.park()
+        return wire
 
-    async def _read_some(self, replies: trio.MemorySendChannel[_Reply]) -> bool:
+    async def _read_some(self, wire: Wire, replies: trio.MemorySendChannel[_Reply]) -> bool:
         """Receive once and handle the requests that are whole; False at the end of the stream."""
         space = self._frames.space(self._buffer)
         self._note_memory()
@@ -133,7 +146,7 @@ class Session:
             return False
         self.last_active = now = trio.current_time()
         for frame in self._frames.received(count, self._buffer):
-            reply = self._handle(frame, now)
+            reply = self._handle(wire, frame, now)
             del frame
             try:
                 replies.send_nowait(reply)
@@ -151,19 +164,24 @@ class Session:
             self._held = held
             self._memory.note(self, held)
 
-    def _handle(self, frame: memoryview, now: float) -> _Reply:
-        try:
-            envelope = decode_request(frame)
-        except UnsupportedVersion as error:
-            if error.api_key != ApiKey.API_VERSIONS:
-                raise
-            kind = self._services.times.versions
-            return _Reply(error.correlation_id, versions.UNSUPPORTED, kind, now)
+    def _handle(self, wire: Wire, frame: memoryview, now: float) -> _Reply:
+        envelope, encode = wire.decode_request(frame)
+        self._count(envelope)
         kind = self._services.times.kind_of(envelope)
         outcome = dispatch(self._services, envelope, self._stream.peer, now)
         if isinstance(outcome, Parked):
             self._note_parked(kind, 1)
-        return _Reply(envelope.correlation_id, outcome, kind, now)
+        return _Reply(envelope.correlation_id, outcome, encode, kind, now)
+
+    def _count(self, envelope: RequestEnvelope) -> None:
+        assert self._client is not None, "it has said what it speaks"
+        if envelope.api_key == ApiKey.API_VERSIONS:
+            who: ApiVersionsRequest = envelope.message
+            if who.client_software_name:
+                self._client = self._services.clients.identify(
+                    self._client, who.client_software_name, who.client_software_version
+                )
+        self._client.requests += 1
 
     def _note_parked(self, kind: RequestKind, change: int) -> None:
         kind.parked += change
@@ -180,12 +198,14 @@ class Session:
             pass
         except StaleSlice as error:
             self.hang_up(f"the log was cut under an answer: {error}")
+        except ProtocolError as error:
+            self.hang_up(f"an answer cannot be said on this wire: {error}")
         except trio.BrokenResourceError:
             self._scope.cancel()
 
     async def _send_ready(self, reply: _Reply, replies: trio.MemoryReceiveChannel[_Reply]) -> None:
         """Send the answer of `reply`, and with it all that are ready behind it."""
-        ready: list[Buffer] = []
+        ready: list[Part] = []
         done: list[_Reply] = []  # those in `ready`, and those that need no answer
         while True:
             answer = reply.outcome
@@ -201,10 +221,11 @@ class Session:
                 answer = await take_turns(answer)
             done.append(reply)
             if answer is not None:
-                header, records = encode_response(reply.correlation_id, answer)
-                ready.append(header)
-                if records:
-                    await self._stream.send_slices(b"".join(ready), _slices(records))
+                parts = reply.encode(reply.correlation_id, answer)
+                if all(isinstance(part, Buffer) for part in parts):
+                    ready += parts
+                else:
+                    await self._stream.send_parts([*ready, *parts])
                     ready.clear()
             try:
                 reply = replies.receive_nowait()
@@ -212,17 +233,12 @@ class Session:
                 break
         await self._send(ready, done)
 
-    async def _send(self, ready: list[Buffer], done: list[_Reply]) -> None:
+    async def _send(self, ready: list[Part], done: list[_Reply]) -> None:
         """Send what is ready, note how long the requests took, and forget both."""
         if ready:
-            await self._stream.send(ready)
+            await self._stream.send_parts(ready)
             ready.clear()
         now = trio.current_time()
         for reply in done:
             reply.kind.times.note(now - reply.received_at)
         done.clear()
-
-
-def _slices(records: Sequence[Records]) -> list[Slice]:
-    """What a broker answers with: each partition's records are slices of its log."""
-    return [part for slices in records for part in cast(Sequence[Slice], slices)]

@@ -5,7 +5,7 @@ are JSON, all of it is log lines, too: who collects them takes every line for an
 """
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from minibroker.cli import terminal
 from minibroker.cli.settings import acknowledgement_of
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from minibroker.broker.config import Config
 
 log = logging.getLogger(__name__)
+
+WIRES: Final = "Kafka's clients, and minibroker's own"
 
 
 class Announcer:
@@ -40,8 +42,7 @@ class Announcer:
         for listening, advertised in zip(started.listening, started.advertised, strict=True):
             name = f" ({listening.name})" if several else ""
             self._tell(f"Listening on {listening.endpoint}{name}")
-            if advertised != listening:
-                self._tell(f"Advertised as {advertised.endpoint}{name}")
+            self._tell(f"Clients are told {advertised.endpoint}{name}: {WIRES}")
         if started.http is not None:
             self._tell(f"Health and metrics: http://{started.http}/ready, /metrics")
         reachable = [one.endpoint for one in started.listening if not _is_loopback(one.host)]

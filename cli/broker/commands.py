@@ -1,5 +1,6 @@
-"""`minibroker broker`: what the cluster knows of its brokers."""
+"""`minibroker broker`: the brokers of a cluster, and their settings."""
 
+import json
 from typing import Annotated
 
 import typer
@@ -8,16 +9,50 @@ from minibroker.cli import DEFAULT_BOOTSTRAP
 from minibroker.cli.terminal import (
     DEFAULT_TIMEOUT_S,
     Bootstrap,
+    Format,
+    OutputFormat,
     TimeoutS,
     opened_admin,
 )
 
-app = typer.Typer(help="Manage the brokers that the cluster knows.", no_args_is_help=True)
+app = typer.Typer(help="Show and manage the brokers of a cluster.", no_args_is_help=True)
 
 
 @app.callback()
 def broker() -> None:
-    """Manage the brokers that the cluster knows."""
+    """Show and manage the brokers of a cluster."""
+
+
+@app.command()
+def config(
+    node_id: Annotated[int, typer.Argument(metavar="N", min=0, help="The broker's number.")],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    output: Format = OutputFormat.TEXT,
+) -> None:
+    """Show the settings that a running broker has.
+
+    Those that are not the default have a star in front. `minibroker config show` shows what a
+    broker would take that is started here.
+    """
+    with opened_admin(bootstrap, timeout_s) as admin:
+        configs = admin.describe_broker_configs(node_id)
+    if output is OutputFormat.JSON:
+        rows = [
+            {
+                "name": each.name,
+                "value": each.value,
+                "is_default": each.is_default,
+                "unit": each.unit,
+                "meaning": each.documentation,
+            }
+            for each in configs
+        ]
+        print(json.dumps(rows, indent=2))
+        return
+    for each in configs:
+        print(f"{' ' if each.is_default else '*'} {each.name}={each.value}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`minibroker topic`: create, list, describe, alter and delete topics.
+"""`minibroker topic`: create, list, describe, alter, trim and delete topics.
 
 `describe` prints the lines of Kafka's tool, because people grep them; what an acknowledgement
 means for the topic goes to stderr, and into the JSON.
@@ -26,6 +26,7 @@ from minibroker.cli.terminal import (
     one_topic,
     opened_admin,
     pairs,
+    readable,
 )
 
 if TYPE_CHECKING:
@@ -36,11 +37,23 @@ if TYPE_CHECKING:
 
 MIN_ISR = "min.insync.replicas"
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe, alter, trim and delete topics.", no_args_is_help=True
+)
 
 Configs = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="NAME=VALUE", help="Property of the topic; may be repeated."),
+]
+
+Assignment = Annotated[
+    str | None,
+    typer.Option(
+        "--replica-assignment",
+        metavar="1:2,2:3",
+        help="Brokers of each partition, the preferred leader first.",
+        show_default=False,
+    ),
 ]
 
 
@@ -57,6 +70,7 @@ def create(
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", "-r", help="-1 takes the broker's default.")
     ] = -1,
+    replica_assignment: Assignment = None,
     config: Configs = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="No error for a topic that exists.")
@@ -69,9 +83,12 @@ def create(
 
     name = one_topic(topic, topic_option)
     configs = pairs(config or [], "--config")
+    assignments = dict(enumerate(_assigned(replica_assignment)))
     with opened_admin(bootstrap, timeout_s) as admin:
         try:
-            admin.create_topics(NewTopic(name, partitions, replication_factor, configs))
+            admin.create_topics(
+                NewTopic(name, partitions, replication_factor, configs, assignments)
+            )
         except BrokerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not if_not_exists:
                 raise
@@ -80,6 +97,17 @@ def create(
         print(f"Created topic {name}.")
         if MIN_ISR in configs:
             _warn_of_min_isr(admin, name)
+
+
+def _assigned(text: str | None) -> list[list[int]]:
+    """The brokers of each partition, as Kafka's tool spells them."""
+    if text is None:
+        return []
+    try:
+        return [[int(broker) for broker in one.split(":")] for one in text.split(",")]
+    except ValueError:
+        what = f"--replica-assignment {text!r}: broker ids, like 1:2,2:3 for two partitions"
+        raise typer.BadParameter(what) from None
 
 
 def _warn_of_min_isr(admin: "Admin", name: str) -> None:
@@ -229,6 +257,17 @@ def alter(
     topic_option: TopicOption = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            help="How many partitions the topic shall have: more than now.",
+            show_default=False,
+        ),
+    ] = None,
+    replica_assignment: Assignment = None,
     config: Configs = None,
     delete_config: Annotated[
         list[str] | None,
@@ -237,15 +276,48 @@ def alter(
         ),
     ] = None,
 ) -> None:
-    """Change the named settings of a topic."""
+    """Change the named settings of a topic, or give it more partitions.
+
+    Records stay where they are, but a key may go to another partition from then on.
+    --replica-assignment names the brokers of the new partitions only.
+    """
     name = one_topic(topic, topic_option)
     changes: dict[str, str | None] = dict(pairs(config or [], "--config"))
     changes |= dict.fromkeys(delete_config or [])
-    if not changes:
-        raise typer.BadParameter("nothing to change: give --config or --delete-config")
+    assignments = _assigned(replica_assignment)
+    if assignments and partitions is None:
+        raise typer.BadParameter("--replica-assignment needs --partitions")
+    if not changes and partitions is None:
+        what = "nothing to change: give --partitions, --config or --delete-config"
+        raise typer.BadParameter(what)
     with opened_admin(bootstrap, timeout_s) as admin:
-        admin.alter_configs({name: changes})
+        if changes:
+            admin.alter_configs({name: changes})
+        if partitions is not None:
+            chosen = {name: assignments} if assignments else None
+            admin.create_partitions({name: partitions}, assignments=chosen)
     print(f"Altered topic {name}.")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def trim(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+    offset: Annotated[
+        int, typer.Argument(metavar="OFFSET", min=-1, help="-1: delete all that is committed.")
+    ],
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutS = DEFAULT_TIMEOUT_S,
+) -> None:
+    """Delete the records of a partition below an offset, on every replica.
+
+    For example `minibroker topic trim events 0 1200`. Deleted records cannot be brought back.
+    """
+    readable(topic, "the topic's name")
+    with opened_admin(bootstrap, timeout_s) as admin:
+        [start] = admin.delete_records({(topic, partition): offset}).values()
+    print(f"{topic}-{partition} begins at offset {start}.")
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """The admin client for programs without a trio loop."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -44,6 +44,19 @@ class Admin:
         create = partial(self._admin.create_topics, validate_only=validate_only)
         self._portal.call(create, *topics)
 
+    def create_partitions(
+        self,
+        counts: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Give each topic so many partitions, with those that it has; no records move."""
+        create = partial(
+            self._admin.create_partitions, assignments=assignments, validate_only=validate_only
+        )
+        self._portal.call(create, counts)
+
     def delete_topics(self, *names: str) -> None:
         """Delete topics and all their records."""
         self._portal.call(self._admin.delete_topics, *names)
@@ -76,12 +89,27 @@ class Admin:
         """Every property of each topic as it is in force."""
         return self._portal.call(self._admin.describe_configs, *names)
 
+    def describe_broker_configs(self, node_id: int, *names: str) -> tuple[ConfigDescription, ...]:
+        """Every property of a broker as it is in force, or those that are named."""
+        return self._portal.call(self._admin.describe_broker_configs, node_id, *names)
+
     def alter_configs(
-        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+        self,
+        changes: Mapping[str, Mapping[str, str | None]],
+        *,
+        reset_others: bool = False,
+        validate_only: bool = False,
     ) -> None:
-        """Set properties of topics; None goes back to the default, what is not named stays."""
-        alter = partial(self._admin.alter_configs, validate_only=validate_only)
+        """Set properties of topics; None goes back to the default. What is not named stays, or
+        goes back to the default with `reset_others`."""
+        alter = partial(
+            self._admin.alter_configs, reset_others=reset_others, validate_only=validate_only
+        )
         self._portal.call(alter, changes)
+
+    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        """Delete the records of partitions below an offset each; -1: all that are committed."""
+        return self._portal.call(self._admin.delete_records, offsets)
 
     def list_offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int = LATEST_TIMESTAMP

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from operator import length_hint
 from pathlib import Path
 from threading import Thread, current_thread
@@ -230,13 +230,18 @@ class Consumer:
                 return [*records]
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        while True:
-            self._callbacks.check_outside()
-            yield from self._poll(float("inf"), as_one=False)
+        # No generator: Python closes that of a loop which is left by `break`, and swallows an
+        # interrupt there (seen in 3.13).
+        return chain.from_iterable(iter(self._poll_to_iterate, None))
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""
         return self._ask(self._consumer.statistics)
+
+    def _poll_to_iterate(self) -> Iterator[ConsumerRecord] | None:
+        """Return the records of one poll to iterate over; never None, which would end it."""
+        self._callbacks.check_outside()
+        return self._poll(float("inf"), as_one=False)
 
     def _poll(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord]:
         poll = _Poll(current_thread(), next(self._numbers), timeout_s, as_one)

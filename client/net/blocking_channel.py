@@ -7,11 +7,12 @@ load trio takes longer than to ask. Whatever else talks to brokers does it by `c
 import socket
 from typing import Final, TypeVar, cast
 
+from minibroker import __version__
 from minibroker.protocol.constants import FRAME_BYTES_MAX, PREFACE, ApiKey
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import APIS, Request
+from minibroker.protocol.messages import APIS, Request, RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.rpc.codec import decode_response, encode_request
 
 RECEIVE_BUFFER_BYTES: Final = 256 * 1024
 _LENGTH_BYTES: Final = 4
@@ -42,7 +43,7 @@ class BlockingChannel:
     def negotiate(self) -> None:
         """Ask what the broker serves; the first thing on a connection."""
         self._socket.sendall(PREFACE)
-        answer = self.call(ApiKey.API_VERSIONS, ApiVersionsRequest("minibroker"))
+        answer = self.call(ApiKey.API_VERSIONS, ApiVersionsRequest("minibroker", __version__))
         self._versions |= agreed_versions(answer)
 
     def call(self, api_key: ApiKey, message: Request[Response]) -> Response:

@@ -30,14 +30,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import trio
 
+from minibroker import __version__
 from minibroker.client.net.blocking_channel import RECEIVE_BUFFER_BYTES, agreed_versions
 from minibroker.client.net.network import Network, Stream
 from minibroker.protocol.constants import ACKS_NONE, FRAME_BYTES_MAX, PREFACE, ApiKey, ErrorCode
 from minibroker.protocol.errors import BrokerError, ProtocolError
-from minibroker.protocol.messages import APIS, Request
+from minibroker.protocol.messages import APIS, Request, RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.rpc.codec import decode_response, encode_request
 from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Buffer, Endpoint
 
@@ -230,7 +231,7 @@ class RpcChannel:
             versions[ApiKey.API_VERSIONS],
             self._correlation_id,
             self._options.client_id,
-            ApiVersionsRequest("minibroker"),
+            ApiVersionsRequest("minibroker", __version__),
         )
         await self._stream.send([PREFACE, *encode_request(request)])
         frames: list[memoryview] = []

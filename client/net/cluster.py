@@ -99,6 +99,12 @@ class Cluster:
         known = self._known.topics.get(topic)
         return known.topic_id if known else None
 
+    def known_partition_count(self, topic: str) -> int:
+        """How many partitions a topic is known to have, 0 or more. Asking is no use of it: a topic
+        that is asked about in no other way is forgotten."""
+        known = self._known.topics.get(topic)
+        return len(known.partitions) if known else 0
+
     @property
     def controller_id(self) -> int:
         """The broker that makes and deletes topics; -1 while there is none, or it is not known."""

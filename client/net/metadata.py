@@ -92,7 +92,12 @@ class Metadata:
         known = self.topics.get(topic.name)
         if known is not None and known.topic_id != topic.topic_id:
             self._drop_leaders(topic.name)  # deleted and made again: epochs start anew
-        self.topics[topic.name] = topic
+        if (
+            known is None
+            or known.topic_id != topic.topic_id
+            or len(known.partitions) <= len(topic.partitions)
+        ):  # else who tells it has not heard of the newest partitions
+            self.topics[topic.name] = topic
         for partition in topic.partitions:
             name = TopicPartition(topic.name, partition.partition)
             if partition.leader_epoch >= self._leaders.get(name, _NO_LEADER).leader_epoch:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import trio
 
-from minibroker.protocol.types import Buffer, Endpoint, Slice, StaleSlice
+from minibroker.protocol.types import Buffer, Endpoint, Part, Slice, StaleSlice
 
 BACKLOG = 1024
 BUFFERS_MAX = 1024  # of one sendmsg: the smallest IOV_MAX among the systems this runs on
@@ -50,8 +50,9 @@ class Stream(Protocol):
         Never raises: what is wrong with the connection is for `send` to say, given the rest.
         """
 
-    async def send_slices(self, header: Buffer, slices: Sequence[Slice]) -> None:
-        """Send `header`, then the slices' bytes. Raises `StaleSlice` when one is no longer true."""
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Send bytes, and those of slices, in order. Raises `StaleSlice` when a slice is no longer
+        true."""
 
     def close(self) -> None:
         """Close at once, without waiting; may be called twice."""
@@ -268,18 +269,22 @@ class TcpStream:
         except OSError:
             return buffers
 
-    async def send_slices(self, header: Buffer, slices: Sequence[Slice]) -> None:
-        """Few bytes are read and sent with the header, many go from file to socket.
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Few bytes are read and sent in one call, many go from file to socket.
 
         Nothing is corked while it waits: what the kernel holds back for a better packet, it holds
         back for 200 ms.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        if sum(map(len, slices)) <= COPIED_BYTES_MAX:
-            await self._send_all([header, *[await self._read(part) for part in slices]])
+        if sum(map(len, parts)) <= COPIED_BYTES_MAX:
+            await self._send_all(
+                [part if isinstance(part, Buffer) else await self._read(part) for part in parts]
+            )
         else:
-            await self._send_all([header])
-            for part in slices:
+            for part in parts:
+                if isinstance(part, Buffer):
+                    await self._send_all([part])
+                    continue
                 for piece in part.pieces(PIECE_BYTES_MAX):
                     await self._send_piece(piece)
         await trio.lowlevel.cancel_shielded_checkpoint()

@@ -10,6 +10,9 @@ gather, in the order in which they come, in a queue that is no partition's (numb
 drain ever serves. When the metadata arrive, whole batches of records without keys move to a
 partition each, and all others are placed one by one, in that order: so each partition gets its
 records as they were sent. If the topic turns out not to exist they fail with that reason.
+
+A topic may be given more partitions, which metadata tell some time. From then on records go to all
+of them: a key may have another partition than before.
 """
 
 from collections.abc import Callable
@@ -165,6 +168,16 @@ class Routes:
         for queue in self.accumulator.queues_of(topic):
             if queue.topic_partition.partition >= partition_count:
                 self.accumulator.fail_queue(queue, _no_partition(route, queue.topic_partition))
+
+    def on_metadata(self, count_of: Callable[[str], int]) -> None:
+        """Something was learnt: topics may have more partitions than the routes go to."""
+        for topic, route in self.by_topic.items():
+            known = len(route.queues)
+            added = range(known, count_of(topic)) if known else range(0)
+            for number in added:
+                route.queues[number] = self.accumulator.queue(TopicPartition(topic, number))
+            if added:
+                route.by_key.clear()
 
     def _place_each(self, topic: str, batch: Batch, now: float) -> None:
         watchers = dict(batch.watchers or ())

@@ -176,6 +176,7 @@ class Sender:
     async def _watch_cluster(self) -> None:
         while True:
             await self._cluster.wait_changed()
+            self._routes.on_metadata(self._cluster.known_partition_count)
             self.wake()
 
     # Sending

@@ -12,6 +12,9 @@ must be the same: same id, epoch, sequence. All rules here serve that:
   answered; only then do they go on in the new epoch. Renumbering what may have been written
   doubles records, which is also why the same refusal of a batch that is not the lowest one under
   way says nothing: those before it may still be accepted.
+* The first batch of a queue in an epoch goes alone, until it is acknowledged. A broker that does
+  not know the producer accepts any first sequence: after a failover the second batch could come to
+  the new leader before the first one, and take its place.
 * A queue is renumbered only when nothing of it is in flight, so no answer to old numbers can be
   taken for one to new numbers. Until then it sends nothing.
 * A batch that was sent and then given up leaves a hole, or was written by a try whose answer was
@@ -52,7 +55,7 @@ class SequenceNumbers:
             return not queue.in_flight or batch.position < queue.in_flight[0].position
         if self.identity is None or queue.is_unresolved:
             return False
-        if queue.identity != self.identity:
+        if queue.identity != self.identity or not queue.expected_sequence:
             return not queue.in_flight
         return True
 
@@ -87,7 +90,8 @@ class SequenceNumbers:
         """Whether a refusal only means that the broker had the batch all along.
 
         One after it was acknowledged under the same numbers, so it was written before that one;
-        the broker just no longer remembers its offset.
+        the broker just no longer remembers its offset. That would be wrong where the broker had
+        forgotten the producer and taken the later one for its first. So the first batch goes alone.
         """
         return code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER or (
             code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -11,9 +11,10 @@ Offsets count records; times are milliseconds; sizes are bytes; `error` is an `E
 from collections.abc import Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.errors import ProtocolError
 
 Response = TypeVar("Response", covariant=True)
 
@@ -22,6 +23,29 @@ class Request(Generic[Response]):
     """A request, whose type says which type its answer has: `call` returns that."""
 
     __slots__ = ()
+
+
+class RequestEnvelope(NamedTuple):
+    """A request, and what travels around it. `client_id` may be None; it is for log lines.
+
+    `version` is that of the wire by which the request came.
+    """
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: Any
+
+
+class UnsupportedVersion(ProtocolError):
+    """A request of an api, or in a version, that is not spoken here; its body was not read."""
+
+    def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
+        super().__init__(f"api {api_key} in version {version} is not spoken here")
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
 
 
 class Api:
@@ -75,9 +99,11 @@ _MODULES: Final = {
     ApiKey.API_VERSIONS: "api_versions",
     ApiKey.CREATE_TOPICS: "topics",
     ApiKey.DELETE_TOPICS: "topics",
+    ApiKey.DELETE_RECORDS: "delete_records",
     ApiKey.INIT_PRODUCER_ID: "producer_id",
     ApiKey.OFFSETS_FOR_LEADER_EPOCH: "offsets",
     ApiKey.DESCRIBE_CONFIGS: "configs",
+    ApiKey.CREATE_PARTITIONS: "topics",
     ApiKey.DELETE_GROUPS: "groups",
     ApiKey.ELECT_LEADERS: "leaders",
     ApiKey.ALTER_CONFIGS: "configs",

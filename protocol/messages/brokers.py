@@ -37,6 +37,18 @@ class MachineDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectedClient:
+    """A kind of client: its wire ("msgpack" or "kafka"), and library and version as it calls
+    itself ("" where it does not). `connections` are open now, `requests` came since the start."""
+
+    wire: str
+    software: str = ""
+    version: str = ""
+    connections: int = 0
+    requests: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeBrokerResponse:
     """A broker, ready unless there are `reasons`: texts for the operator.
 
@@ -44,7 +56,8 @@ class DescribeBrokerResponse:
     `broker_epoch` is that of the present registration. The registration stands by a lease of
     `session_timeout_ms`; its last renewal was asked for `renewal_age_ms` ago (-1: never) and took
     the store `renewal_us` microseconds. `wall_ms` is the broker's wall clock. `machine` is nil
-    unless it was asked for.
+    unless it was asked for. `clients` are the kinds that sent requests; more than 64 of them are
+    counted as "others".
     """
 
     node_id: int = NO_NODE
@@ -59,6 +72,7 @@ class DescribeBrokerResponse:
     renewal_age_ms: int = -1
     renewal_us: int = 0
     machine: MachineDescription | None = None
+    clients: tuple[ConnectedClient, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,41 @@
-"""DESCRIBE_CONFIGS and ALTER_CONFIGS, for topics."""
+"""DESCRIBE_CONFIGS, of topics and brokers, and ALTER_CONFIGS, of topics.
+
+A resource is a topic (2, by name) or a broker (4, by its node id as text). A broker describes
+itself only; "" stands for what all brokers share beside their own files, which is nothing here.
+"""
 
 from dataclasses import dataclass
 
+from minibroker.protocol.constants import ConfigOperation, ConfigResourceType, ConfigSource
 from minibroker.protocol.messages import Request
 from minibroker.protocol.messages.topics import TopicResult
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """A resource to describe: these properties of it, or all (nil). Unknown ones are left out."""
+
+    resource_type: int
+    name: str
+    properties: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    """The topics to describe."""
+    """The topics to describe with all properties, and other resources."""
 
     topics: tuple[str, ...] = ()
+    resources: tuple[ConfigResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDescription:
-    """One property as it is in force; `is_default` where the topic does not set it itself."""
+    """One property as it is in force; `is_default` where the topic does not set it itself.
+
+    `source`: 1 the topic, 4 the broker's own settings, 5 the default; a broker that is told its
+    default counts as 5. `is_read_only`: it cannot be changed while the broker runs. The `value` of
+    one that `is_sensitive` is left out.
+    """
 
     name: str
     value: str = ""
@@ -23,6 +43,9 @@ class ConfigDescription:
     type: str = ""
     unit: str = ""
     documentation: str = ""
+    source: int = ConfigSource.DEFAULT
+    is_read_only: bool = False
+    is_sensitive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +59,64 @@ class TopicConfigs:
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceConfigs:
+    """The properties of one resource that were asked for."""
+
+    resource_type: int
+    name: str
+    error: int = 0
+    error_message: str | None = None
+    configs: tuple[ConfigDescription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeConfigsResponse:
-    """An answer for each topic of the request, in its order."""
+    """An answer for each topic and for each other resource of the request, in its order."""
 
     topics: tuple[TopicConfigs, ...] = ()
+    resources: tuple[ResourceConfigs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Set a property; `value` None goes back to the broker's default."""
+    """Change a property. `operation` 0: set it, or go back to its default where `value` is nil; 1:
+    go back to its default; 2, 3: add `value`, with commas, to the list, or take it out."""
 
     name: str
     value: str | None = None
+    operation: int = ConfigOperation.SET
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfigChanges:
-    """The changes of one topic: all of them are made, or none."""
+    """The changes of one topic: all of them are made, or none.
+
+    `resource_type` says what `name` names. Only topics (2) have settings that can be changed while
+    brokers run: anything else is refused with INVALID_REQUEST.
+    """
 
     name: str
     changes: tuple[ConfigChange, ...] = ()
+    resource_type: int = ConfigResourceType.TOPIC
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest(Request["AlterConfigsResponse"]):
-    """What is not named stays as it is."""
+    """What is not named stays as it is; with `reset_others` it goes back to its default.
+
+    Any broker takes the request. One that is not the controller passes it on, and says so by
+    `is_forwarded`.
+    """
 
     topics: tuple[TopicConfigChanges, ...] = ()
     validate_only: bool = False
+    reset_others: bool = False
+    is_forwarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsResponse:
-    """A result for each topic of the request, in its order."""
+    """A result for each resource of the request, in its order, and what each of them is."""
 
     topics: tuple[TopicResult, ...] = ()
+    resource_types: tuple[int, ...] = ()

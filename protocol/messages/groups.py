@@ -11,13 +11,19 @@ from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.messages import Request
 
 NO_GENERATION = -1
+GROUP_KEY = 0  # what a FIND_COORDINATOR may look for
+TRANSACTION_KEY = 1
 
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Which broker keeps this group. Any broker can be asked."""
+    """Which broker keeps this group. Any broker can be asked.
+
+    `key_type` says what is looked for: 0 is a group, 1 a transactional id (there are none).
+    """
 
     group_id: str
+    key_type: int = GROUP_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,9 @@ class GroupProtocol:
 class JoinGroupRequest(Request["JoinGroupResponse"]):
     """`member_id` "" asks for one; `protocols` in the member's order of preference.
 
-    `instance_id` makes it a static member, which keeps its place over restarts.
+    `instance_id` makes it a static member, which keeps its place over restarts. A new member that
+    is not static is given its id first, with MEMBER_ID_REQUIRED, unless `is_member_id_required` is
+    false: then an answer that is lost leaves a member behind until its session ends.
     """
 
     group_id: str
@@ -53,6 +61,13 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
     instance_id: str | None = None
     protocol_type: str = "consumer"
     protocols: tuple[GroupProtocol, ...] = ()
+    is_member_id_required: bool = True
+
+    @property
+    def needs_member_id(self) -> bool:
+        """Whether it is answered with an id to join with."""
+        is_new = not self.member_id and self.instance_id is None
+        return is_new and self.is_member_id_required
 
 
 @dataclass(frozen=True, slots=True)

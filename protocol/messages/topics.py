@@ -1,4 +1,4 @@
-"""CREATE_TOPICS and DELETE_TOPICS."""
+"""CREATE_TOPICS, DELETE_TOPICS and CREATE_PARTITIONS."""
 
 from dataclasses import dataclass
 
@@ -16,13 +16,26 @@ class ConfigEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """The brokers that shall hold a new partition, the preferred leader first."""
+
+    partition: int
+    broker_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NewTopic:
-    """`partition_count` and `replication_factor` -1 take the broker's default."""
+    """`partition_count` and `replication_factor` -1 take the broker's default.
+
+    With `assignments` the controller does not choose the brokers. They name each partition from 0
+    on once; both counts are -1 then.
+    """
 
     name: str
     partition_count: int = DEFAULT_COUNT
     replication_factor: int = DEFAULT_COUNT
     configs: tuple[ConfigEntry, ...] = ()
+    assignments: tuple[ReplicaAssignment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +49,14 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic."""
+    """What became of one topic. The counts are those of what was created, else -1."""
 
     name: str
     error: int = 0
     error_message: str | None = None
     topic_id: bytes = bytes(16)
+    partition_count: int = DEFAULT_COUNT
+    replication_factor: int = DEFAULT_COUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +77,34 @@ class DeleteTopicsRequest(Request["DeleteTopicsResponse"]):
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsResponse:
     """A result for each topic of the request, in its order."""
+
+    topics: tuple[TopicResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """`count` is how many partitions the topic shall have, with those that it has.
+
+    `assignments` are the brokers of each new partition in order, the preferred leader first; nil:
+    the controller chooses them.
+    """
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsRequest(Request["CreatePartitionsResponse"]):
+    """With `validate_only` everything is checked and nothing made. A topic is named once."""
+
+    topics: tuple[NewPartitions, ...] = ()
+    timeout_ms: int = 30_000
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsResponse:
+    """A result for each topic of the request, in its order, with the counts of the topic."""
 
     topics: tuple[TopicResult, ...] = ()

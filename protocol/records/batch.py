@@ -124,7 +124,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        if self.base_sequence == NO_SEQUENCE:
+        if not self.has_producer:
             return NO_SEQUENCE
         return increment_sequence(self.base_sequence, self.last_offset_delta)
 
@@ -173,7 +173,9 @@ def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
             f"{header.record_count} records, last offset delta {header.last_offset_delta}",
         )
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    if producer != NO_PRODUCER and min(producer) < 0:
+    # aiokafka writes sequence 0 where there is no producer; Kafka takes that, too.
+    is_unnumbered = producer[:2] == NO_PRODUCER[:2] and header.base_sequence in (NO_SEQUENCE, 0)
+    if not is_unnumbered and min(producer) < 0:
         raise InvalidBatch(
             ErrorCode.INVALID_RECORD,
             f"producer id, epoch and sequence {producer}: all -1 or none negative",

@@ -25,7 +25,7 @@ from functools import cache, partial
 from operator import attrgetter
 from struct import Struct
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -35,8 +35,8 @@ from minibroker.protocol.constants import (
     REQUEST_HEADER_BYTES_MAX,
 )
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import APIS
-from minibroker.protocol.types import EMPTY_RECORDS, Buffer, Records
+from minibroker.protocol.messages import APIS, RequestEnvelope, UnsupportedVersion
+from minibroker.protocol.types import EMPTY_RECORDS, Buffer, Records, records_size
 
 _PREFIX = Struct(">II")
 _HEADER_LENGTH = Struct(">I")
@@ -52,26 +52,6 @@ _pack = msgpack.Packer(buf_size=64 * 1024).pack
 
 _Encode: TypeAlias = Callable[[Any, list[Records]], object]
 _Decode: TypeAlias = Callable[[Any, Sequence[memoryview]], Any]
-
-
-class RequestEnvelope(NamedTuple):
-    """A request, and what travels around it. `client_id` may be None; it is for log lines."""
-
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-    message: Any
-
-
-class UnsupportedVersion(ProtocolError):
-    """A request of an api, or in a version, that is not spoken here; its body was not read."""
-
-    def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
-        super().__init__(f"api {api_key} in version {version} is not spoken here")
-        self.api_key = api_key
-        self.version = version
-        self.correlation_id = correlation_id
 
 
 # -- whole frames
@@ -134,13 +114,6 @@ def decode_response(frame: memoryview, api_key: int, version: int) -> tuple[int,
     if type(correlation_id) is not int:
         raise ProtocolError(f"a correlation id is an integer, not {_name(correlation_id)}")
     return correlation_id, _decoder_of(api.response)(body, _blobs(rest, sizes))
-
-
-def records_size(records: Records) -> int:
-    """Bytes of records in any of their forms."""
-    if isinstance(records, list | tuple):
-        return sum(map(len, records))
-    return len(records)
 
 
 def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryview]:
@@ -246,7 +219,7 @@ def _encoder_of(message_type: type) -> _Encode:
         return (values_of(message),)
 
     def encode_message(message: object, blobs: list[Records]) -> object:
-        values = list(values_of(message)) if len(names) > 1 else [values_of(message)]
+        values: list[object] = list(values_of(message)) if len(names) > 1 else [values_of(message)]
         for index, encode in changed:
             values[index] = encode(values[index], blobs)
         return values

@@ -1,1 +1,1 @@
-"""The lab: short stories of replication, told step by step on virtual time (docs/lab.md)."""
+"""The lab: short scenarios of replication, played step by step on virtual time (docs/lab.md)."""

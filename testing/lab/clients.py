@@ -11,9 +11,9 @@ from minibroker.broker.server.handlers.producer_id import handle as init_produce
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest
 from minibroker.protocol.records.batch import ProducerStamp
-from minibroker.testing.lab.machine import Impossible, Process
-from minibroker.testing.lab.producing import Producing, Sent
-from minibroker.testing.lab.reader import Reader
+from minibroker.testing.lab.consumer import LabConsumer
+from minibroker.testing.lab.machine import ImpossibleStep, Process
+from minibroker.testing.lab.producer import LabProducer, SentBatch
 from minibroker.testing.lab.verdict import judge
 
 READS: Final = frozenset({"read", "read_from", "read_waiting"})
@@ -26,47 +26,47 @@ class Clients:
     def __init__(self, process: Callable[[int], Process], now: Callable[[], float]) -> None:
         self._process = process
         self._now = now
-        self._producing = Producing()
+        self._producer = LabProducer()
         self._producer_ids: dict[str, int] = {}
-        self._reader = Reader()
+        self._consumer = LabConsumer()
 
     @property
     def seen(self) -> str:
         """The reader's column in the transcript."""
-        return str(self._reader)
+        return str(self._consumer)
 
     def verdict(self, logs: Mapping[int, Log | None], leader: int) -> str:
         """What has become of all that was sent."""
-        return judge(self._producing.acknowledged, self._producing.unanswered, logs, leader)
+        return judge(self._producer.acknowledged, self._producer.unanswered, logs, leader)
 
     # -- producing
 
     def produce(self, broker: int, value: str) -> Texts:
         """One record, with acks=all."""
-        yield from self._send(broker, Sent(value, (value.encode(),)))
+        yield from self._send(broker, SentBatch(value, (value.encode(),)))
 
     def produce_by_epoch_sequence(
         self, broker: int, value: str, producer: str, epoch: int, sequence: int
     ) -> Texts:
         """The same from an idempotent producer, with its stamp."""
         stamp = ProducerStamp(self._producer_id(producer), epoch, sequence)
-        yield from self._send(broker, Sent(value, (value.encode(),), stamp))
+        yield from self._send(broker, SentBatch(value, (value.encode(),), stamp))
 
     def produce_acks(self, broker: int, value: str, acks: int) -> Texts:
         """One record, with acks=0 or acks=1."""
-        yield from self._send(broker, Sent(value, (value.encode(),), acks=acks))
+        yield from self._send(broker, SentBatch(value, (value.encode(),), acks=acks))
 
     def burst(self, broker: int, count: int) -> Texts:
         """Many records in one batch."""
         values = tuple(b"%d" % number for number in range(count))
-        yield from self._send(broker, Sent(f"{count} records", values))
+        yield from self._send(broker, SentBatch(f"{count} records", values))
 
-    def _send(self, broker: int, sent: Sent) -> Texts:
-        return self._producing.send(broker, self._process(broker), sent, self._now())
+    def _send(self, broker: int, batch: SentBatch) -> Texts:
+        return self._producer.send(broker, self._process(broker), batch, self._now())
 
     def _producer_id(self, name: str) -> int:
         if name not in self._producer_ids and not name.isdecimal():
-            raise Impossible(f"producer {name} has no id: give it one with init BROKER {name}")
+            raise ImpossibleStep(f"producer {name} has no id: give it one with init BROKER {name}")
         return self._producer_ids[name] if name in self._producer_ids else int(name)
 
     # -- producer ids
@@ -93,7 +93,7 @@ class Clients:
 
     def read_from(self, broker: int, offset: int) -> Texts:
         """The same from another offset."""
-        self._reader.seek(offset)
+        self._consumer.seek(offset)
         yield from self._read(broker, waits=False)
 
     def read_waiting(self, broker: int) -> Texts:
@@ -101,25 +101,25 @@ class Clients:
         yield from self._read(broker, waits=True)
 
     def _read(self, broker: int, *, waits: bool) -> Texts:
-        return self._reader.ask(broker, self._process(broker), self._now(), waits=waits)
+        return self._consumer.ask(broker, self._process(broker), self._now(), waits=waits)
 
     # -- what happens by itself
 
     @property
     def deadline(self) -> float:
         """When the next request that waits is answered anyway."""
-        return min(self._producing.due, self._reader.deadline)
+        return min(self._producer.due, self._consumer.deadline)
 
     def expire(self) -> Texts:
         """What waited until now is answered as it stands."""
-        yield from self._producing.expire(self._now())
-        yield from self._reader.expire(self._now())
+        yield from self._producer.expire(self._now())
+        yield from self._consumer.expire(self._now())
 
     def try_producers(self, busy: Collection[int]) -> Texts:
         """Answer each PRODUCE that can be answered now, but for those at brokers that are busy."""
-        yield from self._producing.try_waiting(self._now(), busy)
+        yield from self._producer.try_waiting(self._now(), busy)
 
-    def try_reader(self, busy: Collection[int]) -> Texts:
+    def try_consumer(self, busy: Collection[int]) -> Texts:
         """The same for the reader's FETCH."""
-        if self._reader.leader not in busy:
-            yield from self._reader.try_waiting(self._now())
+        if self._consumer.leader not in busy:
+            yield from self._consumer.try_waiting(self._now())

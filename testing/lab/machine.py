@@ -21,6 +21,7 @@ from minibroker.broker.controller.state import Registered
 from minibroker.broker.groups.coordinator import Coordinator
 from minibroker.broker.log.directory import RunMarks
 from minibroker.broker.log.manager import LogManager
+from minibroker.broker.property import INT_MAX
 from minibroker.broker.replication.fetch_plan import FetchLimits, FetchPlan
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.follower import Follower
@@ -45,16 +46,20 @@ ROOT: Final = PurePath("/data")
 CLUSTER_ID: Final = "lab"
 PARTITION: Final = TopicPartition("t", 0)
 WALL_MS: Final = 1_700_000_000_000  # the wall clock at virtual time 0
-# Nobody waits here for what else there may be to say.
-TOLD_AT_ONCE: Final = {"replica.high.watermark.wait.max.ms": "0"}
+# Nobody waits here for what else there may be to say. A follower sends a FETCH when the scenario
+# says so, and is not silent before the lag time.
+STEPPED: Final = {
+    "replica.high.watermark.wait.max.ms": "0",
+    "broker.fence.timeout.ms": str(INT_MAX),
+}
 DOWN: Final = ReplicaState(RoleMark.DOWN)
 
 
-class Impossible(Exception):
+class ImpossibleStep(Exception):
     """A step that the scenario itself has made impossible."""
 
 
-class Wishes(IsrProposals):
+class RecordedProposals(IsrProposals):
     """What a leader wants of the controller, until the stage brings it there."""
 
     def __init__(self) -> None:
@@ -126,14 +131,14 @@ class Process:
 
     def __init__(self, machine: "Machine", manager: LogManager) -> None:
         number, files, wall_ms = machine.number, machine.files, machine.wall_ms
-        flags = {**TOLD_AT_ONCE, **machine.settings, "node.id": str(number)}
+        flags = {**STEPPED, **machine.settings, "node.id": str(number)}
         config = load(flags=flags).config
         self.is_running = True
 
         async def sync_dir(directory: PurePath) -> None:
             files.sync_dir(directory)
 
-        purgatory, flusher, self.wishes = Purgatory(), Flusher(sync_dir), Wishes()
+        purgatory, flusher, self.proposals = Purgatory(), Flusher(sync_dir), RecordedProposals()
         self.manager, self._files = manager, files
         self.copier = Copier(FetchLimits.of(config), wall_ms)
         self.broker_epoch = NO_EPOCH
@@ -144,7 +149,7 @@ class Process:
                 purgatory=purgatory,
                 flusher=flusher,
                 copier=self.copier,
-                isr_proposals=self.wishes,
+                isr_proposals=self.proposals,
                 wall_ms=wall_ms,
                 broker=self,
             ),
@@ -182,10 +187,10 @@ class Process:
 
     @property
     def partition(self) -> Partition:
-        """The replica. Raises `Impossible` if it was deleted."""
+        """The replica. Raises `ImpossibleStep` if it was deleted."""
         partition = self.replicas.get(PARTITION)
         if partition is None:
-            raise Impossible(f"broker {self.replicas.broker_id} has no replica any more")
+            raise ImpossibleStep(f"broker {self.replicas.broker_id} has no replica any more")
         return partition
 
     @property

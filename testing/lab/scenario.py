@@ -2,7 +2,7 @@
 
     # The title, in one line
     #
-    # The story, for who reads it.
+    # The description: what happens, and why.
 
     brokers 1 2                    the head: what holds for every run
     rules epoch hw
@@ -29,7 +29,7 @@ A file that is wrong raises `ScenarioError` with the number of the line; nothing
 transcripts are not looked at here: they are text to compare with (`tests/scripts`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -92,7 +92,7 @@ class ScenarioError(Exception):
 
 
 class Step(NamedTuple):
-    """One line of a run. `action` names the method that plays it; "tell" is a comment."""
+    """One line of a run. `action` names the method that plays it; "comment" is shown as it is."""
 
     line: int
     action: str
@@ -101,7 +101,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One play of the story. `brokers` are the replicas in order of preference: the first leads.
+    """One play of the scenario. `brokers` are the replicas in order of preference: the first leads.
 
     `settings` are all that the text sets; those of an old rule (`SETTINGS`) no broker knows.
     With `is_unclean_return_seen` the controller is told when a log's tail may be gone (K2); else it
@@ -126,7 +126,7 @@ class Scenario:
     """What a file says. `transcripts` holds, by rule, the text that it expects."""
 
     title: str
-    story: str
+    description: str
     runs: tuple[Run, ...]
     transcripts: Mapping[str, str]
 
@@ -167,10 +167,10 @@ def parse(text: str) -> Scenario:
     draft = _Draft()
     for number, line in enumerate(lines[len(head) :], len(head) + 1):
         if line.strip():
-            draft.take(number, line.strip())
+            draft.read_line(number, line.strip())
     runs = draft.finish(len(lines))
-    story = "\n".join(line.removeprefix("#").removeprefix(" ") for line in head)
-    title, _, rest = story.partition("\n")
+    head_text = "\n".join(line.removeprefix("#").removeprefix(" ") for line in head)
+    title, _, rest = head_text.partition("\n")
     return Scenario(title.strip(), rest.strip("\n"), runs, MappingProxyType(transcripts))
 
 
@@ -223,10 +223,10 @@ class _Draft:
     def _open(self) -> _RunDraft:
         return self._runs[-1] if self._runs else self._head
 
-    def take(self, line: int, text: str) -> None:
+    def read_line(self, line: int, text: str) -> None:
         """Read one line that is not empty."""
         if text.startswith("#"):
-            self._step(Step(line, "tell", (text.removeprefix("#").strip(),)))
+            self._step(Step(line, "comment", (text.removeprefix("#").strip(),)))
             return
         word, *rest = text.split()
         if word in self._keywords:
@@ -327,7 +327,7 @@ def _step(line: int, words: list[str], brokers: tuple[int, ...], others: Iterabl
     raise ScenarioError(line, f"{' '.join(words)!r} is not: {said}{there}{hint}")
 
 
-def _with_unit(usages: list[list[str]], words: list[str], brokers: tuple[int, ...]) -> str:
+def _with_unit(usages: Sequence[Sequence[str]], words: list[str], brokers: tuple[int, ...]) -> str:
     """Return the line with the unit that a number of seconds lacks; "" if that is not the fault."""
     for usage in usages:
         if "SECONDS" in usage and len(words) >= len(usage):
@@ -338,11 +338,11 @@ def _with_unit(usages: list[list[str]], words: list[str], brokers: tuple[int, ..
     return ""
 
 
-def _match(usage: list[str], words: list[str], brokers: tuple[int, ...]) -> list[object] | None:
+def _match(usage: Sequence[str], words: list[str], brokers: tuple[int, ...]) -> list[object] | None:
     """The values in a line that follows a usage; None for one that does not."""
     if usage[-1] == "BROKERS" and len(words) >= len(usage):
         last = len(usage) - 1
-        usage = usage[:last] + ["BROKER"] * (len(words) - last)
+        usage = [*usage[:last], *["BROKER"] * (len(words) - last)]
     if len(usage) != len(words):
         return None
     arguments: list[object] = []

@@ -1,7 +1,7 @@
 """Plays the steps of a run on the lab's machines, one after another, and notes what happens.
 
 Rejected: the whole app over the simulated network, as the simulation has it. There fetchers ask
-when they like, and a story needs each FETCH, each answer and each look at the ISR at its moment.
+when they like, and a scenario needs each FETCH, each answer and each look at the ISR at its moment.
 So the stage moves the messages: a request is handled where it goes to at the step that sends it,
 and its answer (or the waiting request) is kept until a step delivers it. Time stands still but for
 `wait`. After each step follows what a broker does at once by itself: waiting requests are tried
@@ -26,11 +26,11 @@ from minibroker.testing.disk import Tail
 from minibroker.testing.lab.claims import SteppedStore
 from minibroker.testing.lab.clients import READS, Clients
 from minibroker.testing.lab.controller import SteppedController
-from minibroker.testing.lab.copying import Copying
-from minibroker.testing.lab.machine import PARTITION, WALL_MS, Impossible, Machine, Process
+from minibroker.testing.lab.follower_fetch import FollowerFetcher
+from minibroker.testing.lab.machine import PARTITION, WALL_MS, ImpossibleStep, Machine, Process
 from minibroker.testing.lab.scenario import Run, ScenarioError, Step
 from minibroker.testing.lab.strategies import RULES, Rule
-from minibroker.testing.lab.transcript import Event, Line, Told
+from minibroker.testing.lab.transcript import Comment, Event, Line
 
 Texts = Iterator[str]
 
@@ -59,9 +59,9 @@ class Stage:
             for number in run.brokers
         }
         self._controller = SteppedController(run, self._machines)
-        self._copying = {number: Copying(number, self._machines) for number in run.brokers}
+        self._fetchers = {number: FollowerFetcher(number, self._machines) for number in run.brokers}
         self._clients = Clients(self.process, lambda: self.now)
-        self._has_reader = any(step.action in READS for step in run.steps)
+        self._has_consumer = any(step.action in READS for step in run.steps)
         self._busy: set[int] = set()
         self._lines: list[Line] = []
 
@@ -80,17 +80,17 @@ class Stage:
         """Start every broker, and make the partition."""
         for machine in self._machines.values():
             self._controller.register(machine.start())
-        self._note(self._controller.create(self.now))
+        self._record(self._controller.create(self.now))
 
     def play_steps(self) -> None:
         """Play what the run says. Raises `ScenarioError` where a step cannot be played."""
         for step in self._run.steps:
-            if step.action == "tell":
-                self._lines.append(Told(str(step.arguments[0])))
+            if step.action == "comment":
+                self._lines.append(Comment(str(step.arguments[0])))
                 continue
             try:
                 self._play_step(step)
-            except Impossible as impossible:
+            except ImpossibleStep as impossible:
                 raise ScenarioError(step.line, str(impossible)) from None
 
     def wall_ms(self) -> int:
@@ -101,19 +101,19 @@ class Stage:
         """The process of a broker that runs."""
         process = self._machines[broker].process
         if process is None:
-            raise Impossible(f"broker {broker} is down")
+            raise ImpossibleStep(f"broker {broker} is down")
         return process
 
     def _play_step(self, step: Step) -> None:
         player = self if hasattr(self, step.action) else self._clients
         action: Callable[..., Texts] = getattr(player, step.action)
-        self._note(action(*step.arguments))
-        self._note(self._settle())
+        self._record(action(*step.arguments))
+        self._record(self._settle())
 
-    def _note(self, texts: Texts) -> None:
+    def _record(self, texts: Texts) -> None:
         for text in texts:
             states = tuple(machine.state for machine in self._machines.values())
-            seen = self._clients.seen if self._has_reader else ""
+            seen = self._clients.seen if self._has_consumer else ""
             self._lines.append(Event(round(self.now, 3), text, states, seen))
 
     # -- copying
@@ -121,28 +121,28 @@ class Stage:
     def ask(self, broker: int) -> Texts:
         """The broker sends its next FETCH."""
         self.process(broker)
-        yield self._copying[broker].ask(self.now)
+        yield self._fetchers[broker].ask(self.now)
 
     def answer(self, broker: int) -> Texts:
         """The answer to its FETCH arrives."""
         self.process(broker)
-        yield self._copying[broker].take(self.now)
+        yield self._fetchers[broker].receive(self.now)
 
     def fetch(self, broker: int) -> Texts:
         """A whole round, as far as it goes: ask, unless a FETCH is under way, and take the answer
         if there is one."""
-        copying = self._copying[broker]
-        if not copying.is_under_way:
+        fetcher = self._fetchers[broker]
+        if not fetcher.is_in_flight:
             yield from self.ask(broker)
             yield from self._settle()
-        if copying.is_answered:
+        if fetcher.is_answered:
             yield from self.answer(broker)
 
     def copy(self, broker: int) -> Texts:
         """Whole rounds, until the leader has nothing more to say."""
-        copying = self._copying[broker]
+        fetcher = self._fetchers[broker]
         yield from self.fetch(broker)
-        while not copying.is_under_way and copying.may_ask(self.now):
+        while not fetcher.is_in_flight and fetcher.may_ask(self.now):
             yield from self.fetch(broker)
 
     # -- what a broker does by timer
@@ -226,14 +226,14 @@ class Stage:
         self.process(broker)
         end()
         self._busy.discard(broker)
-        for copying in self._copying.values():
-            copying.note_crash(broker)
+        for fetcher in self._fetchers.values():
+            fetcher.on_crash(broker)
         yield f"{broker} {what}"
 
     def expire(self, broker: int) -> Texts:
         """The session of a broker that is down ends."""
         if self._machines[broker].process is not None:
-            raise Impossible(f"broker {broker} runs and keeps its session")
+            raise ImpossibleStep(f"broker {broker} runs and keeps its session")
         self._controller.expire(broker)
         yield f"the session of {broker} ends"
         yield from self._controller.decide(self.now)
@@ -242,7 +242,7 @@ class Stage:
         """The broker comes back, and registers."""
         machine = self._machines[broker]
         if machine.process is not None:
-            raise Impossible(f"broker {broker} runs already")
+            raise ImpossibleStep(f"broker {broker} runs already")
         self._controller.register(machine.start())
         yield f"{broker} returns"
         yield from self._controller.decide(self.now)
@@ -289,7 +289,7 @@ class Stage:
                 yield from self._copy_quietly(broker)
             if self.now >= end:
                 break
-            fetches = (each.deadline for each in self._copying.values())
+            fetches = (each.deadline for each in self._fetchers.values())
             self.now = max(self.now, min(end, self._clients.deadline, *fetches))
             yield from self._expire(brokers)
             yield from self._settle()
@@ -297,22 +297,22 @@ class Stage:
         yield f"{seconds:g} s pass{others}"
 
     def _copy_quietly(self, broker: int) -> Texts:
-        copying, machine = self._copying[broker], self._machines[broker]
-        while copying.is_answered or (not copying.is_under_way and copying.may_ask(self.now)):
-            if not copying.is_under_way:
-                copying.ask(self.now)
+        fetcher, machine = self._fetchers[broker], self._machines[broker]
+        while fetcher.is_answered or (not fetcher.is_in_flight and fetcher.may_ask(self.now)):
+            if not fetcher.is_in_flight:
+                fetcher.ask(self.now)
                 yield from self._settle()
-            if copying.is_answered:
+            if fetcher.is_answered:
                 before = machine.state
-                text = copying.take(self.now)
+                text = fetcher.receive(self.now)
                 if machine.state != before:
                     yield text
 
     def _expire(self, fetching: tuple[int, ...]) -> Texts:
         """What waited until now is answered as it stands. Of brokers that go on fetching only
         answers that bring something are told."""
-        for broker, copying in self._copying.items():
-            told = list(copying.expire(self.now))
+        for broker, fetcher in self._fetchers.items():
+            told = list(fetcher.expire(self.now))
             yield from [] if broker in fetching else told
         yield from self._clients.expire()
 
@@ -323,23 +323,23 @@ class Stage:
         is_settled = False
         while not is_settled:
             is_settled = True
-            for happenings in (self._try_waiting(), self._bring_wishes()):
+            for happenings in (self._try_waiting(), self._deliver_proposals()):
                 for text in happenings:
                     is_settled = False
                     yield text
 
     def _try_waiting(self) -> Texts:
         yield from self._clients.try_producers(self._busy)
-        for copying in self._copying.values():
-            if copying.leader not in self._busy:
-                yield from copying.try_waiting(self.now)
-        yield from self._clients.try_reader(self._busy)
+        for fetcher in self._fetchers.values():
+            if fetcher.leader not in self._busy:
+                yield from fetcher.try_waiting(self.now)
+        yield from self._clients.try_consumer(self._busy)
 
-    def _bring_wishes(self) -> Texts:
+    def _deliver_proposals(self) -> Texts:
         for number, machine in self._machines.items():
             process = machine.process
-            while process is not None and process.wishes.waiting:
-                proposal = process.wishes.waiting.pop(0)
+            while process is not None and process.proposals.waiting:
+                proposal = process.proposals.waiting.pop(0)
                 wanted = ",".join(map(str, proposal.pending.wanted))
                 yield f"{number} asks for ISR {wanted}"
                 answer = self._controller.alter(

@@ -126,17 +126,13 @@ class SixBatchProducers(ProducerStates):
     batches_max = CACHED_BATCHES + 1
 
 
-class AcceptUnknownProducers(ProducerStates):
-    """Accepts any first sequence of a producer that it does not know, as Kafka does since 2.5."""
+class RefuseUnknownProducers(ProducerStates):
+    """Has a producer that it does not know begin at sequence 0, as Kafka did before 2.5."""
 
-    def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
-        """Return None where the broker's own rule says UNKNOWN_PRODUCER_ID."""
-        try:
-            return super().check(header, now_ms)
-        except Refused as refused:
-            if refused.code == ErrorCode.UNKNOWN_PRODUCER_ID:
-                return None
-            raise
+    def check_unknown(self, header: BatchHeader) -> None:
+        """Raise `Refused`: UNKNOWN_PRODUCER_ID."""
+        if header.base_sequence != 0:
+            raise Refused(ErrorCode.UNKNOWN_PRODUCER_ID, "it is not known here")
 
 
 def producer_replicas(producers_type: type[ProducerStates]) -> type[Replicas]:
@@ -298,7 +294,7 @@ RULES: Final[Mapping[str, Callable[[Settings], Rule]]] = MappingProxyType(
         "no-sequences": _always(Rule(producer_replicas(NoSequenceProducers))),
         "one-batch": _always(Rule(producer_replicas(LastBatchProducers))),
         "six-batches": _always(Rule(producer_replicas(SixBatchProducers))),
-        "accept-unknown": _always(Rule(producer_replicas(AcceptUnknownProducers))),
+        "refuse-unknown": _always(Rule(producer_replicas(RefuseUnknownProducers))),
         "compare": OURS,
         "no-compare": _always(Rule(store_compares=False)),
         "causes": OURS,

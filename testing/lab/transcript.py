@@ -53,13 +53,13 @@ class Event(NamedTuple):
     reader: str = ""
 
 
-class Told(NamedTuple):
+class Comment(NamedTuple):
     """What the scenario itself says at this point."""
 
     text: str
 
 
-Line = Event | Told
+Line = Event | Comment
 
 
 def render(brokers: Sequence[int], lines: Sequence[Line]) -> Iterator[str]:
@@ -80,7 +80,7 @@ def render(brokers: Sequence[int], lines: Sequence[Line]) -> Iterator[str]:
     heads = _join("event", columns, text_width, cell_width)
     yield f"{' ' * INDENT}{names}\n{'time s':<{INDENT}}{heads}"
     for line in lines:
-        if isinstance(line, Told):
+        if isinstance(line, Comment):
             yield "\n".join(wrap(f"# {line.text}", COLUMNS_MAX, subsequent_indent="# "))
             continue
         text, *more = wrap(line.text, text_width)

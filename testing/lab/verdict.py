@@ -112,9 +112,8 @@ class Evidence:
 
 def _copies(produced: Produced, records: Mapping[int, Stored]) -> int:
     """Return how often a log holds a batch of one record; 1 for larger ones, which are alike."""
-    if len(produced.values) > 1:
-        return 1
-    return sum(stored.value == produced.values[0] for stored in records.values())
+    first, *others = produced.values
+    return 1 if others else sum(stored.value == first for stored in records.values())
 
 
 def _is_whole(produced: Produced, records: Mapping[int, Stored]) -> bool:

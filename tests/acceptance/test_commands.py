@@ -33,9 +33,44 @@ def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
     assert described["acknowledgement"].startswith("flush=always")
     assert shell("topic describe life --under-replicated-partitions") == ""
     assert len(shell("topic describe life --at-min-isr-partitions").splitlines()) == 3
+    shell("topic alter life --partitions 5 --replica-assignment 1,1 --config flush=never")
+    [described] = json.loads(shell("topic describe life --format json"))
+    assert (described["partition_count"], described["configs"]) == (5, {"flush": "never"})
+    shell("topic alter life --partitions 5", code=1)
+    assert "has 5 partitions" in shell.stderr
+    shell("topic alter life --replica-assignment 1", code=2)
+    shell("topic delete life")
+    shell("topic create life --replica-assignment 1,1")
+    assert len(shell("topic describe life").splitlines()) == 3
+    shell("topic create other --replica-assignment one", code=2)
+    shell("topic create other --replica-assignment 7", code=1)
+    assert "there is no broker 7" in shell.stderr
     shell("topic delete life")
     assert "life" not in shell("topic list").splitlines()
     shell("topic delete life --if-exists")
+
+
+def test_records_are_deleted(shell: Shell) -> None:
+    """trim: a partition begins later, or at its end; not beyond."""
+    shell("topic create shorter")
+    shell("produce shorter", stdin="one\ntwo\nthree\n")
+    assert shell("topic trim shorter 0 2") == "shorter-0 begins at offset 2.\n"
+    assert shell("consume shorter --from-beginning -e") == "three\n"
+    shell("topic trim shorter 0 4", code=1)
+    assert "OFFSET_OUT_OF_RANGE" in shell.stderr
+    shell("topic trim shorter 1 0", code=1)
+    assert shell("topic trim shorter 0 -1") == "shorter-0 begins at offset 3.\n"
+
+
+def test_a_running_broker_shows_its_settings(shell: Shell) -> None:
+    """As text with a star for what is not the default, and as JSON."""
+    lines = shell("broker config 1").splitlines()
+    assert "  log.index.interval.bytes=4096" in lines
+    assert any(line.startswith("* log.dirs=") for line in lines)
+    rows = {row["name"]: row for row in json.loads(shell("broker config 1 --format json"))}
+    assert rows["node.id"]["value"] == "1"
+    shell("broker config 7 --timeout-s 1", code=1)
+    assert "broker 7" in shell.stderr
 
 
 def test_refusals_are_one_line(shell: Shell) -> None:

@@ -45,7 +45,8 @@ def test_the_doctor_goes_where_clients_are_sent(tmp_path: Path) -> None:
         listener = "INSIDE://127.0.0.1:1, a listener of broker 1"
         assert found["problem"] == []
         assert f"{listener}, cannot be reached from here ({refused})" in found["note"]
-        assert "reached where clients are sent: broker 1" in found["ok"]
+        sent = "reached where clients are sent, Kafka's and minibroker's own"
+        assert f"{sent}: broker 1 at 127.0.0.1:{outside}" in found["ok"]
         assert "2 partitions: all replicas are in sync" in found["ok"]
 
         found = findings("-b", f"127.0.0.1:{inside}", "--timeout-s", "20")

@@ -4,6 +4,7 @@ import re
 import socket
 from pathlib import Path
 
+from minibroker.cli.broker.announcements import WIRES
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.types import Endpoint
@@ -38,12 +39,14 @@ def test_inside_and_outside(tmp_path: Path) -> None:
     )
     try:
         broker.wait_until_ready()
-        lines = [line for line in broker.lines if line.startswith(("Listening", "Advertised"))]
+        lines = [line for line in broker.lines if line.startswith(("Listening", "Clients are"))]
         found = re.fullmatch(
             r"Listening on (?P<inside>127\.0\.0\.1:\d+) \(INSIDE\)\n"
+            rf"Clients are told (?P=inside) \(INSIDE\): {WIRES}\n"
             r"Listening on (?P<outside>127\.0\.0\.1:\d+) \(OUTSIDE\)\n"
-            r"Advertised as (?P<told>localhost:\d+) \(OUTSIDE\)\n"
-            rf"Listening on (?P<third>{re.escape(third)}:\d+) \(THIRD\)",
+            rf"Clients are told (?P<told>localhost:\d+) \(OUTSIDE\): {WIRES}\n"
+            rf"Listening on (?P<third>{re.escape(third)}:\d+) \(THIRD\)\n"
+            rf"Clients are told (?P=third) \(THIRD\): {WIRES}",
             "\n".join(lines),
         )
         assert found is not None, broker.output

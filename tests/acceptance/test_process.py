@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from minibroker.cli.broker.announcements import WIRES
 from minibroker.client import Delivery, Producer
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
@@ -217,6 +218,7 @@ def test_it_says_what_an_ack_means(data_dir: Path) -> None:
     with running_broker(data_dir, "--flush", "always") as broker:
         assert "survives kill -9 and a power cut" in broker.output
         assert f"Listening on {broker.address}" in broker.lines
+        assert f"Clients are told {broker.address}: {WIRES}" in broker.lines
         assert "[KafkaServer id=1] started" in broker.lines
         assert "WARNING" not in broker.output
 
@@ -230,7 +232,7 @@ def test_beyond_this_machine_it_warns(data_dir: Path) -> None:
         assert "no authentication" in broker.output
         _, _, port = broker.address.rpartition(":")
         told = f"{socket.gethostname()}:{port}"
-        assert f"Advertised as {told}" in broker.lines
+        assert f"Clients are told {told}: {WIRES}" in broker.lines
         with Wire(f"127.0.0.1:{port}") as wire:
             answer = wire.call(ApiKey.METADATA, MetadataRequest())
         assert [f"{node.host}:{node.port}" for node in answer.brokers] == [told]

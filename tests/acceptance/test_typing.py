@@ -1,10 +1,12 @@
 """What type checkers see of the package: inside a working tree, and in a user's program."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,33 @@ PYRIGHT = (
 )
 
 
-@pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "basedpyright"])
+CHECKERS = {"mypy": MYPY, "basedpyright": PYRIGHT}
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """The Python programs that the documents show, each with a name for its file."""
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        shown = re.findall(
+            r"^```python\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
+        yield from ((f"{page.stem}_{number}.py", text) for number, text in enumerate(shown, 1))
+
+
+@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
+def test_the_programs_of_the_documents_are_typed(checker: tuple[str, ...], tmp_path: Path) -> None:
+    """Users begin with a copy of one, and their editor shows no error in it."""
+    paths = []
+    for name, text in programs():
+        paths.append(tmp_path / name)
+        paths[-1].write_text(text, encoding="utf-8")
+    assert len(paths) >= 4, "README and docs/audit.md have two each"
+    done = subprocess.run(
+        [*checker, *paths], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
 def test_a_program_is_checked_against_the_package(checker: tuple[str, ...], tmp_path: Path) -> None:
     """Outside the repository: a sound program is clean, and one that takes an offset for a text is
     told so at its line."""

@@ -26,6 +26,7 @@ from tests.bench import (
     sessions,
     stores,
     throughput,
+    wires,
 )
 from tests.bench.rounds import Row
 
@@ -42,6 +43,7 @@ MEASURES = {
         *stores.MEASURES,
         *growth.MEASURES,
         *audit.MEASURES,
+        *wires.MEASURES,
     )
 }
 WIDTH = 150  # of a table that goes to a file

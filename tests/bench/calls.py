@@ -27,7 +27,7 @@ from minibroker.client.net.channel import ChannelOptions, open_channel
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
 from minibroker.protocol.types import Endpoint
-from minibroker.testing.cluster import PORT, World, open_broker, simulate
+from minibroker.testing.cluster import PORT, SimulatedWorld, open_broker, simulate
 
 RECORDS = 10
 PACKAGE = Path(minibroker.__file__).parent
@@ -92,7 +92,7 @@ def _name_of(path: str) -> str:
 
 async def count() -> tuple[Calls, Calls]:
     """One PRODUCE of ten records and one FETCH of them, on connections that were used before."""
-    world, produce, fetch = World(1), Calls(), Calls()
+    world, produce, fetch = SimulatedWorld(1), Calls(), Calls()
     async with open_broker(world) as broker:
         seams = world.seams("client")
         async with Producer(broker.address, seams=seams) as producer:

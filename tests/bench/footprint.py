@@ -22,6 +22,7 @@ from tests.bench.raw import fetch, fill
 from tests.bench.rounds import (
     Row,
     by_turns,
+    cpu_seconds,
     create_topic,
     fresh_broker,
     median_of,
@@ -151,9 +152,9 @@ def partitions() -> Iterator[Row]:
                     time.sleep(0.1)
             resident = broker.resident_bytes - resident
             files = _open_files(broker.pid) - files
-            cpu_s = _cpu_seconds(broker.pid)
+            cpu_s = cpu_seconds(broker.pid)
             time.sleep(IDLE_S)
-            share = (_cpu_seconds(broker.pid) - cpu_s) / IDLE_S
+            share = (cpu_seconds(broker.pid) - cpu_s) / IDLE_S
             assert broker.stop() == 0
         finally:
             broker.kill()
@@ -173,12 +174,6 @@ def _led_count(wire: Wire) -> int:
 
 def _open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
-
-
-def _cpu_seconds(pid: int) -> float:
-    """User and system time that a process has used, from the system."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def opening() -> Iterator[Row]:

@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator
 
 from minibroker.protocol.constants import ACKS_LEADER, PREFACE, ApiKey
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import encode_batch
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.rpc.codec import decode_response, encode_request
 
 BATCH_BYTES = 64 * 1024
 RECORD_BYTES = 1000

@@ -9,6 +9,7 @@ Each process prints one JSON object as its last line.
 
 import json
 import operator
+import os
 import statistics
 import subprocess
 import sys
@@ -104,6 +105,12 @@ def fresh_broker(*options: str) -> Iterator[BrokerProcess]:
             broker.kill()  # and with it comes the rest of its output
             error.add_note(f"the broker said:\n{broker.output}")
             raise
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time that a process has used, from the system."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def create_topic(address: str, topic: str, partition_count: int) -> None:

@@ -27,7 +27,6 @@ from tests.processes import run_cli
 PRODUCED_COUNT = 1_000_000
 CONSUMED_COUNT = 2_000_000
 CONSUMED_COUNT_OF_MOCK = 500_000
-KAFKA_CONSUME = (1.2e6, 1.7e6)  # records/s of Apache Kafka 4.1 with confluent-kafka on two cores
 FETCHED_BYTES = 3 << 30
 FETCHED_LOG_BYTES = 512 << 20
 LATENCY_S = 4
@@ -114,21 +113,12 @@ def consume() -> Iterator[Row]:
             ]
 
         pair = by_turns(ours, theirs)
-    low, high = KAFKA_CONSUME
-    name = "consume, decoded, 4 partitions"
     yield Row(
-        name,
+        "consume, decoded, 4 partitions",
         millions(pair.ours),
         "confluent-kafka from its mock",
         millions(pair.theirs),
         f"{pair.ratio:.2f}",
-    )
-    yield Row(
-        name,
-        millions(pair.ours),
-        "Apache Kafka 4.1, measured once, not here",
-        f"{low / 1e6:.1f}-{high / 1e6:.1f} M/s",
-        f"{pair.ours / high:.2f}-{pair.ours / low:.2f}",
     )
 
 

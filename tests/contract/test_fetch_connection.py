@@ -16,6 +16,7 @@ from minibroker.broker.replication.fetch_thread import connect_by_thread
 from minibroker.client.net.channel import ChannelOptions, ConnectionLost
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
@@ -29,7 +30,6 @@ from minibroker.protocol.messages.offsets import (
     PartitionOffset,
 )
 from minibroker.protocol.records.batch import InvalidBatch
-from minibroker.protocol.rpc.codec import RequestEnvelope
 from minibroker.protocol.types import Endpoint
 from tests.leaders import Leader, frame, leading
 from tests.unit.log.workbench import stored

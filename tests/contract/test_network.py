@@ -105,7 +105,7 @@ async def test_slices_follow_their_header(machine, size):
     machine.segment.file.append([data])
     slices = [FileSlice(machine.segment, 100, size), FileSlice(machine.segment, 0, 100)]
     async with connected(machine.network) as (one, other), trio.open_nursery() as nursery:
-        nursery.start_soon(one.send_slices, b"header", slices)
+        nursery.start_soon(one.send_parts, [b"header", *slices])
         expected = b"header" + data[100 : 100 + size] + data[:100]
         assert await receive(other, len(expected)) == expected
 
@@ -118,7 +118,7 @@ async def test_a_stale_slice_is_not_sent(machine, size):
     machine.segment.generation += 1
     async with connected(machine.network) as (one, other):
         with pytest.raises(StaleSlice):
-            await one.send_slices(b"header", [part])
+            await one.send_parts([b"header", part])
         one.close()
         assert await receive(other, size) in (b"", b"header")
 
@@ -131,7 +131,7 @@ async def test_a_log_cut_while_its_slice_is_sent_ends_the_sending(machine):
 
     async def send(stream: Stream) -> None:
         with pytest.raises(StaleSlice):
-            await stream.send_slices(b"", [FileSlice(machine.segment, 0, size)])
+            await stream.send_parts([b"", FileSlice(machine.segment, 0, size)])
         outcome.append("stale")
         stream.close()
 

@@ -10,8 +10,8 @@ import logging
 import sys
 from pathlib import Path
 
+from minibroker.testing.lab.report import transcript
 from minibroker.testing.lab.scenario import join, parse, split
-from minibroker.testing.lab.story import transcript
 
 SCENARIOS = Path(__file__).resolve().parents[2] / "testing" / "lab" / "scenarios"
 

@@ -1,4 +1,4 @@
-"""The stories of producers: what their stamps are good for, and where their ids come from."""
+"""The scenarios of producers: what their stamps are good for, and where their ids come from."""
 
 import pytest
 
@@ -56,15 +56,15 @@ def test_a_sixth_in_flight_may_be_stored_twice():
     assert not any("OUT" in text for text in texts(played("idempotence", "six", "six-batches")))
 
 
-def test_an_unknown_producer_is_told_so():
-    """After its state has expired a sequence above 0 is refused; a new epoch goes on (PID-09)."""
-    told = played("idempotence", "unknown", "sequences")
+def test_an_unknown_producer_begins_anywhere():
+    """After its state has expired any first sequence is accepted; a gap is not seen (PID-09)."""
+    told = played("idempotence", "unknown", "refuse-unknown")
     assert [text for text in texts(told) if "UNKNOWN" in text] == [
         "1 answers c with UNKNOWN_PRODUCER_ID",
         "1 answers b with UNKNOWN_PRODUCER_ID",
     ]
     assert "TIMES" not in told.verdict
-    trusted = texts(played("idempotence", "unknown", "accept-unknown"))
+    trusted = texts(played("idempotence", "unknown", "sequences"))
     assert "1 takes c (id 7, epoch 0, sequence 2) at offset 1" in trusted
     assert "1 answers b with OUT_OF_ORDER_SEQUENCE_NUMBER" in trusted
 

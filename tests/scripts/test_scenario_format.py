@@ -10,22 +10,22 @@ from minibroker.testing.lab.stage import play
 from minibroker.testing.lab.strategies import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD = "# A title\n#\n# A story.\n\nbrokers 1 2\nrules epoch hw\nunclean-return seen\n"
+HEAD = "# A title\n#\n# A description.\n\nbrokers 1 2\nrules epoch hw\nunclean-return seen\n"
 
 
 def test_a_scenario_is_read():
-    """Title, story, the head's words and each run's own, and the steps as the lab plays them."""
+    """Title, description, what holds for all runs and for each, and the steps to play."""
     scenario = parse(
         HEAD + "with min.insync.replicas=2\nrun a\n# told\nproduce 1 x\nwait 1.5s fetching 2\n"
         "run b\nrepeat a\nrules hw\nwith min.insync.replicas=1\nunclean-return unseen\n"
         "crash 2 power tail lost\n"
     )
-    assert (scenario.title, scenario.story) == ("A title", "A story.")
+    assert (scenario.title, scenario.description) == ("A title", "A description.")
     assert scenario.rules == ("epoch", "hw")
     first, second = scenario.runs
     assert first.brokers == (1, 2)
     assert first.steps == (
-        Step(10, "tell", ("told",)),
+        Step(10, "comment", ("told",)),
         Step(11, "produce", (1, "x")),
         Step(12, "wait_fetching", (1.5, 2)),
     )

@@ -1,6 +1,6 @@
 """The lab's scenarios, as `minibroker lab` plays them: what they print, and what they must show.
 
-The transcripts in the files are compared whole. What the stories are about is demanded here once
+The transcripts in the files are compared whole. What the scenarios are about is demanded here once
 more in words of code, so that no rewrite of the transcripts can lose it.
 """
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from minibroker.testing.lab.library import load, names
+from minibroker.testing.lab.report import transcript
 from minibroker.testing.lab.scenario import parse, split
 from minibroker.testing.lab.stage import play
-from minibroker.testing.lab.story import transcript
 from minibroker.testing.lab.strategies import RULES
 from minibroker.testing.lab.transcript import COLUMNS_MAX, ReplicaState, RoleMark
 from tests.scripts.__main__ import SCENARIOS, retold

@@ -6,7 +6,8 @@ and so on. A single seed tells more: where it failed, and with `--trace` all tha
 
 The story is that of a cluster, with `--groups` that of consumer groups on a cluster, with `--story
 wires` that of a cluster whose wires break, with `--story variants` that of a cluster with fewer
-replicas or more topics, or with `--story broker` that of one broker alone.
+replicas or more topics, with `--story deletions` that of a cluster whose clients delete records, or
+with `--story broker` that of one broker alone.
 """
 
 import argparse
@@ -21,16 +22,24 @@ import trio
 
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.testing.cluster import simulate
+from minibroker.testing.mutants import (
+    DELETION_MUTANTS,
+    MUTANTS,
+    RULE_MUTANTS,
+    WIRE_MUTANTS,
+    mutated,
+)
 from minibroker.testing.pause import PROCESS
-from minibroker.testing.planted import PLANTED, PLANTED_RULES, PLANTED_WIRES, planted
 from tests.sim import chaos
 from tests.sim.cluster import Story
+from tests.sim.deletions import DeletionsStory
 from tests.sim.group_story import GroupStory
 from tests.sim.variants import VariantStory
 from tests.sim.wires import WiresStory
 
-STORIES = ("cluster", "broker", "groups", "wires", "variants")
-BROKEN = PLANTED_RULES | PLANTED_WIRES
+STORIES = ("cluster", "broker", "groups", "wires", "variants", "deletions")
+MADE = MUTANTS | DELETION_MUTANTS
+BROKEN = RULE_MUTANTS | WIRE_MUTANTS
 
 
 class VirtualTime(logging.Filter):
@@ -69,6 +78,8 @@ class Totals:
             self.run_groups(GroupStory(seed, **replicas), is_traced)
         elif story == "wires":
             self.run_cluster(WiresStory(seed, **replicas), is_traced)
+        elif story == "deletions":
+            self.run_cluster(DeletionsStory(seed, **replicas), is_traced)
         elif story == "variants":
             self.run_cluster(VariantStory(seed, **replicas), is_traced)
         else:
@@ -136,23 +147,23 @@ def main() -> int:
     parser.add_argument("--seeds", default="0-99", help="FIRST-LAST, or one seed")
     parser.add_argument("--story", default="cluster", choices=STORIES)
     parser.add_argument("--groups", action="store_const", dest="story", const="groups")
-    parser.add_argument("--planted", choices=[*PLANTED, *BROKEN], help="a bug to find")
+    parser.add_argument("--mutant", choices=[*MADE, *BROKEN], help="a bug to find")
     parser.add_argument("--trace", action="store_true", help="tell what happened when")
     parser.add_argument("--log", help="show the brokers' logs from this level on")
     given = parser.parse_args()
     first, _, last = given.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     set_logging(given.log)
-    replicas = {"replicas_type": PLANTED[given.planted]} if given.planted in PLANTED else {}
+    replicas = {"replicas_type": MADE[given.mutant]} if given.mutant in MADE else {}
     again = "".join(
         f" --{name} {getattr(given, name)}"
-        for name in ("story", "planted")
+        for name in ("story", "mutant")
         if getattr(given, name) != parser.get_default(name)
     )
     totals, start = Totals(), time.process_time()
     for seed in seeds:
         try:
-            with planted(given.planted) if given.planted in BROKEN else nullcontext():
+            with mutated(given.mutant) if given.mutant in BROKEN else nullcontext():
                 totals.run(given.story, seed, replicas, given.trace)
         except Exception as error:
             totals.failed += 1

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import trio
 
 from minibroker.client import Admin, Consumer, Producer, TopicPartition
-from minibroker.testing.cluster import SimulatedBroker, World, open_broker, simulate
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld, open_broker, simulate
 from minibroker.testing.network import NetworkOptions
 
 TOPIC = "numbers"
@@ -65,7 +65,9 @@ class Ledger:
                 self.acked[name][record.offset] = record.value
 
 
-async def produce(world: World, address: str, number: int, ledger: Ledger, stop: trio.Event):
+async def produce(
+    world: SimulatedWorld, address: str, number: int, ledger: Ledger, stop: trio.Event
+):
     """Send numbered records until told to stop; return when all are delivered."""
     rng = world.rng(f"producer-{number}")
     options = {"batch_size": rng.choice((200, 2000)), "linger_ms": rng.choice((0, 5, 50))}
@@ -87,7 +89,9 @@ async def produce(world: World, address: str, number: int, ledger: Ledger, stop:
     ledger.sent += count
 
 
-async def consume(world: World, address: str, number: int, ledger: Ledger, until: trio.Event):
+async def consume(
+    world: SimulatedWorld, address: str, number: int, ledger: Ledger, until: trio.Event
+):
     """Read everything from the start; stop at the end of the log once `until` is set."""
     shown: dict[TopicPartition, list[tuple[int, bytes]]] = defaultdict(list)
     ledger.shown.append(shown)
@@ -112,7 +116,9 @@ async def is_at_end(consumer: Consumer) -> bool:
     return all(consumer.position(name) == ends[name] for name in names)
 
 
-async def torment(world: World, broker: SimulatedBroker, promise: Promise, ledger: Ledger) -> None:
+async def torment(
+    world: SimulatedWorld, broker: SimulatedBroker, promise: Promise, ledger: Ledger
+) -> None:
     """Do harm for a while; leave the broker running and everything healed."""
     rng = world.rng("faults")
     faults = ["kill", "kill", "stop", "reset", "hold", "throttle", "fill"]
@@ -129,7 +135,7 @@ async def torment(world: World, broker: SimulatedBroker, promise: Promise, ledge
 
 
 async def inflict(
-    fault: str, world: World, broker: SimulatedBroker, rng: random.Random, host: str
+    fault: str, world: SimulatedWorld, broker: SimulatedBroker, rng: random.Random, host: str
 ) -> None:
     """One fault, and its end."""
     pause = rng.expovariate(1 / 1.0)
@@ -156,7 +162,7 @@ async def inflict(
 
 async def run(seed: int, promise: Promise) -> Ledger:
     """The whole story of one seed; an `AssertionError` where a promise was broken."""
-    world = World(seed, NETWORK)
+    world = SimulatedWorld(seed, NETWORK)
     ledger = Ledger()
     segment_bytes = str(world.rng("settings").choice((2_000, 20_000, 1_000_000)))
     settings = {
@@ -189,7 +195,9 @@ async def run(seed: int, promise: Promise) -> Ledger:
     return ledger
 
 
-async def read_all(world: World, address: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+async def read_all(
+    world: SimulatedWorld, address: str
+) -> dict[TopicPartition, list[tuple[int, bytes]]]:
     """What the broker holds now."""
     last = Ledger()
     drained = trio.Event()

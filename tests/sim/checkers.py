@@ -17,6 +17,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.types import TopicPartition
 
 Key = tuple[str, int]  # topic id (hex) and partition
@@ -84,6 +85,21 @@ class Proposal(NamedTuple):
     leader: int
     leader_epoch: int
     replica: int
+
+
+class Departure(NamedTuple):
+    """A leader asked that a replica leaves the in-sync set: for how long it was behind, for how
+    long it had sent no FETCH, and the limits of both (seconds); how many stay, and how many
+    acks=all needs."""
+
+    leader: int
+    replica: int
+    behind_s: float
+    lag_s_max: float
+    silent_s: float
+    silence_s_max: float
+    staying: int
+    needed: int
 
 
 class Sight(NamedTuple):
@@ -167,16 +183,69 @@ class RisingHighWatermark:
 
 @dataclass
 class History:
-    """What is committed of one partition, and in which leader epoch it was first seen to be."""
+    """What is committed of one partition, and in which leader epoch it was first seen to be.
+
+    Records are known from `start` on: what is below was deleted before anybody looked.
+    """
 
     name: TopicPartition
     data: bytearray = field(default_factory=bytearray)
+    start: int = 0
     end: int = 0
     ends: dict[int, int] = field(default_factory=dict)  # leader epoch -> the end seen in it
 
     def end_before(self, leader_epoch: int) -> int:
         """What was committed when this epoch began."""
         return max((end for epoch, end in self.ends.items() if epoch < leader_epoch), default=0)
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch that holds an offset lies in `data`."""
+        for position, header in iterate_headers(bytes(self.data)):
+            if offset < header.next_offset:
+                return position
+        return len(self.data)
+
+    def begin_at(self, offset: int) -> None:
+        """Nothing is known below an offset."""
+        self.data.clear()
+        self.start = self.end = offset
+
+
+@dataclass
+class Deletions:
+    """What clients asked to delete, and what they were told is deleted: offsets of partitions."""
+
+    asked: dict[TopicPartition, int] = field(default_factory=dict)
+    told: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def note_asked(self, name: TopicPartition, offset: int) -> None:
+        """Records below an offset may be gone from now on."""
+        self.asked[name] = max(offset, self.asked.get(name, 0))
+
+    def note_told(self, name: TopicPartition, low_watermark: int) -> None:
+        """No replica that may lead has records below. Raises `Violation`."""
+        if low_watermark > self.asked.get(name, 0):
+            raise Violation(f"{name} begins at {low_watermark}, nobody asked for that")
+        self.told[name] = max(low_watermark, self.told.get(name, 0))
+
+
+class Deleted:
+    """Records that were deleted never come back: the members of the in-sync set that the store
+    knows, of which one leads now or may lead next, begin where clients were told."""
+
+    def __init__(self, deletions: Deletions) -> None:
+        self._deletions = deletions
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        for each in sight.sound:
+            agreed = sight.agreed.get(each.key)
+            told = self._deletions.told.get(each.name, 0)
+            if agreed is not None and each.broker in agreed.isr and each.log_start < told:
+                raise Violation(
+                    f"{each} is in sync and starts at {each.log_start}: records below {told} were"
+                    " deleted"
+                )
 
 
 class Compared(NamedTuple):
@@ -190,14 +259,15 @@ class Compared(NamedTuple):
 class Committed:
     """See the head of this module."""
 
-    def __init__(self) -> None:
+    def __init__(self, deletions: Deletions | None = None) -> None:
         self.histories: dict[Key, History] = {}
+        self._deletions = deletions or Deletions()
         self._compared: dict[tuple[int, int, Key], Compared] = {}
 
     def look(self, sight: Sight) -> None:
         """Raises `Violation`."""
         for each in sight.sound:
-            if each.log_start > 0:
+            if each.log_start > self._deletions.asked.get(each.name, 0):
                 raise Violation(f"{each}: the log starts at {each.log_start}, nobody removed any")
             self._compare(each, each.high_watermark)
         by_place = {(each.broker, each.key): each for each in sight.sound}
@@ -222,11 +292,18 @@ class Committed:
 
     def _compare(self, replica: Replica, end: int) -> None:
         """Below `end` the replica must hold what is committed; more is committed from now on."""
-        history = self.histories.setdefault(replica.key, History(replica.name))
+        key = replica.key
+        history = self.histories.setdefault(key, History(replica.name))
         place = (replica.broker, replica.life, replica.key)
         done = self._compared.get(place, Compared())
         if done.generation != replica.generation:
             done = Compared(replica.generation)
+        start = max(replica.log_start, history.start)
+        if start > history.end:
+            history.begin_at(start)
+            self._compared = {place: at for place, at in self._compared.items() if place[2] != key}
+        if start > done.offset or done.offset > history.end:
+            done = Compared(replica.generation, start, history.position_of(start))
         if end > done.offset:
             data = replica.read(done.offset, end)
             position = done.position + len(data)
@@ -309,6 +386,26 @@ class UnaskedChanges:
         for node in sorted(steady - sight.leaving):
             if Proposal(agreed.leader, agreed.leader_epoch, node) not in self._proposals:
                 raise Violation(f"nobody asked for it: {agreed} after {last}")
+
+
+class JustifiedDepartures:
+    """A replica is asked to leave the in-sync set once it lags; before that, only if it sends no
+    FETCH, and if enough stay for acks=all. `departures` grows, and is emptied here."""
+
+    def __init__(self, departures: list[Departure]) -> None:
+        self._departures = departures
+
+    def look(self, sight: Sight) -> None:
+        """Raises `Violation`."""
+        while self._departures:
+            each = self._departures.pop(0)
+            if each.behind_s > each.lag_s_max:
+                continue
+            who = f"broker {each.leader} wants broker {each.replica} out of sync"
+            if each.silent_s <= each.silence_s_max:
+                raise Violation(f"{who}, which sent a FETCH {each.silent_s:.2f} s ago")
+            if each.staying < each.needed:
+                raise Violation(f"{who}, and then {each.staying} of {each.needed} are in sync")
 
 
 class PatientCandidates:
@@ -411,6 +508,7 @@ Records = Mapping[TopicPartition, list[tuple[int, bytes]]]
 class Ledger:
     """What the producers sent and were told. Values are `PRODUCER:NUMBER`, numbers only grow."""
 
+    deletions: Deletions = field(default_factory=Deletions)
     sent: dict[str, set[bytes]] = field(default_factory=dict)  # by topic
     acked: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)
 
@@ -437,13 +535,17 @@ class Ledger:
         """Compare what was told with what is stored at the end. Raises `Violation`.
 
         Every record is there exactly once, since all were delivered in the end; the acknowledged
-        ones at their offsets; each producer's are in order within a partition.
+        ones at their offsets; each producer's are in order within a partition. Those that clients
+        asked to delete may be gone.
         """
         for name, records in stored.items():
             self._judge_order(name, records)
         for name, acked in self.acked.items():
             there = dict(stored.get(name, []))
+            asked = self.deletions.asked.get(name, 0)
             for offset, value in acked.items():
+                if offset < asked and offset not in there:
+                    continue
                 if there.get(offset) != value:
                     raise Violation(
                         f"{name} {offset}: {value!r} was acknowledged,"
@@ -453,7 +555,8 @@ class Ledger:
             found = [value for name in stored if name.topic == topic for _, value in stored[name]]
             if len(found) != len(set(found)):
                 raise Violation(f"{topic} holds records twice: {doubles(found)}")
-            if set(found) != sent:
+            is_cut = any(name.topic == topic for name in self.deletions.asked)
+            if not (set(found) <= sent if is_cut else set(found) == sent):
                 raise Violation(
                     f"{topic}: missing {sorted(sent - set(found))[:5]},"
                     f" never sent {sorted(set(found) - sent)[:5]}"
@@ -461,7 +564,8 @@ class Ledger:
 
     def _judge_order(self, name: TopicPartition, records: list[tuple[int, bytes]]) -> None:
         last_of: dict[bytes, int] = {}
-        for place, (offset, value) in enumerate(records):
+        start = min(records[0][0], self.deletions.asked.get(name, 0)) if records else 0
+        for place, (offset, value) in enumerate(records, start):
             if offset != place:
                 raise Violation(f"{name} has {offset} in the place of {place}")
             producer, _, number = value.partition(b":")

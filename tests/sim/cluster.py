@@ -17,7 +17,7 @@ import trio
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.client.admin import NewTopic
 from minibroker.protocol.constants import ErrorCode
-from minibroker.testing.cluster import World, open_cluster, simulate
+from minibroker.testing.cluster import SimulatedWorld, open_cluster, simulate
 from minibroker.testing.network import NetworkOptions
 from tests.sim.checkers import Violation
 from tests.sim.faults import Chaos
@@ -32,6 +32,7 @@ from tests.sim.workload import (
     produce,
     produce_to_crowd,
     reread,
+    trim,
 )
 
 CHAOS_S = 15.0
@@ -54,30 +55,31 @@ class Told(NamedTuple):
 
 @dataclass
 class Story:
-    """One seed, and what brokers are made of where a bug is planted. `trace` grows as it runs."""
+    """One seed, and what brokers are made of where a mutant runs. `trace` grows as it runs."""
 
     chaos_type: ClassVar[type[Chaos]] = Chaos
     chaos_s: ClassVar[float] = CHAOS_S
+    deletes_records: ClassVar[bool] = False
 
     seed: int
     replicas_type: type[Replicas] = Replicas
     watcher: Watcher | None = None
 
-    def draw_settings(self, world: World) -> dict[str, str]:
+    def draw_settings(self, world: SimulatedWorld) -> dict[str, str]:
         """What all brokers have in common."""
         return draw_settings(world, FLUSHES[self.seed % len(FLUSHES)])
 
-    def draw_topic(self, _world: World, partitions: int) -> NewTopic:
+    def draw_topic(self, _world: SimulatedWorld, partitions: int) -> NewTopic:
         """The topic that stays."""
         return NewTopic(TOPIC, partitions, REPLICAS)
 
-    def draw_crowd(self, _world: World) -> tuple[NewTopic, ...]:
+    def draw_crowd(self, _world: SimulatedWorld) -> tuple[NewTopic, ...]:
         """More topics that stay."""
         return ()
 
     async def run(self) -> Told:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
-        world = World(self.seed, NETWORK)
+        world = SimulatedWorld(self.seed, NETWORK)
         rng = world.rng("shape")
         settings = self.draw_settings(world)
         count = rng.choice((3, 3, 3, 4, 5))
@@ -88,6 +90,9 @@ class Story:
             async with trio.open_nursery() as watching:
                 watching.start_soon(watcher.run)
                 clients.crowd = self.draw_crowd(world)
+                if self.deletes_records:
+                    clients.ledger.deletions = watcher.deletions
+                    watching.start_soon(trim, clients)
                 watcher.interval_s *= 1 + len(clients.crowd) // CROWD_PER_LOOK
                 await create(clients, self.draw_topic(world, clients.partitions), *clients.crowd)
                 await suffer(clients, watcher, chaos, self.chaos_s)
@@ -103,7 +108,7 @@ class Story:
             )
 
 
-def draw_settings(world: World, flush: str) -> dict[str, str]:
+def draw_settings(world: SimulatedWorld, flush: str) -> dict[str, str]:
     """What all brokers of a seed have in common."""
     rng = world.rng("settings")
     return {

@@ -17,7 +17,7 @@ from random import Random
 
 import trio
 
-from minibroker.testing.cluster import SimulatedBroker, SimulatedCluster, World
+from minibroker.testing.cluster import SimulatedBroker, SimulatedCluster, SimulatedWorld
 from tests.sim.sights import Watcher
 
 GAP_S = 0.6  # between the beginnings of two faults, on average
@@ -32,7 +32,7 @@ Fault = Callable[[], Awaitable[None]]
 class Targets:
     """Who may be harmed, and who is: a broker (its name) or a wire (a set of two names)."""
 
-    def __init__(self, world: World, cluster: SimulatedCluster, watcher: Watcher) -> None:
+    def __init__(self, world: SimulatedWorld, cluster: SimulatedCluster, watcher: Watcher) -> None:
         self._world = world
         self._cluster = cluster
         self._watcher = watcher
@@ -95,7 +95,7 @@ class Chaos:
     """See the head of this module. `counts` says how often each fault came."""
 
     def __init__(
-        self, world: World, cluster: SimulatedCluster, watcher: Watcher, is_flushed: bool
+        self, world: SimulatedWorld, cluster: SimulatedCluster, watcher: Watcher, is_flushed: bool
     ) -> None:
         self.counts: dict[str, int] = {}
         self._world = world

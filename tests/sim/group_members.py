@@ -19,7 +19,7 @@ from minibroker.client import Consumer, TopicPartition
 from minibroker.client.errors import ClientError
 from minibroker.client.options import Seams
 from minibroker.protocol.errors import BrokerError
-from minibroker.testing.cluster import World
+from minibroker.testing.cluster import SimulatedWorld
 from minibroker.testing.pause import PROCESS
 from tests.sim.group_checkers import (
     Fenced,
@@ -117,7 +117,7 @@ def draw_fates(rng: Random, *, is_calm: bool, must_keep_up: bool) -> Fates:
 class Stage:
     """What all members share; `stop` ends their fates, `drained` ends them."""
 
-    world: World
+    world: SimulatedWorld
     address: str
     partitions: int
     fates: Fates

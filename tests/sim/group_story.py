@@ -34,7 +34,12 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.client import TopicPartition
 from minibroker.client.admin import NewTopic
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
-from minibroker.testing.cluster import SimulatedBroker, SimulatedCluster, World, open_cluster
+from minibroker.testing.cluster import (
+    SimulatedBroker,
+    SimulatedCluster,
+    SimulatedWorld,
+    open_cluster,
+)
 from tests.sim.checkers import Violation
 from tests.sim.cluster import FLUSHES, NETWORK, draw_settings, watch_until
 from tests.sim.faults import Chaos
@@ -69,7 +74,7 @@ class GroupChaos(Chaos):
     """Faults that hit coordinators more often than others."""
 
     def __init__(
-        self, world: World, cluster: SimulatedCluster, watcher: Watcher, is_flushed: bool
+        self, world: SimulatedWorld, cluster: SimulatedCluster, watcher: Watcher, is_flushed: bool
     ) -> None:
         super().__init__(world, cluster, watcher, is_flushed)
         self._faults |= {
@@ -117,7 +122,7 @@ class GroupChaos(Chaos):
 
 @dataclass
 class GroupStory:
-    """One seed, and what brokers are made of where a bug is planted."""
+    """One seed, and what brokers are made of where a mutant runs."""
 
     seed: int
     replicas_type: type[Replicas] = Replicas
@@ -131,7 +136,7 @@ class GroupStory:
 
     async def run(self) -> Told:
         """Raises `Violation` where a promise was broken, and what ended a broker."""
-        world = World(self.seed, NETWORK)
+        world = SimulatedWorld(self.seed, NETWORK)
         rng = world.rng("shape")
         settings = draw_group_settings(world, FLUSHES[self.seed // len(KINDS) % len(FLUSHES)])
         async with open_cluster(world, settings, 3, self.replicas_type) as cluster:
@@ -289,7 +294,7 @@ def judge_stored(watcher: Watcher, told: Mapping[str, Mapping[TopicPartition, in
             raise Violation(f"{group}: told is {told[group]}, the log has {offsets[group]}")
 
 
-def draw_group_settings(world: World, flush: str) -> dict[str, str]:
+def draw_group_settings(world: SimulatedWorld, flush: str) -> dict[str, str]:
     """What all brokers of a seed have in common."""
     rng = world.rng("group settings")
     return draw_settings(world, flush) | {

@@ -32,7 +32,7 @@ from minibroker.protocol.messages.groups import (
 )
 from minibroker.protocol.rpc.codec import decode_request, decode_response
 from minibroker.protocol.subscription import decode_assignment
-from minibroker.protocol.types import Buffer, Endpoint, Slice, TopicPartition
+from minibroker.protocol.types import Buffer, Endpoint, Part, TopicPartition
 from tests.sim.group_events import (
     CommitAnswered,
     CommitSent,
@@ -132,8 +132,8 @@ class TappedStream:
         self._hear_sent(whole[: len(whole) - sum(map(len, rest))])
         return rest
 
-    async def send_slices(self, header: Buffer, slices: Sequence[Slice]) -> None:
-        """Members send none."""
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Members send no slices."""
         raise AssertionError("a client sends no slices")
 
     def close(self) -> None:

@@ -14,7 +14,8 @@ import trio
 from minibroker.broker.log.log import Log
 from minibroker.broker.metadata.store import Snapshot
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.roles import Leader, PendingShrink
+from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.replication.roles import NEVER, Leader, PendingShrink
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record, decode_records
 from minibroker.protocol.types import TopicPartition
@@ -22,14 +23,18 @@ from minibroker.testing.cluster import (
     DATA_DIRECTORY,
     SimulatedBroker,
     SimulatedCluster,
-    World,
+    SimulatedWorld,
 )
-from minibroker.testing.planted import patched
+from minibroker.testing.mutants import patched
 from tests.sim.checkers import (
     ActiveController,
     Agreed,
     Checker,
     Committed,
+    Deleted,
+    Deletions,
+    Departure,
+    JustifiedDepartures,
     Key,
     NewestController,
     OneLeader,
@@ -54,15 +59,17 @@ class Watcher:
     """All checkers, and the cluster that they are shown, every `interval_s`. `trace` tells who led
     what since when."""
 
-    def __init__(self, world: World, cluster: SimulatedCluster) -> None:
+    def __init__(self, world: SimulatedWorld, cluster: SimulatedCluster) -> None:
         self.leaders = OneLeader()
-        self.committed = Committed()
+        self.deletions = Deletions()
+        self.committed = Committed(self.deletions)
         self.trace: list[str] = []
         self.interval_s = INTERVAL_S
         self._checkers: tuple[Checker, ...] = (
             self.leaders,
             RisingHighWatermark(),
             self.committed,
+            Deleted(self.deletions),
             SoundIsr(),
             NewestController(),
             WakefulSessions(),
@@ -81,8 +88,9 @@ class Watcher:
     async def run(self) -> None:
         """Look for ever."""
         proposals: set[Proposal] = set()
-        self._checkers += (UnaskedChanges(proposals),)
-        with recorded(proposals):
+        departures: list[Departure] = []
+        self._checkers += (UnaskedChanges(proposals), JustifiedDepartures(departures))
+        with recorded(proposals, departures):
             while True:
                 await self.look()
                 await trio.sleep(self.interval_s)
@@ -197,9 +205,12 @@ class Watcher:
         for key, agreed in self._last.agreed.items():
             if topic not in (None, agreed.name.topic):
                 continue
-            logs = {each.read(0, each.log_end) for each in self._last.replicas if each.key == key}
+            there = [each for each in self._last.replicas if each.key == key]
+            start = max(each.log_start for each in there)
+            logs = {each.read(start, each.log_end) for each in there}
             assert len(logs) == 1, f"the replicas of {agreed.name} differ"
-            found[agreed.name] = decode_batches(logs.pop())
+            records = decode_batches(logs.pop())
+            found[agreed.name] = [record for record in records if record.offset >= start]
         return found
 
 
@@ -243,18 +254,40 @@ def promises(broker: SimulatedBroker, partition: Partition) -> bool:
 
 
 @contextmanager
-def recorded(proposals: set[Proposal]) -> Iterator[None]:
-    """Note each wish of a leader to have replicas leave an in-sync set."""
-    usual = Leader.shrink_isr
+def recorded(proposals: set[Proposal], departures: list[Departure]) -> Iterator[None]:
+    """Note each wish of a leader to have replicas leave an in-sync set, and what it knew then."""
+    usual, usual_record = Leader.shrink_isr, Replicas.record_follower
+    heard_at: dict[tuple[int, int], float] = {}  # the last FETCH, by leader and follower
 
-    def shrink_isr(leader: Leader, own_end: int, now: float) -> PendingShrink | None:
-        pending = usual(leader, own_end, now)
-        if pending is not None:
-            for replica in set(pending.isr).difference(pending.wanted):
-                proposals.add(Proposal(leader.broker_id, leader.leader_epoch, replica))
+    def record_follower(replicas: Replicas, node_id: int, now: float) -> None:
+        heard_at[replicas.broker_id, node_id] = now
+        usual_record(replicas, node_id, now)
+
+    def shrink_isr(
+        leader: Leader, own_end: int, min_insync_replicas: int, now: float
+    ) -> PendingShrink | None:
+        pending = usual(leader, own_end, min_insync_replicas, now)
+        if pending is None:
+            return None
+        broker = leader._local_broker
+        needed = min(min_insync_replicas, len(leader.replicas))
+        for replica in set(pending.isr).difference(pending.wanted):
+            proposals.add(Proposal(leader.broker_id, leader.leader_epoch, replica))
+            progress = leader.progress_of(replica)
+            caught_up_at = NEVER if progress is None else progress.caught_up_at
+            heard = max(caught_up_at, heard_at.get((leader.broker_id, replica), NEVER))
+            departures.append(
+                Departure(
+                    *(leader.broker_id, replica, now - caught_up_at, broker.lag_s_max),
+                    *(now - heard, broker.follower_silence.timeout_s, len(pending.wanted), needed),
+                )
+            )
         return pending
 
-    with patched(Leader, "shrink_isr", shrink_isr):
+    with (
+        patched(Leader, "shrink_isr", shrink_isr),
+        patched(Replicas, "record_follower", record_follower),
+    ):
         yield
 
 

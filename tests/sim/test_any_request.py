@@ -16,13 +16,12 @@ import pytest
 import trio
 
 from minibroker.protocol.constants import PREFACE, ApiKey, ErrorCode
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.rpc.codec import (
-    RequestEnvelope,
     decode_response,
     element_of,
     encode_request,
@@ -32,7 +31,7 @@ from minibroker.protocol.rpc.codec import (
 )
 from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Endpoint, Records
-from minibroker.testing.cluster import World, open_broker, simulate
+from minibroker.testing.cluster import SimulatedWorld, open_broker, simulate
 
 BUFFER = memoryview(bytearray(64 * 1024))
 ADDRESS = Endpoint("broker-1", 9092)
@@ -129,7 +128,7 @@ class Whim:
         return bytes(batch) * rng.choice((1, 1, 1, 2))
 
 
-async def ask(world: World, api_key: ApiKey, message: object) -> list[object]:
+async def ask(world: SimulatedWorld, api_key: ApiKey, message: object) -> list[object]:
     """Send a request and a mark behind it; the answers before the mark, or before the end."""
     stream = await world.network.host("client").connect(ADDRESS)
     frames = FrameReader(2**30)
@@ -165,7 +164,7 @@ def errors_of(answer: typing.Any) -> Iterator[int]:
 
 async def live(seed: int, count: int) -> Counter[tuple[str, str]]:
     """Ask a broker for `count` things; what came of them, by api and outcome."""
-    world = World(seed)
+    world = SimulatedWorld(seed)
     whim = Whim(world.rng("whim"), may_command=seed >= 2)
     seen = Counter[tuple[str, str]]()
     settings = {"flush": "always"} if seed % 2 else {}

@@ -1,4 +1,4 @@
-"""The checkers of the simulation, on hand-made histories: each finds the fault planted in one.
+"""The checkers of the simulation, on hand-made histories: each finds the fault in one.
 
 In these histories each record is one byte long, so an offset is a position too.
 """

@@ -1,8 +1,9 @@
-"""Fixed seeds of the simulated cluster, and bugs planted to see that its checkers find them."""
+"""Fixed seeds of the simulated cluster, and mutants to see that its checkers find them."""
 
 import pytest
 
-from minibroker.testing.planted import PLANTED
+from minibroker.testing.mutants import MUTANTS
+from tests.seeds import always, rest_in_soak
 from tests.sim.cluster import FLUSHES, run_seed
 
 SEEDS = range(30)
@@ -11,7 +12,7 @@ SOAK = range(1000, 2000, PART)
 SEARCHED = 100
 TRIED = 40
 
-# A seed that finds each planted bug, or is followed by one: a message that is a few bytes longer
+# A seed that finds each mutant, or is followed by one: a message that is a few bytes longer
 # moves what chance does in every seed.
 FOUND_BY = {
     "cut-at-high-watermark": 1,
@@ -25,7 +26,7 @@ FOUND_BY = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_nothing_acknowledged_is_lost_doubled_or_changed(seed):
     """Whatever the faults of a seed, every checker is content and the cluster comes to rest."""
     told = run_seed(seed)
@@ -42,34 +43,34 @@ def test_many_seeds(first):
 
 
 @pytest.mark.parametrize(("name", "first"), FOUND_BY.items())
-def test_a_planted_bug_is_found(name, first):
+def test_a_mutant_is_found(name, first):
     """The checkers see what each broken rule leads to."""
     seeds = range(first, first + TRIED)
-    command = f"python -m tests.sim --planted {name} --seeds {seeds.start}-{seeds.stop - 1}"
+    command = f"python -m tests.sim --mutant {name} --seeds {seeds.start}-{seeds.stop - 1}"
     assert any(finds(seed, name) for seed in seeds), command
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bug_is_found_by_searching(name):
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_found_by_searching(name):
     """Nobody has to know the seed."""
     assert any(finds(seed, name) for seed in range(2000, 2000 + SEARCHED))
 
 
-def test_every_planted_bug_has_its_seed():
+def test_every_mutant_has_its_seed():
     """None is forgotten."""
-    assert set(FOUND_BY) == set(PLANTED)
+    assert set(FOUND_BY) == set(MUTANTS)
 
 
 def test_every_flush_mode_has_its_seeds():
-    """The fixed seeds go round over all of them."""
-    assert {seed % len(FLUSHES) for seed in SEEDS} == set(range(len(FLUSHES)))
+    """Those seeds that always run go round over all of them."""
+    assert {seed % len(FLUSHES) for seed in always(SEEDS)} == set(range(len(FLUSHES)))
 
 
-def finds(seed, planted=None):
+def finds(seed, mutant=None):
     """Whether something is wrong with a seed."""
     try:
-        run_seed(seed, *([] if planted is None else [PLANTED[planted]]))
+        run_seed(seed, *([] if mutant is None else [MUTANTS[mutant]]))
     except Exception:
         return True
     return False

@@ -14,7 +14,7 @@ from minibroker.protocol.messages.brokers import (
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
-from minibroker.testing.cluster import SimulatedBroker, World, open_cluster
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld, open_cluster
 from tests.unit.node import batch_of
 
 SETTINGS = {
@@ -27,7 +27,7 @@ SETTINGS = {
 class Asker:
     """Asks brokers of one world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self._network = world.network.host("asker")
 
     async def call(self, broker: SimulatedBroker, api_key: ApiKey, request: object) -> object:
@@ -59,7 +59,7 @@ class Asker:
 async def test_a_broker_describes_itself(autojump_clock: trio.testing.MockClock) -> None:
     """Who it is, that it is ready, how its lease is kept, and its clock; of its machine only to who
     asks for that."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_cluster(world, SETTINGS, 2) as cluster:
         second, asker = cluster.broker(2), Asker(world)
         second.wall_shift_ms = 5_000
@@ -85,7 +85,7 @@ async def test_a_broker_that_lost_its_store_answers_and_is_not_ready(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """From when its lease may have ended until it is registered, and told, again."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_cluster(world, SETTINGS, 2) as cluster:
         second, asker = cluster.broker(2), Asker(world)
         before = await asker.wait_ready(second)
@@ -106,7 +106,7 @@ async def test_a_broker_whose_replica_lags_is_not_ready(
 ) -> None:
     """From when its leader has taken it out of the in-sync set until it is in there again. Who
     leads is ready all the while."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_cluster(world, SETTINGS, 2) as cluster:
         asker = Asker(world)
         await asker.make_topic(cluster.broker(1))
@@ -131,7 +131,7 @@ async def test_a_broker_that_hears_nobody_is_not_ready(
 ) -> None:
     """Cut off from its leader and the controller it is not told that it is out of sync, and finds
     out; who leads goes on being ready."""
-    world = World(4)
+    world = SimulatedWorld(4)
     async with open_cluster(world, SETTINGS, 2) as cluster:
         asker = Asker(world)
         await asker.make_topic(cluster.broker(1))
@@ -157,7 +157,7 @@ async def test_a_broker_that_stops_is_not_ready_while_it_still_serves(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A controlled shutdown that waits for an answer of the controller."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_cluster(world, SETTINGS, 2) as cluster:
         asker = Asker(world)
         controller_id = (await asker.wait_ready(cluster.broker(1))).controller_id

@@ -1,4 +1,4 @@
-"""The checkers of consumer groups, on made-up histories: each finds the fault planted in one."""
+"""The checkers of consumer groups, on made-up histories: each finds the fault in one."""
 
 import pytest
 

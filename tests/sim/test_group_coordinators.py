@@ -11,11 +11,11 @@ from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
 from minibroker.testing.cluster import (
     SimulatedBroker,
     SimulatedCluster,
-    World,
+    SimulatedWorld,
     open_cluster,
     simulate,
 )
-from minibroker.testing.planted import patched
+from minibroker.testing.mutants import patched
 from tests.sim.checkers import Violation
 from tests.sim.cluster import NETWORK
 from tests.sim.group_events import Lost
@@ -56,7 +56,7 @@ class Between:
     next one, which dies."""
 
     def __init__(self, seed: int) -> None:
-        self._world = World(seed, NETWORK)
+        self._world = SimulatedWorld(seed, NETWORK)
 
     async def run(self) -> int:
         """How many records the members were shown. Raises `Violation` if one lost a partition."""

@@ -20,7 +20,7 @@ from minibroker.protocol.messages.group_offsets import (
 from minibroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.types import Endpoint, TopicPartition
-from minibroker.testing.cluster import SimulatedCluster, World, open_cluster, simulate
+from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld, open_cluster, simulate
 
 SETTINGS = {
     "offsets.topic.replication.factor": "3",
@@ -37,7 +37,7 @@ OPTIONS = ChannelOptions(request_timeout_s=2.0, connect_timeout_s=1.0)
 class Client:
     """Asks for what it wants until it gets it, of whoever coordinates."""
 
-    def __init__(self, world: World, cluster: SimulatedCluster) -> None:
+    def __init__(self, world: SimulatedWorld, cluster: SimulatedCluster) -> None:
         self._network = world.network.host("client")
         self._cluster = cluster
 
@@ -92,7 +92,7 @@ class Client:
 
 async def fail_over(seed: int) -> None:
     """Commit while coordinators are killed, stopped, paused and cut off from the store."""
-    world = World(seed)
+    world = SimulatedWorld(seed)
     rng = world.rng("faults")
     async with open_cluster(world, SETTINGS, 3) as cluster:
         client = Client(world, cluster)
@@ -141,7 +141,7 @@ class Defective(Replicas):
 
 async def ask_for_a_group() -> str:
     """What a broker of that kind ended with, once there is an offsets topic."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_cluster(world, {}, 1, Defective) as cluster:
         broker = cluster.brokers[0]
         broker.may_fail = True

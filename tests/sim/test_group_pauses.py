@@ -14,8 +14,8 @@ import trio
 
 from minibroker.client import Admin, NewTopic
 from minibroker.client.groups.membership import Membership, State
-from minibroker.testing.cluster import World, open_cluster, simulate
-from minibroker.testing.planted import patched
+from minibroker.testing.cluster import SimulatedWorld, open_cluster, simulate
+from minibroker.testing.mutants import patched
 from tests.sim.cluster import NETWORK
 from tests.sim.group_members import Life, Stage, trickle
 from tests.sim.group_story import GAP_S_MAX
@@ -47,7 +47,7 @@ async def rebalance_beside_who_stands_still(seed: int, *, is_auto_commit: bool) 
     """Have members join one after another, while one of those before stands still. Returns the
     longest pause between two records of a partition that was kept, of members that did not stand
     still then."""
-    world = World(seed, NETWORK)
+    world = SimulatedWorld(seed, NETWORK)
     rng = world.rng("pauses")
     async with open_cluster(world, SETTINGS, 3) as cluster:
         clients = Clients(world, cluster.address, PARTITIONS)

@@ -1,9 +1,9 @@
-"""Fixed seeds of simulated consumer groups, and bugs planted to see that the checkers find them."""
+"""Fixed seeds of simulated consumer groups, and mutants to see that the checkers find them."""
 
 import pytest
 
 from minibroker.testing.cluster import simulate
-from minibroker.testing.planted import PLANTED_RULES, planted
+from minibroker.testing.mutants import RULE_MUTANTS, mutated
 from tests.sim.cluster import FLUSHES
 from tests.sim.group_story import KINDS, GroupStory
 
@@ -14,7 +14,7 @@ SEARCHED = 60
 TRIED = 20
 REPEAT = "python -m tests.sim --groups --seeds"
 
-# A seed that finds each planted bug, or is followed by one, as in test_cluster.py.
+# A seed that finds each mutant, or is followed by one, as in test_cluster.py.
 FOUND_BY = {
     "answer-uncommitted-commits": 0,
     "serve-below-epoch-start": 9,
@@ -41,25 +41,25 @@ def test_many_seeds(first):
 
 
 @pytest.mark.parametrize(("name", "first"), FOUND_BY.items())
-def test_a_planted_bug_is_found(name, first):
+def test_a_mutant_is_found(name, first):
     """The checkers see what each broken rule leads to."""
     seeds = range(first, first + TRIED)
-    with planted(name):
-        command = f"{REPEAT} {seeds.start}-{seeds.stop - 1} --planted {name}"
+    with mutated(name):
+        command = f"{REPEAT} {seeds.start}-{seeds.stop - 1} --mutant {name}"
         assert any(finds(seed) for seed in seeds), command
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", PLANTED_RULES)
-def test_a_planted_bug_is_found_by_searching(name):
+@pytest.mark.parametrize("name", RULE_MUTANTS)
+def test_a_mutant_is_found_by_searching(name):
     """Nobody has to know the seed."""
-    with planted(name):
+    with mutated(name):
         assert any(finds(seed) for seed in range(2000, 2000 + SEARCHED))
 
 
-def test_every_planted_bug_has_its_seed():
+def test_every_mutant_has_its_seed():
     """None is forgotten."""
-    assert set(FOUND_BY) == set(PLANTED_RULES)
+    assert set(FOUND_BY) == set(RULE_MUTANTS)
 
 
 def test_every_kind_of_story_has_its_seeds():

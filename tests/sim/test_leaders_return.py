@@ -3,7 +3,7 @@
 The checker of moves: no record that was acknowledged with acks=1 is lost by a preferred leader
 election or a clean stop, in a cluster in which nothing else fails. Producers send with acks=1 all
 the time, leaders are moved to and fro, and in the end every acknowledged record is at its offset.
-A bug planted in the handover must be found: `python -m tests.sim.test_leaders_return SEED` plays
+A mutant of the handover must be found: `python -m tests.sim.test_leaders_return SEED` plays
 one seed again.
 """
 
@@ -20,7 +20,7 @@ from minibroker.broker.replication.roles import Leader
 from minibroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from minibroker.client.producer.delivery import Delivery
 from minibroker.protocol.errors import BrokerError
-from minibroker.testing.cluster import SimulatedCluster, World, open_cluster, simulate
+from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld, open_cluster, simulate
 from minibroker.testing.network import NetworkOptions
 from tests.sim.checkers import Violation
 from tests.sim.sights import Watcher, decode, read_log
@@ -30,7 +30,7 @@ REPLICAS = 3
 PRODUCERS = 2
 MOVES = 3
 SEEDS = range(2)
-PLANTED_SEEDS_MAX = 200
+MUTANT_SEEDS_MAX = 200
 PATIENCE_S = 60.0
 NETWORK = NetworkOptions(delay_s_min=0.001, delay_s_max=0.02)
 SETTINGS = {
@@ -53,7 +53,7 @@ def test_a_cluster_with_a_broker_down_works() -> None:
     produce creates one, a first group works; when the broker returns it copies, joins and leads."""
 
     async def story() -> None:
-        world = World(5, NETWORK)
+        world = SimulatedWorld(5, NETWORK)
         async with open_cluster(world, SETTINGS, 3) as cluster:
             watcher = Watcher(world, cluster)
             await cluster.broker(2).kill()
@@ -88,7 +88,7 @@ def test_leaders_come_back_after_a_restart() -> None:
     """Kill 1 2, start 1 2: within the interval and some seconds each broker leads its part."""
 
     async def story() -> None:
-        world = World(6, NETWORK)
+        world = SimulatedWorld(6, NETWORK)
         async with (
             open_cluster(world, SETTINGS, 3) as cluster,
             Admin(cluster.address, seams=world.seams("admin")) as admin,
@@ -126,7 +126,7 @@ class Moves:
     """The story of one seed: producers with acks=1, and leaders that move all the time."""
 
     def __init__(self, seed: int, replicas_type: type[Replicas] = Replicas) -> None:
-        self.world = World(seed, NETWORK)
+        self.world = SimulatedWorld(seed, NETWORK)
         self._rng = self.world.rng("moves")
         self._replicas_type = replicas_type
         self._acked = defaultdict[TopicPartition, dict[int, bytes]](dict)
@@ -250,18 +250,18 @@ class Greedy(Leader):
 
 
 # With a seed that finds it; others follow, for seeds mean something else after other changes.
-@pytest.mark.parametrize(("planted", "first"), [(Hasty, 1), (Greedy, 0)])
-def test_a_bug_in_the_handover_is_found(planted: type[Leader], first: int) -> None:
+@pytest.mark.parametrize(("mutant", "first"), [(Hasty, 1), (Greedy, 0)])
+def test_a_bug_in_the_handover_is_found(mutant: type[Leader], first: int) -> None:
     """An election that does not wait, and a leader that does not refuse, are found."""
 
     class Bad(Partition):
-        leader_type = planted
+        leader_type = mutant
 
-    class Planted(Replicas):
+    class Mutant(Replicas):
         partition_type = Bad
 
-    seeds = range(first, first + PLANTED_SEEDS_MAX)
-    assert any(finds(seed, Planted) for seed in seeds), "not found"
+    seeds = range(first, first + MUTANT_SEEDS_MAX)
+    assert any(finds(seed, Mutant) for seed in seeds), "not found"
 
 
 def finds(seed: int, replicas_type: type[Replicas]) -> bool:

@@ -16,7 +16,7 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.groups import FindCoordinatorRequest
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.types import Endpoint, NamedEndpoint
-from minibroker.testing.cluster import SimulatedBroker, World
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld
 
 INSIDE, OUTSIDE = 9092, 9093
 REPLICAS = {"default.replication.factor": "3", "offsets.topic.replication.factor": "3"}
@@ -30,7 +30,7 @@ def listening(node_id: int) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def three_brokers(world: World) -> AsyncIterator[list[SimulatedBroker]]:
+async def three_brokers(world: SimulatedWorld) -> AsyncIterator[list[SimulatedBroker]]:
     async with trio.open_nursery() as nursery:
         brokers = [
             SimulatedBroker(world, nursery, REPLICAS | listening(number), number)
@@ -52,7 +52,7 @@ async def test_who_came_by_a_listener_is_told_its_addresses(
 ) -> None:
     """METADATA and FIND_COORDINATOR tell the addresses of every broker by the listener that the
     client came in by; of a broker that lacks it, that among brokers."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with three_brokers(world):
         network = world.network.host("client")
         async with open_channel(network, Endpoint("broker-1", port), ChannelOptions()) as channel:
@@ -73,7 +73,7 @@ async def test_brokers_reach_each_other_by_their_own(
 ) -> None:
     """Copying, control and clients at one time, each by its listener: all records arrive, and a
     registration in the store says all addresses."""
-    world = World(2)
+    world = SimulatedWorld(2)
     async with three_brokers(world) as brokers:
         outside = [f"broker-{number}:{OUTSIDE}" for number in (1, 2)]
         async with Producer(outside, seams=world.seams("client")) as producer:
@@ -102,7 +102,7 @@ async def test_brokers_reach_each_other_by_their_own(
 
 async def test_an_address_that_is_taken_gives_the_others_back() -> None:
     """The error names the listener, and those that were bound before it are free again."""
-    world = World(3)
+    world = SimulatedWorld(3)
     network = world.network.host("broker")
     await network.listen(Endpoint("broker", 2))
     wanted = [NamedEndpoint("A", "broker", 1), NamedEndpoint("B", "broker", 2)]

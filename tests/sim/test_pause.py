@@ -2,7 +2,7 @@
 
 import trio
 
-from minibroker.testing.cluster import World, simulate
+from minibroker.testing.cluster import SimulatedWorld, simulate
 from minibroker.testing.pause import PROCESS
 
 
@@ -24,7 +24,7 @@ def test_a_paused_process_does_nothing_and_others_go_on():
     """What a process would have done meanwhile it does, once, when it is resumed."""
 
     async def main() -> None:
-        world, ticks = World(0), []
+        world, ticks = SimulatedWorld(0), []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tick, "a", ticks)
             nursery.start_soon(tick, "b", ticks)
@@ -46,7 +46,7 @@ def test_a_paused_process_can_be_cancelled():
     """A task that is cancelled while it is kept ends as soon as it is resumed."""
 
     async def main() -> None:
-        world, ticks = World(0), []
+        world, ticks = SimulatedWorld(0), []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tick, "a", ticks)
             await trio.sleep(0.5)

@@ -12,7 +12,7 @@ import trio
 
 from minibroker.client import Consumer, Producer, TopicPartition
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
-from minibroker.testing.cluster import SimulatedBroker, World, open_broker, simulate
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld, open_broker, simulate
 from minibroker.testing.network import NetworkOptions
 
 NAMES = [TopicPartition("t", partition) for partition in range(3)]
@@ -119,7 +119,7 @@ class Reader:
         assert await self.poll(1) == 0
 
 
-async def fill(world: World, broker: SimulatedBroker, rng: random.Random) -> dict:
+async def fill(world: SimulatedWorld, broker: SimulatedBroker, rng: random.Random) -> dict:
     """Records that name their place, and where they end."""
     ends = dict.fromkeys(NAMES, 0)
     options = {"seams": world.seams("producer"), "batch_size": rng.choice((100, 400))}
@@ -131,7 +131,7 @@ async def fill(world: World, broker: SimulatedBroker, rng: random.Random) -> dic
     return ends
 
 
-async def do_harm(world: World, broker: SimulatedBroker, rng: random.Random) -> None:
+async def do_harm(world: SimulatedWorld, broker: SimulatedBroker, rng: random.Random) -> None:
     """Now and then a reset, or a kill and a restart."""
     chance = rng.random()
     if chance < 0.05:
@@ -143,7 +143,7 @@ async def do_harm(world: World, broker: SimulatedBroker, rng: random.Random) -> 
 
 
 async def run(seed: int) -> None:
-    rng, world = random.Random(seed), World(seed, NETWORK)
+    rng, world = random.Random(seed), SimulatedWorld(seed, NETWORK)
     async with open_broker(world, SETTINGS) as broker:
         ends = await fill(world, broker, rng)
         options = {

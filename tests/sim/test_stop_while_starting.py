@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from minibroker.client.admin import Admin, NewTopic
-from minibroker.testing.cluster import SimulatedBroker, World, open_cluster, simulate
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld, open_cluster, simulate
 
 STEP_S = 0.0005
 MOMENTS = 60
@@ -29,7 +29,7 @@ def test_a_stop_at_any_moment_of_a_start_is_clean(is_alone: bool) -> None:
     """Alone or beside others: it ends without an error, and the next start finds all in order."""
 
     async def main() -> None:
-        world = World(5)
+        world = SimulatedWorld(5)
         served = []
         async with open_cluster(world, {}, 1 if is_alone else 3) as cluster:
             admin = Admin(cluster.address, seams=world.seams("client"))
@@ -54,7 +54,7 @@ def test_a_start_that_waits_for_its_store_can_be_stopped(moment: int) -> None:
     """The store goes away while the broker starts: it waits, and a stop ends that at once."""
 
     async def main() -> None:
-        world = World(moment)
+        world = SimulatedWorld(moment)
         async with trio.open_nursery() as nursery:
             broker = SimulatedBroker(world, nursery, {})
             nursery.start_soon(broker.start)

@@ -15,7 +15,7 @@ import trio
 
 from minibroker.broker.controller import pushes
 from minibroker.client.admin import Admin, NewTopic
-from minibroker.testing.cluster import SimulatedCluster, World, open_cluster, simulate
+from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld, open_cluster, simulate
 from minibroker.testing.costs import Costs, Prices, costly, costs_of
 
 PARTITIONS = 300
@@ -73,7 +73,7 @@ def test_a_broker_that_returns_keeps_its_session(caplog: pytest.LogCaptureFixtur
     caplog.set_level("INFO")
 
     async def main() -> None:
-        world = World(1)
+        world = SimulatedWorld(1)
         async with (
             costs_of(world) as costs,
             open_cluster(world, SETTINGS, 3, costly(costs, PRICES)) as cluster,
@@ -92,7 +92,7 @@ def test_a_broker_that_returns_keeps_its_session(caplog: pytest.LogCaptureFixtur
     assert not SESSION_ENDED.search(caplog.text)
 
 
-async def press(costs: Costs, world: World, seconds: float) -> None:
+async def press(costs: Costs, world: SimulatedWorld, seconds: float) -> None:
     """Load that comes from outside: it keeps brokers busy for longer than their sessions."""
     rng = world.rng("load")
     with trio.move_on_after(seconds):
@@ -105,7 +105,7 @@ def pass_through_load(seed: int) -> None:
     """Sessions are lost under the load; when it has passed, the cluster comes to rest for good."""
 
     async def main() -> None:
-        world = World(seed)
+        world = SimulatedWorld(seed)
         async with (
             costs_of(world) as costs,
             open_cluster(world, SETTINGS, 3, costly(costs, PRICES)) as cluster,
@@ -133,7 +133,7 @@ def test_a_storm_ends_by_itself(seed: int) -> None:
 
 
 def test_large_orders_are_a_storm() -> None:
-    """The rule that was mended, planted: the same story never ends."""
+    """With the rule from before it was mended, the same story never ends."""
     with orders_of(LARGE), pytest.raises(BaseExceptionGroup) as caught:
         pass_through_load(0)
     assert caught.group_contains(Storm)

@@ -8,7 +8,7 @@ import trio
 
 from minibroker.broker.turns import without_pause
 from minibroker.client import Admin, Consumer, NewTopic, Producer
-from minibroker.testing.cluster import SimulatedCluster, World, open_cluster, simulate
+from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld, open_cluster, simulate
 from tests.census import census, grown
 
 SETTINGS = {
@@ -33,7 +33,7 @@ class Traffic:
     """Clients that live as long as the cluster, and use topics that do not."""
 
     def __init__(
-        self, admin: Admin, producer: Producer, consumers: Sequence[Consumer], world: World
+        self, admin: Admin, producer: Producer, consumers: Sequence[Consumer], world: SimulatedWorld
     ) -> None:
         self.admin = admin
         self.producer = producer
@@ -73,7 +73,7 @@ def test_a_thousand_deleted_topics_leave_nothing_behind(caplog: pytest.LogCaptur
     caplog.set_level(logging.CRITICAL, logger="minibroker")  # pytest keeps what is logged
 
     async def main() -> None:
-        world = World(14)
+        world = SimulatedWorld(14)
         options = {"metadata_max_age_ms": 30_000}
         reading = {"auto_offset_reset": "earliest", **options}
         async with open_cluster(world, SETTINGS, 2) as cluster:
@@ -114,7 +114,7 @@ def test_producers_groups_and_members_leave_nothing_behind(
         "producer.id.expiration.ms": "10000",
     }
 
-    async def visit(world: World, address: str, number: int) -> None:
+    async def visit(world: SimulatedWorld, address: str, number: int) -> None:
         seams = world.seams(f"client-{number % 5}")
         async with Producer(address, seams=seams) as producer:
             await producer.send_and_wait("t", b"value", key=b"%d" % number)
@@ -128,7 +128,7 @@ def test_producers_groups_and_members_leave_nothing_behind(
                         pass
 
     async def main() -> None:
-        world = World(15)
+        world = SimulatedWorld(15)
         async with open_cluster(world, SETTINGS | short, 2) as cluster:
             async with Admin(cluster.address, seams=world.seams("admin")) as admin:
                 await admin.create_topics(NewTopic("t", 1, 2))

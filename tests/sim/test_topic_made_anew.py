@@ -11,7 +11,7 @@ from minibroker.client import Admin, Consumer, NewTopic, Producer
 from minibroker.testing.cluster import (
     SimulatedBroker,
     SimulatedCluster,
-    World,
+    SimulatedWorld,
     open_cluster,
     simulate,
 )
@@ -21,7 +21,7 @@ TOPIC = NewTopic("t", 1, 1)
 
 
 @asynccontextmanager
-async def open_trial(world: World) -> AsyncIterator[tuple[SimulatedCluster, Admin]]:
+async def open_trial(world: SimulatedWorld) -> AsyncIterator[tuple[SimulatedCluster, Admin]]:
     """Three brokers, and an admin of them."""
     async with open_cluster(world, SETTINGS, 3) as cluster:
         admin = Admin(cluster.address, seams=world.seams("admin"))
@@ -47,7 +47,7 @@ def test_a_broker_that_is_late_sends_no_consumer_back(seed: int) -> None:
     the new one goes on, and reads each record once."""
 
     async def main() -> list[bytes | None]:
-        world = World(seed)
+        world = SimulatedWorld(seed)
         read: list[bytes | None] = []
         async with open_trial(world) as (cluster, admin):
             await admin.create_topics(TOPIC)
@@ -77,7 +77,7 @@ def test_a_later_topic_has_a_higher_number():
     """Of topics of one name, whichever controllers make them."""
 
     async def main() -> list[int]:
-        world = World(1)
+        world = SimulatedWorld(1)
         numbers = []
         async with open_trial(world) as (cluster, admin):
             for _ in range(3):

@@ -2,17 +2,18 @@
 
 import pytest
 
-from minibroker.testing.cluster import World, simulate
+from minibroker.testing.cluster import SimulatedWorld, simulate
+from tests.seeds import rest_in_soak
 from tests.sim.variants import CROWDS, VariantStory, draw_variant
 
-SEEDS = (0, 1, 3, 4)  # with all numbers of replicas
+SEEDS = (0, 1, 3, 4)  # the first two with both numbers of replicas
 PART = 20
 SOAK = range(1000, 1500, PART)
 DRAWN = range(100)
 REPEAT = "python -m tests.sim --story variants --seeds"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_nothing_is_lost_in_any_variant(seed: int) -> None:
     """Whatever the faults of a seed, every checker is content and the cluster comes to rest."""
     told = simulate(VariantStory(seed).run, seed)
@@ -43,7 +44,7 @@ def test_many_seeds(first: int) -> None:
 
 def drawn(seed: int):
     """The variant of a seed. Worlds belong to a run."""
-    return draw_variant(World(seed))
+    return draw_variant(SimulatedWorld(seed))
 
 
 def finds(seed: int) -> bool:

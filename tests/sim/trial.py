@@ -35,7 +35,7 @@ from minibroker.testing.cluster import (
     PORT,
     SimulatedBroker,
     SimulatedCluster,
-    World,
+    SimulatedWorld,
     open_cluster,
     simulate,
 )
@@ -66,7 +66,7 @@ class Trial:
     """See the head of this module. Broker 1 leads first; partition 0 is the only one."""
 
     def __init__(
-        self, world: World, cluster: SimulatedCluster, producer: Producer, is_flushed: bool
+        self, world: SimulatedWorld, cluster: SimulatedCluster, producer: Producer, is_flushed: bool
     ) -> None:
         self.world = world
         self.is_flushed = is_flushed
@@ -193,7 +193,7 @@ async def open_trial(
     *, is_watched: bool = True, replicas: int = 3, **settings: str
 ) -> AsyncIterator[Trial]:
     """A cluster with its topic, in sync; killed at the end."""
-    world = World(SEED)
+    world = SimulatedWorld(SEED)
     named = {name.replace("_", "."): value for name, value in settings.items()}
     async with open_cluster(world, SETTINGS | named, 3) as cluster:
         async with Admin(cluster.address, seams=world.seams("admin")) as admin:

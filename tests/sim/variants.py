@@ -10,7 +10,7 @@ from typing import NamedTuple
 import trio
 
 from minibroker.client.admin import NewTopic
-from minibroker.testing.cluster import SimulatedCluster, World
+from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld
 from tests.sim.cluster import Story
 from tests.sim.faults import Chaos
 from tests.sim.sights import Watcher
@@ -30,7 +30,7 @@ class Variant(NamedTuple):
     crowd: int
 
 
-def draw_variant(world: World) -> Variant:
+def draw_variant(world: SimulatedWorld) -> Variant:
     """The one of a world's seed."""
     rng = world.rng("variant")
     crowd = rng.choice(CROWDS) if rng.random() < CROWDED else 0
@@ -41,7 +41,7 @@ class FlappingChaos(Chaos):
     """All faults of a cluster, and wires that go up and down."""
 
     def __init__(
-        self, world: World, cluster: SimulatedCluster, watcher: Watcher, is_flushed: bool
+        self, world: SimulatedWorld, cluster: SimulatedCluster, watcher: Watcher, is_flushed: bool
     ) -> None:
         super().__init__(world, cluster, watcher, is_flushed)
         self._faults |= {"flap": (4, self._flap)}
@@ -73,16 +73,16 @@ class VariantStory(Story):
 
     chaos_type = FlappingChaos
 
-    def draw_topic(self, world: World, partitions: int) -> NewTopic:
+    def draw_topic(self, world: SimulatedWorld, partitions: int) -> NewTopic:
         """The topic that stays."""
         return self._topic(TOPIC, world, partitions)
 
-    def draw_crowd(self, world: World) -> tuple[NewTopic, ...]:
+    def draw_crowd(self, world: SimulatedWorld) -> tuple[NewTopic, ...]:
         """The topics beside it."""
         numbers = range(draw_variant(world).crowd)
         return tuple(self._topic(f"crowd-{number}", world, 1) for number in numbers)
 
-    def _topic(self, name: str, world: World, partitions: int) -> NewTopic:
+    def _topic(self, name: str, world: SimulatedWorld, partitions: int) -> NewTopic:
         variant = draw_variant(world)
         configs = {"min.insync.replicas": str(variant.min_insync_replicas)}
         return NewTopic(name, partitions, variant.replicas, configs)

@@ -10,7 +10,7 @@ from itertools import permutations
 import trio
 
 from minibroker.client.admin import NewTopic
-from minibroker.testing.cluster import SimulatedBroker, World
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld
 from tests.sim.cluster import Story
 from tests.sim.faults import Chaos
 from tests.sim.workload import TOPIC
@@ -32,6 +32,7 @@ class BrokenWires(Chaos):
                     for wire in permutations(names, 2):
                         faults.start_soon(self._break_wire, *wire)
                     faults.start_soon(self._break_store)
+                    faults.start_soon(self._slow_disk)
                     faults.start_soon(self._isolate_controller)
                     faults.start_soon(self._harm_controller, nursery)
                     faults.start_soon(self._tempt, nursery)
@@ -77,6 +78,18 @@ class BrokenWires(Chaos):
             link.cut() if self._rng.random() < 0.5 else link.hold()
             await trio.sleep(self._rng.uniform(0.1, BROKEN_S_MAX))
             link.heal()
+
+    async def _slow_disk(self) -> None:
+        """With flush=always a follower lacks records for so long, and asks for nothing."""
+        while True:
+            await self._calm(2)
+            files = self._draw().files
+            self._count("slow disk", "slow down a disk")
+            usual_s, files.sync_s = files.sync_s, self._rng.uniform(0.5, BROKEN_S_MAX)
+            try:
+                await trio.sleep(self._rng.uniform(0.1, BROKEN_S_MAX))
+            finally:
+                files.sync_s = usual_s
 
     async def _isolate_controller(self) -> None:
         network = self._world.network
@@ -181,7 +194,7 @@ class WiresStory(Story):
     chaos_type = BrokenWires
     chaos_s = 30.0
 
-    def draw_topic(self, world: World, partitions: int) -> NewTopic:
+    def draw_topic(self, world: SimulatedWorld, partitions: int) -> NewTopic:
         """Two or three replicas of each partition; one in sync may be enough. Of topics that are
         deleted meanwhile two must be in sync, or a leader that is cut off acknowledges records of
         a former one (docs/guarantees.md)."""

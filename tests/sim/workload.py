@@ -19,7 +19,7 @@ from minibroker.client.errors import ClientError
 from minibroker.client.producer.delivery import Delivery
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
-from minibroker.testing.cluster import World
+from minibroker.testing.cluster import SimulatedWorld
 from tests.sim.checkers import Ledger, Shown, Violation
 
 TOPIC = "numbers"
@@ -33,7 +33,7 @@ class Clients:
     """What all clients share; `stop` ends the producers, `drained` the readers. `crowd` are topics
     of one partition each, which nobody reads."""
 
-    world: World
+    world: SimulatedWorld
     address: str
     partitions: int
     ledger: Ledger = field(default_factory=Ledger)
@@ -114,6 +114,22 @@ async def produce_to_crowd(clients: Clients) -> None:
                 await producer.send(topic, value, partition=0)
             await trio.sleep(rng.expovariate(1 / 0.2))
         await producer.flush()
+
+
+async def trim(clients: Clients) -> None:
+    """Delete records of the crowd, up to any that was acknowledged, until all is drained."""
+    host, deletions = "trimmer", clients.ledger.deletions
+    rng = clients.world.rng(host)
+    async with clients.admin(host) as admin:
+        while True:
+            await trio.sleep(rng.expovariate(1 / 0.3))
+            name = TopicPartition(rng.choice(clients.crowd).name, 0)
+            acked = clients.ledger.acked.get(name)
+            if acked and not clients.stop.is_set():
+                offset = rng.choice([*acked]) + rng.randint(0, 1)
+                deletions.note_asked(name, offset)
+                low_watermarks = await admin.delete_records({name: offset})
+                deletions.note_told(name, low_watermarks[name])
 
 
 async def consume(clients: Clients, number: int) -> None:

@@ -10,13 +10,14 @@ import trio.testing
 from minibroker.broker.server.listener import Acceptor
 from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
     ProduceRequest,
 )
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_response, encode_request
+from minibroker.protocol.rpc.codec import decode_response, encode_request
 from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Endpoint
 from minibroker.testing.network import SimulatedNetwork

@@ -304,6 +304,7 @@ class Node:
     ) -> None:
         """A follower, in this registration, fetched from an offset and was not refused."""
         fetch = FollowerFetch(replica_id, offset, 0, epoch)
+        self.replicas.record_follower(replica_id, now)
         self.replicas.record_fetch(self.partition(name), fetch, now)
 
 

@@ -67,7 +67,7 @@ def test_the_hooks_are_those_of_make_lint() -> None:
     for name, command in (("ruff-check", "ruff check"), ("ruff-format", "ruff format")):
         assert entries[name].startswith(f".venv/bin/python -m {command}")
         assert f"$(BIN)/python -m {command}" in makefile
-    assert entries["mypy"] == "make --no-print-directory types"
+    assert entries["types"] == "make --no-print-directory types"
     assert {hook["language"] for hook in local["hooks"]} == {"system"}
 
 

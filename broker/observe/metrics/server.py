@@ -23,6 +23,7 @@ from minibroker.broker.server.request_times import KindStatistics
 
 REQUESTS: Final = "kafka_network_requestmetrics"
 SOCKETS: Final = "kafka_server_socketservermetrics"
+CLIENT_LABELS: Final = ("wire", "client", "version")
 FETCHES: Final = "Fetch"  # Kafka's delayed fetches are those of consumers and followers together
 
 
@@ -66,6 +67,15 @@ def connection_families(sources: Sources) -> Iterator[Metric]:
     yield total(f"{SOCKETS}_connection_creation", text, connections.taken)
     text = "Connections that were closed at once, above max.connections"
     yield total("minibroker_connections_refused", text, connections.refused)
+    text = "Connections that are open, by what the client calls itself"
+    clients = gauge("minibroker_client_connections", text, *CLIENT_LABELS)
+    text = "Requests that came, by what the client calls itself"
+    asked = counter("minibroker_client_requests", text, *CLIENT_LABELS)
+    for kind, number, requests in sources.services.clients.statistics():
+        clients.add_metric([*kind], number)
+        asked.add_metric([*kind], requests)
+    yield clients
+    yield asked
     text = "Memory of requests that have not come whole yet; the limit is queued.max.request.bytes"
     held = sources.acceptor.memory.statistics()
     yield single("minibroker_request_memory_bytes", text, held)

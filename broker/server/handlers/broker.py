@@ -4,6 +4,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import PLAINTEXT, ErrorCode
 from minibroker.protocol.messages.brokers import (
+    ConnectedClient,
     DescribeBrokerRequest,
     DescribeBrokerResponse,
     MachineDescription,
@@ -36,6 +37,7 @@ def describe(
         max(-1, round((now - session.renewed_at) * 1000)),
         round(session.renewal_s * 1_000_000),
         _machine(services) if request.include_machine else None,
+        tuple(ConnectedClient(*kind, *counts) for kind, *counts in services.clients.statistics()),
     )
 
 

@@ -1,14 +1,20 @@
-"""DESCRIBE_CONFIGS and ALTER_CONFIGS, for topics."""
+"""DESCRIBE_CONFIGS, of topics and of this broker, and ALTER_CONFIGS, of topics."""
 
+from dataclasses import replace
+
+from minibroker.broker.errors import Refused
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers.topics import late
 from minibroker.broker.server.services import Services
-from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.constants import ConfigResourceType, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
+    ConfigDescription,
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ResourceConfigs,
     TopicConfigs,
 )
 
@@ -18,27 +24,64 @@ ALTER_WAIT_S = 8.0  # less than clients wait, for a request that does not say ho
 def describe(
     services: Services, request: DescribeConfigsRequest, now: float
 ) -> DescribeConfigsResponse:
-    """Every property of each topic, as it is in force."""
-    return DescribeConfigsResponse(tuple(_describe(services, name) for name in request.topics))
+    """The properties of each topic and of this broker, as they are in force."""
+    topic = ConfigResourceType.TOPIC
+    named = [_describe(services, ConfigResource(topic, name)) for name in request.topics]
+    return DescribeConfigsResponse(
+        tuple(
+            TopicConfigs(each.name, each.error, each.error_message, each.configs) for each in named
+        ),
+        tuple(_describe(services, resource) for resource in request.resources),
+    )
 
 
-def _describe(services: Services, name: str) -> TopicConfigs:
-    topic = services.image.topics.get(name)
-    if topic is None:
-        return TopicConfigs(
-            name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
-        )
-    return TopicConfigs(name, configs=services.config.describe_topic(topic.configs))
+def _describe(services: Services, asked: ConfigResource) -> ResourceConfigs:
+    """The properties of one resource that are asked for."""
+    kind, name, wanted = asked.resource_type, asked.name, asked.properties
+    try:
+        found = _configs_of(services, kind, name)
+    except Refused as refused:
+        return ResourceConfigs(kind, name, refused.code, refused.message)
+    configs = tuple(each for each in found if wanted is None or each.name in wanted)
+    return ResourceConfigs(kind, name, configs=configs)
+
+
+def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescription, ...]:
+    """Every property of a resource. Raises `Refused`."""
+    if kind == ConfigResourceType.TOPIC:
+        topic = services.image.topics.get(name)
+        if topic is None:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return services.config.describe_topic(topic.configs)
+    if kind != ConfigResourceType.BROKER:
+        what = f"there is no resource type {kind} that has settings here"
+        raise Refused(ErrorCode.INVALID_REQUEST, what)
+    node_id = services.replicas.broker_id
+    if name not in ("", str(node_id)):
+        what = f"this is broker {node_id}, which describes itself only, not {name!r}"
+        raise Refused(ErrorCode.INVALID_REQUEST, what)
+    return services.config.describe_broker() if name else ()
 
 
 def alter(
     services: Services, request: AlterConfigsRequest, now: float
 ) -> Parked[AlterConfigsResponse]:
-    """Handed to the controller, answered when it is done."""
-    job = services.controller.submit(request)
-    return Parked(
-        (job,),
-        lambda: now + ALTER_WAIT_S,
-        lambda now: job.result,
-        lambda: AlterConfigsResponse(tuple(late(services, topic.name) for topic in request.topics)),
-    )
+    """Handed to the controller, wherever that is; answered when it is done.
+
+    A request that another broker has passed on is not passed on again.
+    """
+    controller = services.controller
+    if request.is_forwarded:
+        job = controller.submit(request)
+    else:
+        job = controller.forward(replace(request, is_forwarded=True))
+    types = tuple(topic.resource_type for topic in request.topics)
+
+    def attempt(now: float) -> AlterConfigsResponse | None:
+        return job.result and replace(job.result, resource_types=types)
+
+    def expire() -> AlterConfigsResponse:
+        results = tuple(late(services, topic.name) for topic in request.topics)
+        return AlterConfigsResponse(results, types)
+
+    return Parked((job,), lambda: now + ALTER_WAIT_S, attempt, expire)

@@ -43,8 +43,7 @@ from minibroker.protocol.messages.fetch import (
     FetchResponse,
     PartitionFetched,
 )
-from minibroker.protocol.rpc.codec import records_size
-from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition
+from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition, records_size
 
 
 class _View(NamedTuple):
@@ -54,6 +53,12 @@ class _View(NamedTuple):
     partition: Partition
     end: int
     divergence: OffsetAndEpoch | None
+
+
+def _must_delete(partition: Partition, wanted: Wanted) -> bool:
+    """Whether records were deleted by a request, which waits for a follower that was not told. What
+    retention deletes is told with the next answer."""
+    return NO_OFFSET < wanted.log_start < partition.leader().start_required
 
 
 class _Fetch:
@@ -109,6 +114,7 @@ class _Fetch:
         if session is not None and (self._is_outlived or self._is_lapsed):
             session.wake_all()
         if self._is_follower and not self._is_outlived:
+            self._services.replicas.record_follower(request.replica_id, now)
             for wanted in self._context.wanted:
                 self._record_progress(wanted, now)
             if session is not None:
@@ -123,6 +129,7 @@ class _Fetch:
             return
         if self._context.session is None:
             wanted.high_watermark = partition.high_watermark
+            wanted.log_start = partition.log.log_start
         if divergence is None:
             fetch = FollowerFetch(
                 request.replica_id, asked.fetch_offset, asked.log_start, request.broker_epoch
@@ -130,7 +137,8 @@ class _Fetch:
             self._services.replicas.record_fetch(partition, fetch, now)
 
     def attempt(self, now: float) -> FetchResponse | None:
-        """The answer, if it is due; news of a high watermark alone bring the deadline forward."""
+        """The answer, if it is due; news of a high watermark or of deleted records alone bring
+        the deadline forward."""
         readable = 0
         wait_s_max = math.inf
         all_wanted = self._context.wanted
@@ -146,6 +154,8 @@ class _Fetch:
                 return self._answer(all_wanted, views)
             if self._is_follower and view.partition.high_watermark != wanted.high_watermark:
                 wait_s_max = min(wait_s_max, self._news_wait_s(wanted))
+            if self._is_follower and _must_delete(view.partition, wanted):
+                wait_s_max = 0.0
         self._deadline = min(self._deadline, now + wait_s_max)
         is_due = readable >= self._bytes_min or now >= self._deadline
         return self._answer(all_wanted, views) if is_due else None

@@ -36,8 +36,11 @@ def find_coordinator(
     """Who keeps a group; the topic that groups are kept in is made when it is first asked for.
 
     COORDINATOR_NOT_AVAILABLE while nobody keeps it, and as long as fewer brokers live than the
-    topic has replicas. Raises `HangUp` until a controller has told the cluster.
+    topic has replicas. A transactional id is refused for good: clients would ask again for ever
+    after any error that may pass. Raises `HangUp` until a controller has told the cluster.
     """
+    if request.key_type != groups.GROUP_KEY:
+        return _no_such_coordinator(request.key_type)
     try:
         check_group_id(request.group_id)
     except Refused as refused:
@@ -63,6 +66,16 @@ def find_coordinator(
         return _found(services, services.groups.keeper(request.group_id))
 
     return Parked((job, IMAGE, ROLES), lambda: now + CREATION_WAIT_S, attempt, expire)
+
+
+def _no_such_coordinator(key_type: int) -> groups.FindCoordinatorResponse:
+    if key_type == groups.TRANSACTION_KEY:
+        return groups.FindCoordinatorResponse(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "there are no transactions here: leave transactional.id unset",
+        )
+    what = f"there is no coordinator of the kind {key_type}; 0 is a group's"
+    return groups.FindCoordinatorResponse(ErrorCode.INVALID_REQUEST, what)
 
 
 def _found(services: Services, keeper: BrokerImage | None) -> groups.FindCoordinatorResponse:

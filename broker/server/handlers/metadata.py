@@ -9,7 +9,7 @@ reason as its error.
 import logging
 from collections.abc import Mapping
 
-from minibroker.broker.metadata.model import ClusterImage, PartitionImage
+from minibroker.broker.metadata.model import ClusterImage, PartitionImage, is_topic_name
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import AT_ONCE, Turns, without_pause
@@ -98,6 +98,8 @@ def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMe
     topic = image.topics.get(name)
     if topic is None:
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not is_topic_name(name):
+            unknown = ErrorCode.INVALID_TOPIC_EXCEPTION
         return TopicMetadata(name, errors.get(name) or unknown)
     partitions = tuple(_partition(image, partition) for partition in topic.partitions)
     return TopicMetadata(name, 0, topic.id, name == OFFSETS_TOPIC, partitions, topic.creation)

@@ -1,4 +1,4 @@
-"""CREATE_TOPICS and DELETE_TOPICS: for the controller, answered when it is done.
+"""CREATE_TOPICS, DELETE_TOPICS and CREATE_PARTITIONS: for the controller, answered when it is done.
 
 At any other broker the answer is NOT_CONTROLLER for each topic; METADATA says who is it.
 """
@@ -7,6 +7,8 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
@@ -40,6 +42,21 @@ def delete(
         lambda: now + max(0, request.timeout_ms) / 1000,
         lambda now: job.result,
         lambda: DeleteTopicsResponse(tuple(late(services, name) for name in request.topics)),
+    )
+
+
+def create_partitions(
+    services: Services, request: CreatePartitionsRequest, now: float
+) -> Parked[CreatePartitionsResponse]:
+    """As `create`."""
+    job = services.controller.submit(request)
+    return Parked(
+        (job,),
+        lambda: now + max(0, request.timeout_ms) / 1000,
+        lambda now: job.result,
+        lambda: CreatePartitionsResponse(
+            tuple(late(services, topic.name) for topic in request.topics)
+        ),
     )
 
 

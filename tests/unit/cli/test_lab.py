@@ -67,7 +67,7 @@ def test_a_run_prints_story_and_transcript_and_nothing_else(ended: dict[str, End
     scenario = load("hw-divergence")
     code, out, err = ended["run"]
     assert (code, err) == (0, "")
-    assert out.startswith(f"{scenario.title}\n\n{scenario.story}\n\n")
+    assert out.startswith(f"{scenario.title}\n\n{scenario.description}\n\n")
     assert out.endswith(f"\n\n{scenario.transcripts['hw']}")
 
 

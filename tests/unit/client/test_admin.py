@@ -8,7 +8,7 @@ import trio
 
 from minibroker.client.admin import Admin, NewTopic
 from minibroker.client.errors import ClientClosed, ClientTimeout
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import ApiKey, ConfigResourceType, ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.brokers import (
     UnregisterBrokerRequest,
@@ -18,8 +18,16 @@ from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     ConfigDescription,
+    ConfigResource,
+    DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ResourceConfigs,
     TopicConfigs,
+)
+from minibroker.protocol.messages.delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    PartitionRecordsDeleted,
 )
 from minibroker.protocol.messages.leaders import (
     ElectLeadersRequest,
@@ -40,10 +48,14 @@ from minibroker.protocol.messages.replicas import (
 )
 from minibroker.protocol.messages.topics import (
     ConfigEntry,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    NewPartitions,
+    ReplicaAssignment,
     TopicResult,
 )
 
@@ -73,6 +85,10 @@ async def test_create_sends_what_was_asked_for(
         plain, full = broker.requests[-1].topics
         assert (plain.partition_count, plain.replication_factor, plain.configs) == (-1, -1, ())
         assert (full.partition_count, full.configs) == (4, (ConfigEntry("retention.ms", "5"),))
+        await admin.create_topics(NewTopic("v", replica_assignments={0: [2, 1]}))
+        (assigned,) = broker.requests[-1].topics
+        assert (assigned.partition_count, assigned.replication_factor) == (-1, -1)
+        assert assigned.assignments == (ReplicaAssignment(0, (2, 1)),)
 
 
 async def test_a_refusal_names_the_topic_and_the_reason(
@@ -160,6 +176,7 @@ class Two:
             for key, response in (
                 (ApiKey.CREATE_TOPICS, CreateTopicsResponse),
                 (ApiKey.DELETE_TOPICS, DeleteTopicsResponse),
+                (ApiKey.CREATE_PARTITIONS, CreatePartitionsResponse),
                 (ApiKey.ALTER_CONFIGS, AlterConfigsResponse),
             ):
                 broker.answers[key] = partial(self.answer, node_id, response)
@@ -231,8 +248,11 @@ async def test_who_is_no_controller_any_more_is_left_for_who_is(
 
 
 @pytest.mark.parametrize("fault", ["fall_over", "hang"])
+@pytest.mark.parametrize(
+    "new", [NewTopic("t", 1, 2), NewTopic("t", replica_assignments={0: [1, 2]})]
+)
 async def test_a_creation_whose_answer_is_lost_is_done_if_the_topic_is_as_asked(
-    two: Two, seams: Any, autojump_clock: Any, fault: str
+    two: Two, seams: Any, autojump_clock: Any, fault: str, new: NewTopic
 ) -> None:
     """The controller may have made it before it was lost: the next one's TOPIC_ALREADY_EXISTS is
     success then, also where the controller hangs until the cluster no longer counts it."""
@@ -241,9 +261,30 @@ async def test_a_creation_whose_answer_is_lost_is_done_if_the_topic_is_as_asked(
     two.errors = {"t": ErrorCode.TOPIC_ALREADY_EXISTS}
     async with Admin("a:9092", seams=seams) as admin:
         two.react = getattr(two, fault)
-        await admin.create_topics(NewTopic("t", 1, 2))
+        await admin.create_topics(new)
         assert trio.current_time() < 2.5
         assert len(two.brokers[1].asked(CreateTopicsRequest)) == 1
+
+
+async def test_partitions_are_asked_for(two: Two, seams: Any, autojump_clock: Any) -> None:
+    """Counts and brokers travel as given; a refusal is raised, unless an answer was lost and the
+    topic has the count that was asked for."""
+    two.topics = (TopicMetadata("t", partitions=PARTITIONS),)
+    async with Admin("a:9092", seams=seams) as admin:
+        await admin.create_partitions({"t": 2, "u": 3}, assignments={"u": [[2], [1]]})
+        (asked,) = two.brokers[2].asked(CreatePartitionsRequest)
+        assert asked.topics == (NewPartitions("t", 2), NewPartitions("u", 3, ((2,), (1,))))
+        two.errors = {"t": ErrorCode.INVALID_PARTITIONS}
+        with pytest.raises(BrokerError, match="INVALID_PARTITIONS: topic 't'"):
+            await admin.create_partitions({"t": 2})
+        two.react = two.fall_over
+        await admin.create_partitions({"t": 2})
+    two.controller = two.believed = 2
+    two.alive = [1, 2]
+    async with Admin("a:9092", seams=seams) as admin:
+        two.react = two.fall_over
+        with pytest.raises(BrokerError, match="INVALID_PARTITIONS: topic 't'"):
+            await admin.create_partitions({"t": 3})
 
 
 async def test_a_topic_that_is_not_as_asked_exists_already(
@@ -258,6 +299,19 @@ async def test_a_topic_that_is_not_as_asked_exists_already(
         two.react = two.fall_over
         with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS: topic 't'"):
             await admin.create_topics(NewTopic("t", 3))
+
+
+async def test_a_topic_on_other_brokers_is_not_as_assigned(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """After a lost answer, replicas that differ from the assignment are another's topic."""
+    partition = PartitionMetadata(0, leader_id=1, leader_epoch=0, replicas=(1, 2))
+    two.topics = (TopicMetadata("t", partitions=(partition,)),)
+    two.errors = {"t": ErrorCode.TOPIC_ALREADY_EXISTS}
+    async with Admin("a:9092", seams=seams) as admin:
+        two.react = two.fall_over
+        with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS: topic 't'"):
+            await admin.create_topics(NewTopic("t", replica_assignments={0: [2, 1]}))
 
 
 async def test_a_deletion_whose_answer_is_lost_is_done_if_the_topic_is_gone(
@@ -365,3 +419,67 @@ async def test_one_thing_is_asked_of_the_controller_until_it_answers(
             await admin.unregister_broker(4)
         with pytest.raises(BrokerError, match="broker 1 is alive"):
             await admin.unregister_broker(1)
+
+
+async def test_records_are_deleted_by_the_leader_of_each_partition(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """Each leader is asked for its own partitions, and again for what it has not done yet."""
+    second = PartitionMetadata(1, leader_id=2, leader_epoch=0)
+    two.topics = (TopicMetadata("t", partitions=(PARTITIONS[0], second)),)
+    errors = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE]
+
+    def delete(request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        [asked] = request.partitions
+        error = errors.pop(0) if asked.partition == 1 else 0
+        done = PartitionRecordsDeleted("t", asked.partition, error, low_watermark=asked.offset)
+        return DeleteRecordsResponse((done,))
+
+    for broker in two.brokers.values():
+        broker.answers[ApiKey.DELETE_RECORDS] = delete
+    async with Admin("a:9092", seams=seams) as admin:
+        deleted = await admin.delete_records({("t", 0): 5, ("t", 1): 7})
+        assert deleted == {("t", 0): 5, ("t", 1): 7}
+        assert len(two.brokers[1].asked(DeleteRecordsRequest)) == 1
+        assert len(two.brokers[2].asked(DeleteRecordsRequest)) == 3
+        with pytest.raises(BrokerError, match="'t' has no partition 2"):
+            await admin.delete_records({("t", 2): 5})
+
+
+async def test_a_deletion_of_records_that_is_refused_is_told(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """What cannot be deleted is raised at once; what is never done, at the end of patience."""
+    two.topics = (TopicMetadata("t", partitions=PARTITIONS),)
+    error = ErrorCode.OFFSET_OUT_OF_RANGE
+    two.brokers[1].answers[ApiKey.DELETE_RECORDS] = lambda _: DeleteRecordsResponse(
+        (PartitionRecordsDeleted("t", 0, error, "the reason"),)
+    )
+    async with Admin("a:9092", seams=seams) as admin:
+        with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE: t-0: the reason"):
+            await admin.delete_records({("t", 0): 5})
+        error = ErrorCode.REQUEST_TIMED_OUT
+        with pytest.raises(ClientTimeout, match=r"not deleted on all replicas \(t-0: the reason"):
+            await admin.delete_records({("t", 0): 5})
+
+
+async def test_a_broker_is_asked_for_its_own_settings(
+    two: Two, seams: Any, autojump_clock: Any
+) -> None:
+    """Not another one, and again until it answers; a refusal is raised."""
+    entry = ConfigDescription("retention.ms", "5", is_default=False)
+    described = ResourceConfigs(ConfigResourceType.BROKER, "2", configs=(entry,))
+    two.brokers[2].answers[ApiKey.DESCRIBE_CONFIGS] = lambda _: DescribeConfigsResponse(
+        resources=(described,)
+    )
+    async with Admin("a:9092", seams=seams) as admin:
+        assert await admin.describe_broker_configs(2, "retention.ms") == (entry,)
+        (asked,) = two.brokers[2].asked(DescribeConfigsRequest)
+        wanted = ConfigResource(ConfigResourceType.BROKER, "2", ("retention.ms",))
+        assert asked.resources == (wanted,)
+        described = ResourceConfigs(4, "2", ErrorCode.INVALID_REQUEST, "the reason")
+        with pytest.raises(BrokerError, match="INVALID_REQUEST: the reason"):
+            await admin.describe_broker_configs(2)
+    async with Admin("a:9092", seams=seams, default_api_timeout_ms=500) as admin:
+        with pytest.raises(ClientTimeout, match="the settings of broker 3"):
+            await admin.describe_broker_configs(3)

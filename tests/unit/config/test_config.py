@@ -12,6 +12,7 @@ from minibroker.broker.config_page import reference_page
 from minibroker.broker.config_sources import parse_properties
 from minibroker.broker.properties import PROPERTIES, TOPIC_PROPERTIES
 from minibroker.broker.property import Kind, parse_endpoints
+from minibroker.protocol.constants import ConfigSource
 from minibroker.protocol.types import NamedEndpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -195,6 +196,21 @@ def test_a_topic_is_described():
     assert (rows["flush"].value, rows["flush"].is_default) == ("never", False)
     assert (rows["retention.ms"].value, rows["retention.ms"].is_default) == ("604800000", True)
     assert (rows["retention.ms"].type, rows["retention.ms"].unit) == ("int", "ms")
+
+
+def test_a_broker_is_described():
+    """Each property has its row; it says whether the broker was given another value."""
+    config = load(flags={"log.retention.ms": "5"}).config
+    rows = {row.name: row for row in config.describe_broker()}
+    assert rows.keys() == PROPERTIES.keys()
+    given, other = rows["log.retention.ms"], rows["log.segment.bytes"]
+    assert (given.value, given.is_default, given.source) == ("5", False, ConfigSource.BROKER)
+    assert (other.is_default, other.source) == (True, ConfigSource.DEFAULT)
+    assert given.is_read_only
+    topic = {row.name: row for row in config.describe_topic({"flush": "never"})}
+    assert topic["flush"].source == ConfigSource.TOPIC
+    assert topic["retention.ms"].source == ConfigSource.BROKER
+    assert topic["segment.bytes"].source == ConfigSource.DEFAULT
 
 
 def test_every_topic_setting_has_its_row():

@@ -14,11 +14,18 @@ import trio
 from minibroker.broker.controller.entries import PARTITIONS
 from minibroker.broker.controller.requests import is_refused
 from minibroker.protocol.constants import ApiKey, ErrorCode
-from minibroker.protocol.messages.topics import CreateTopicsRequest, DeleteTopicsRequest, NewTopic
+from minibroker.protocol.messages.topics import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewPartitions,
+    NewTopic,
+)
 from tests.unit.controller.fleet import Fleet, open_fleet
 
 OUTCOMES = {
     ApiKey.CREATE_TOPICS: (0, ErrorCode.TOPIC_ALREADY_EXISTS),
+    ApiKey.CREATE_PARTITIONS: (0, ErrorCode.INVALID_PARTITIONS),
     ApiKey.DELETE_TOPICS: (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
 }
 
@@ -50,6 +57,8 @@ async def story(fleet: Fleet) -> None:
     await insist(fleet, ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("t", 1, 2),)))
     await lost.start(tail_safe=False)
     await insist(fleet, ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("u", 2, 2),)))
+    grow = CreatePartitionsRequest((NewPartitions("u", 4),))
+    await insist(fleet, ApiKey.CREATE_PARTITIONS, grow)
 
 
 async def run_story(dies_at: int, writes_max: float = math.inf) -> int:
@@ -76,7 +85,7 @@ async def run_story(dies_at: int, writes_max: float = math.inf) -> int:
         state = await fleet.state()
         assert {name: len(topic.partitions) for name, topic in state.topics.items()} == {
             "t": 1,
-            "u": 2,
+            "u": 4,
         }
         for broker in fleet.running:
             assert broker.directory == {

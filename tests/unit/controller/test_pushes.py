@@ -23,13 +23,14 @@ from minibroker.protocol.constants import (
     ApiKey,
     ErrorCode,
 )
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.control import (
     LeaderAndIsrResponse,
     PartitionObeyed,
     StopReplicaResponse,
     UpdateMetadataResponse,
 )
-from minibroker.protocol.rpc.codec import RequestEnvelope, encode_request
+from minibroker.protocol.rpc.codec import encode_request
 from minibroker.protocol.types import Endpoint, TopicPartition
 from tests.unit.controller.electing import difference
 

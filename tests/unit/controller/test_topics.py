@@ -18,6 +18,7 @@ from minibroker.broker.controller.topics import (
     plan_delete,
     plan_forgetting,
 )
+from minibroker.broker.errors import REASON_CHARS_MAX
 from minibroker.broker.metadata.store import Delete, Entry, Put
 from minibroker.broker.turns import without_pause
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
@@ -173,6 +174,19 @@ def test_a_bad_topic_is_refused_and_the_others_are_made(wanted, error, says):
     assert says in refused.error_message
     assert good.error == 0
     assert plan.state.topics.keys() == {"old", "has.dot", "good"}
+
+
+def test_a_reason_quotes_no_long_name():
+    """A name of the request may be longer than the text of an answer; the rest of it is said."""
+    long = "x" * 40_000
+    topics = NewTopic(f"{long}/"), NewTopic("t", configs=(ConfigEntry(long, "1"),))
+    named, configured = create(EMPTY, *topics).answer.topics
+    deleted = without_pause(plan_delete(EMPTY, DeleteTopicsRequest((long,)))).answer.topics[0]
+    altered = alter(with_topics("t"), "t", ("flush", long)).answer.topics[0]
+    for result in (named, configured, deleted, altered):
+        assert result.error
+        assert len(result.error_message) <= REASON_CHARS_MAX
+    assert altered.error_message.endswith("it takes never, interval, always")
 
 
 @pytest.mark.parametrize("name", ["x" * 249, "a.b-c_D9", "...", "-", "_"])

@@ -46,7 +46,8 @@ def test_brokers_that_are_well_are_told_so() -> None:
     found = list(of_brokers([broker(1), broker(2)], [], VERSION))
     assert {(each.level, each.advice) for each in found} == {(Level.OK, "")}
     assert [each.what for each in found] == [
-        "reached where clients are sent: broker 1, 2",
+        "reached where clients are sent, Kafka's and minibroker's own:"
+        " broker 1 at broker-1:9092, broker 2 at broker-2:9092",
         "ready: broker 1, 2",
         "the brokers' clocks are within 1 ms",
         "the metadata store answers the brokers within 3 ms",

@@ -17,7 +17,7 @@ from minibroker.broker.replication.partition import Partition
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import dispatch
 from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.group_offsets import (
     GroupPartition,
     OffsetCommitRequest,
@@ -34,7 +34,6 @@ from minibroker.protocol.messages.groups import (
 )
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record, decode_records
-from minibroker.protocol.rpc.codec import RequestEnvelope
 from minibroker.protocol.subscription import Subscription, encode_subscription
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import Node, state_of

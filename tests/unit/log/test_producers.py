@@ -124,12 +124,17 @@ def test_a_new_epoch_starts_at_zero():
     assert states.check(batch(2, epoch=2), NOW) is None
 
 
-def test_an_unknown_producer_begins_at_zero():
-    """PID-09: any epoch may begin at 0; another sequence is UNKNOWN_PRODUCER_ID."""
+@pytest.mark.parametrize("sequence", [0, 1, SEQUENCE_MAX])
+def test_an_unknown_producer_begins_anywhere(sequence: int):
+    """PID-09: in any epoch; from there on the numbers must follow, and a new epoch begins at 0."""
     states = ProducerStates(DAY_MS)
-    assert states.check(batch(0, epoch=5), NOW) is None
-    assert refusal(states, batch(1)) == ErrorCode.UNKNOWN_PRODUCER_ID
-    assert refusal(states, batch(1, epoch=5)) == ErrorCode.UNKNOWN_PRODUCER_ID
+    first = batch(sequence, epoch=5)
+    assert states.check(first, NOW) is None
+    states.update(first, NOW)
+    assert states.check(first, NOW) is not None
+    assert refusal(states, batch(7, epoch=5)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(states, batch(1, epoch=6)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.check(batch(0, epoch=6), NOW) is None
 
 
 def test_a_known_producer_without_batches_expects_zero():
@@ -175,7 +180,8 @@ def test_expiry_counts_from_the_last_append():
     last_ms = NOW + 500
     assert states.expire(last_ms + DAY_MS - 1) == 0
     assert states.check(batch(2), last_ms + DAY_MS - 1) is None
-    assert refusal(states, batch(2), last_ms + DAY_MS) == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert refusal(states, batch(3), last_ms + DAY_MS - 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.check(batch(3), last_ms + DAY_MS) is None
     assert states.expire(last_ms + DAY_MS) == 1
     assert len(states) == 0
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from minibroker.broker.metadata.orders import are_sound, is_topic_name
+from minibroker.broker.metadata.model import is_topic_name
+from minibroker.broker.metadata.orders import are_sound
 from tests.unit.node import state_of
 
 SOUND = {"leader": 1, "isr": (2, 1), "replicas": (1, 2, 3)}

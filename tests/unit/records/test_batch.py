@@ -135,12 +135,20 @@ def test_count_must_fit_the_offsets(count, delta):
 
 
 @pytest.mark.parametrize(
-    "producer", [(-1, 0, 0), (5, -1, 0), (5, 0, -1), (5, -1, -1), (-1, -1, 0), (-2, -1, -1)]
+    "producer", [(-1, 0, 0), (5, -1, 0), (5, 0, -1), (5, -1, -1), (-1, -1, 1), (-2, -1, -1)]
 )
 def test_producer_fields_go_together(producer):
     """PRO-09: producer id, epoch and sequence are all -1 or all there."""
     batch = encode_batch(RECORDS, producer=ProducerStamp(*producer))
     assert refusal(batch) == ErrorCode.INVALID_RECORD
+
+
+def test_a_sequence_of_zero_without_a_producer_is_none():
+    """PRO-09: aiokafka's batches without idempotence are accepted, and are not numbered."""
+    batch = encode_batch(RECORDS, producer=ProducerStamp(-1, -1, 0))
+    header = validate_batch(batch, len(batch))
+    assert not header.has_producer
+    assert header.last_sequence == -1
 
 
 def test_stamping_keeps_the_checksum():

@@ -204,6 +204,19 @@ def test_a_request_does_not_wait_longer_than_a_back_off():
     assert desk.next().wait_ms_max == 500
 
 
+def test_no_request_waits_longer_than_the_leader_may_hear_nothing():
+    """Nor does a follower that has nothing to ask for let the leader hear nothing so long."""
+    flags = {"node.id": "2", "replica.fetch.wait.max.ms": "5000", "broker.fence.timeout.ms": "2000"}
+    desk = Desk()
+    desk.plan = FetchPlan(FetchLimits.of(load(flags=flags).config))
+    assert desk.plan.keepalive_at == -math.inf
+    desk.add(A)
+    assert desk.next(1.0).wait_ms_max == 500
+    assert desk.plan.keepalive_at == 1.5
+    assert desk.plan.keepalive(1.5, 77) == FetchRequest(2, 0, broker_epoch=77)
+    assert desk.plan.keepalive_at == 2.0
+
+
 def test_a_request_does_not_wait_while_a_sync_is_pending():
     """The partition is left out until it is durable (N1)."""
     desk = Desk(A)

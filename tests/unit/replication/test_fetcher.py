@@ -1,5 +1,7 @@
 """Fetchers over a simulated network: what they copy, and when they wait."""
 
+import itertools
+
 import pytest
 import trio
 
@@ -246,6 +248,24 @@ async def test_a_fetch_offset_is_durable_when_it_must_be(autojump_clock, is_alon
             broker.fetchers.on_flushed(partition)
             await trio.sleep(ROUND_TRIPS_S)
             assert leader.positions[A] == step
+
+
+async def test_a_leader_hears_of_a_follower_whose_disk_hangs(autojump_clock):
+    """It asks for nothing, several times within the fence time-out, and goes on where it was."""
+    async with cluster(A) as (leader, broker):
+        partition = broker.hold(A, {"flush": "always"})
+        broker.follow(A)
+        leader.logs[A].append(epoch=EPOCH)
+        began = trio.current_time()
+        await trio.sleep(10)
+        moments = [began, *leader.keepalives, trio.current_time()]
+        gaps = [later - sooner for sooner, later in itertools.pairwise(moments)]
+        assert max(gaps) <= broker.config.follower_silence_s / 2
+        assert len(leader.keepalives) < 40
+        broker.benches[A].flush()
+        broker.fetchers.on_flushed(partition)
+        await trio.sleep(ROUND_TRIPS_S)
+        assert leader.positions[A] == 1
 
 
 async def test_a_partition_that_need_not_be_durable_any_more(autojump_clock):

@@ -1,8 +1,11 @@
 """How one answer of a leader changes a follower's log (A7, A11 to A13, rows FOL-01 to FOL-15)."""
 
+import errno
+
 import pytest
 
 from minibroker.broker.config import TopicConfig, load
+from minibroker.broker.errors import Refused
 from minibroker.broker.log.admission import check_batches
 from minibroker.broker.replication.follower import Follower, LeaderAnswer, Next, Outcome
 from minibroker.protocol.constants import ErrorCode
@@ -316,3 +319,59 @@ def test_another_error_of_the_disk_comes_out():
     bench.files.fail("append")
     with pytest.raises(OSError, match="Input/output"):
         take(bench, following(bench), stored(0))
+
+
+@pytest.mark.parametrize("spans", [(), ((3, 4),)])
+def test_a_follower_starts_inside_a_batch_of_the_leader(spans):
+    """FOL-17: records were deleted up to the middle of a batch, and beyond our end. We start there,
+    and take the batch, of which nothing below the log start is read."""
+    bench = written(*spans)
+    role = following(bench)
+    assert take(bench, role, error=ErrorCode.OFFSET_OUT_OF_RANGE).next is Next.ASK_RANGE
+    assert role.handle_range(bench.log, (12, 20), STRICT, NOW).next is Next.FETCH
+    records = stored(10, 5, epoch=3) + stored(15, 5, epoch=3)
+    told = {"log_start": 12, "high_watermark": 20}
+    assert take(bench, role, records, **told) == Outcome(Next.FETCH, size=len(records))
+    log = bench.log
+    assert (log.log_start, log.log_end, role.high_watermark) == (12, 20, 20)
+    assert bench.offsets() == [10, 15]
+    assert log.epochs.entries == ((3, 12),)
+    with pytest.raises(Refused, match="offset 11"):
+        log.read(11, 1000, 20)
+    bench.reopen_clean()
+    assert (bench.log.log_end, bench.bases()) == (20, [10])
+
+
+def test_a_disk_without_room_leaves_the_log_at_its_start():
+    """FOL-17: what could not be appended is asked for again."""
+    bench = Bench()
+    role = following(bench)
+    role.handle_range(bench.log, (12, 20), STRICT, NOW)
+    bench.files.fail("append", number=errno.ENOSPC)
+    told = {"log_start": 12, "high_watermark": 20}
+    assert take(bench, role, stored(10, 5, epoch=3), **told).next is Next.BACK_OFF
+    assert (bench.log.log_start, bench.log.log_end) == (12, 12)
+    assert take(bench, role, stored(10, 5, epoch=3), **told).next is Next.FETCH
+    assert (bench.log.log_start, bench.log.log_end) == (12, 15)
+
+
+def test_only_an_empty_log_begins_below_its_start():
+    """FOL-03: a log that has records takes no batch that begins below its end."""
+    bench = written((3, 4))
+    bench.log.raise_start(2)
+    assert take(bench, following(bench), stored(3, 5, epoch=3)).next is Next.STOP
+    empty = written((3, 4))
+    empty.log.raise_start(4)
+    assert take(empty, following(empty), stored(2, 2, epoch=3)).next is Next.STOP
+
+
+def test_a_log_start_at_the_end_is_taken_over():
+    """Everything was deleted: the log is empty, and its segments go with the next retention."""
+    bench = written((3, 4))
+    role = following(bench)
+    assert take(bench, role, log_start=4, high_watermark=4) == Outcome(Next.FETCH)
+    assert (bench.log.log_start, bench.log.log_end, role.high_watermark) == (4, 4, 4)
+    bench.log.apply_retention(role.high_watermark, NOW)
+    assert bench.bases() == [4]
+    records = stored(4, epoch=3)
+    assert take(bench, role, records, log_start=4, high_watermark=4).size == len(records)

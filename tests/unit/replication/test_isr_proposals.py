@@ -18,7 +18,7 @@ from minibroker.protocol.messages.control import (
 from minibroker.protocol.types import TopicPartition
 from tests.unit.node import Node, state_of
 
-FENCED_S = 0.5
+SILENCE_LOOK_S = 0.25
 NAMES = [TopicPartition("t", number) for number in range(3)]
 
 
@@ -61,9 +61,17 @@ def started(nursery: trio.Nursery, interval_s: float = 5.0) -> Controller:
     node.live(1, 2)
     node.lead(*(state_of(name, isr=(1,), replicas=(1, 2)) for name in NAMES))
     controller = Controller(node)
-    intervals = Intervals(interval_s, FENCED_S)
+    intervals = Intervals(interval_s, SILENCE_LOOK_S)
     nursery.start_soon(keep_isrs, node.replicas, node.isr_proposals, controller.call, intervals)
     return controller
+
+
+async def ask_for_nothing(node: Node, lasts_s: float) -> None:
+    """Broker 2 keeps its fetches coming."""
+    until = trio.current_time() + lasts_s
+    while trio.current_time() < until:
+        node.replicas.record_follower(2, trio.current_time())
+        await trio.sleep(0.5)
 
 
 async def settle() -> None:
@@ -157,43 +165,50 @@ async def test_a_newer_wish_replaces_what_was_not_answered(
 async def test_the_timer_looks_for_who_fell_behind(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """A4: every half lag time; a follower that is silent and behind leaves between one and one and
-    a half of it."""
+    """A4: every half lag time; a follower that asks, but not for this partition, and is behind
+    leaves between one and one and a half of it."""
     controller = started(nursery, interval_s=15.0)
     node = controller.node
     start = trio.current_time()
     node.apply(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)), now=start)
     node.followed(2, 0, now=start + 10.0)
     node.append(1, now=start + 10.0)
-    await trio.sleep(44)
+    await ask_for_nothing(node, 44)
     assert node.leader().isr == (1, 2)
-    await trio.sleep(2)
+    await ask_for_nothing(node, 2)
     assert node.leader().isr == (1,)
     assert node.partition().high_watermark == 1
 
 
-async def test_while_a_broker_is_fenced_it_looks_more_often(
+async def test_a_silent_follower_is_not_waited_for(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
-    """A follower that neither the controller nor its leader hears leaves soon after the fence
-    time-out, and does not hold acks=all up for the lag time."""
+    """A follower that lacks records and sends no FETCH leaves soon after the fence time-out, and
+    does not hold acks=all up for the lag time."""
     controller = started(nursery, interval_s=15.0)
     node = controller.node
-    fence_s = node.config.fence_timeout_ms / 1000
+    timeout_s = node.config.follower_silence_s
     start = trio.current_time()
     node.apply(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)), now=start)
     node.followed(2, 0, epoch=1, now=start)
     node.append(1, now=start)
-    await trio.sleep(fence_s - FENCED_S)
+    await trio.sleep(timeout_s)
     assert node.leader().isr == (1, 2)
-    node.live(1, 2, fenced=(2,))
-    await trio.sleep(3 * FENCED_S)
+    await trio.sleep(3 * SILENCE_LOOK_S)
     assert node.leader().isr == (1,)
     assert node.partition().high_watermark == 1
-    node.live(1, 2)
-    asked = len(controller.requests)
-    node.followed(2, 0, epoch=1, now=trio.current_time())
     node.followed(2, 1, epoch=1, now=trio.current_time())
-    await trio.sleep(FENCED_S)
+    await trio.sleep(AGAIN_S)
     assert node.leader().isr == (1, 2)
-    assert len(controller.requests) == asked + 1
+
+
+async def test_who_asks_on_stays(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A slow follower has the lag time, and keeps the others waiting."""
+    controller = started(nursery, interval_s=15.0)
+    node = controller.node
+    node.apply(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)), now=trio.current_time())
+    node.append(1, now=trio.current_time())
+    await ask_for_nothing(node, 20)
+    assert node.leader().isr == (1, 2)

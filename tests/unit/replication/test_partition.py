@@ -170,7 +170,8 @@ def test_the_own_next_term_keeps_ends_a_later_one_does_not() -> None:
 
 
 def test_time_alone_frees_the_high_watermark() -> None:
-    """A2: who is not in the ISR and stopped fetching holds it no longer than the lag time."""
+    """A2: a follower that is not in the ISR and does not fetch this partition any more holds the
+    high watermark no longer than the lag time, though it fetches others."""
     node = leading(isr=(1,), replicas=(1, 2))
     node.append(1)
     node.live(1)
@@ -179,6 +180,7 @@ def test_time_alone_frees_the_high_watermark() -> None:
     resolve(node, proposal_of(node), altered(ErrorCode.INELIGIBLE_REPLICA))
     node.append(2, now=1.0)
     assert node.partition().high_watermark == 1
+    node.replicas.record_follower(2, 31.0)
     without_pause(node.replicas.review_isrs(29.0))
     assert node.partition().high_watermark == 1
     without_pause(node.replicas.review_isrs(31.0))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from minibroker.broker.metadata.model import BrokerImage
+from minibroker.broker.replication.follower_silence import FollowerSilence
 from minibroker.broker.replication.roles import (
     NEVER,
     Committed,
@@ -25,11 +26,12 @@ SILENCE_S = 2.0
 
 
 class World:
-    """Brokers that live; broker 1 leads."""
+    """Brokers that live; broker 1 leads. Nobody is silent before the lag time unless it is said."""
 
-    def __init__(self, *live: int) -> None:
+    def __init__(self, *live: int, silence_s: float = LAG_S) -> None:
         self.brokers = {node_id: image(node_id) for node_id in live or (1, 2, 3)}
-        self.local_broker = LocalBroker(1, LAG_S, self.brokers.get, SILENCE_S)
+        self.silence = FollowerSilence(silence_s)
+        self.local_broker = LocalBroker(1, LAG_S, self.brokers.get, self.silence)
 
     def lead(
         self,
@@ -170,7 +172,7 @@ def test_the_fetches_of_a_session_count_for_who_rests() -> None:
     last.fetched_at, last.broker_epoch = 9.0, 8
     known = progress_of(leader, 2)
     assert (known.caught_up_at, known.fetched_at, known.broker_epoch) == (9.0, 9.0, 8)
-    assert leader.shrink_isr(5, 9.0 + LAG_S) is not None  # 3 has not come at all
+    assert leader.shrink_isr(5, 1, 9.0 + LAG_S) is not None  # 3 has not come at all
     known.end_rest(last)
     last.fetched_at = 20.0
     assert (known.caught_up_at, known.fetched_at, known.broker_epoch) == (9.0, 9.0, 8)
@@ -241,15 +243,15 @@ def test_a_follower_at_the_end_is_never_out() -> None:
     """PAR-11: however long ago its last fetch was, at the leader's end it stays."""
     leader = lead((1, 2), (1, 2))
     fetched(leader, 2, 5, 5)
-    assert leader.shrink_isr(5, 1e9) is None
+    assert leader.shrink_isr(5, 1, 1e9) is None
 
 
 def test_nobody_is_behind_an_empty_log() -> None:
     """PAR-11: where nothing was written, who never fetched stays; from the first record on the lag
     time counts."""
     leader = lead((1, 2), (1, 2))
-    assert leader.shrink_isr(0, 1e9) is None
-    pending = leader.shrink_isr(1, 1.0 + LAG_S)
+    assert leader.shrink_isr(0, 1, 1e9) is None
+    pending = leader.shrink_isr(1, 1, 1.0 + LAG_S)
     assert pending is not None
     assert pending.wanted == (1,)
 
@@ -258,8 +260,8 @@ def test_the_lag_time_is_inclusive() -> None:
     """PAR-11: at exactly the lag time a follower stays, after it it is out."""
     leader = lead((1, 2), (1, 2))
     fetched(leader, 2, 5, 5, now=1.0)
-    assert leader.shrink_isr(6, 1.0 + LAG_S) is None
-    pending = leader.shrink_isr(6, 1.001 + LAG_S)
+    assert leader.shrink_isr(6, 1, 1.0 + LAG_S) is None
+    pending = leader.shrink_isr(6, 1, 1.001 + LAG_S)
     assert pending is not None
     assert pending.wanted == (1,)
 
@@ -270,7 +272,7 @@ def test_who_fetches_but_never_catches_up_is_out() -> None:
     leader = lead((1, 2, 3), now=0.0)
     for second in range(12):
         fetched(leader, 2, second, 100 + 50 * second, now=float(second))
-    pending = leader.shrink_isr(1_000, 11.0)
+    pending = leader.shrink_isr(1_000, 1, 11.0)
     assert pending is not None
     assert pending.wanted == (1,)
 
@@ -312,31 +314,64 @@ def test_only_who_lives_and_stays_may_join(reason: str) -> None:
     assert leader.grow_isr(2) is None
 
 
-def test_who_is_fenced_and_silent_is_out_before_the_lag_time() -> None:
-    """Nobody hears it: neither the controller nor this leader. Who asks on stays, and so does who
-    is only silent, or lacks nothing."""
-    world = World()
+def heard(world: World, leader: Leader, replica: int, offset: int, end: int, now: float) -> None:
+    """A FETCH of a follower arrived, and was granted."""
+    world.silence.record_fetch(replica, now)
+    fetched(leader, replica, offset, end, now=now)
+
+
+def test_who_is_silent_is_out_before_the_lag_time() -> None:
+    """A follower that lacks records and sends no FETCH leaves after the time-out. One that sends a
+    FETCH stays, for another partition too, and so does one that lacks nothing."""
+    world = World(silence_s=SILENCE_S)
     leader = world.lead((1, 2, 3))
     for follower in (2, 3):
-        fetched(leader, follower, 5, 5, now=1.0)
-    assert leader.shrink_isr(6, 1.1 + SILENCE_S) is None
-    world.brokers[2] = image(2, is_fenced=True)
-    assert leader.shrink_isr(5, 1.1 + SILENCE_S) is None
-    assert leader.shrink_isr(6, 1.0 + SILENCE_S) is None
-    fetched(leader, 2, 4, 6, now=2.0)
-    assert leader.shrink_isr(6, 1.1 + SILENCE_S) is None
-    pending = leader.shrink_isr(6, 2.1 + SILENCE_S)
+        heard(world, leader, follower, 5, 5, now=1.0)
+    assert leader.shrink_isr(6, 2, 1.0 + SILENCE_S) is None
+    world.silence.record_fetch(3, 2.0)
+    assert leader.shrink_isr(5, 2, 1.1 + SILENCE_S) is None
+    heard(world, leader, 2, 4, 6, now=1.5)
+    assert leader.shrink_isr(6, 2, 1.4 + SILENCE_S) is None
+    pending = leader.shrink_isr(6, 2, 1.6 + SILENCE_S)
     assert pending is not None
     assert pending.wanted == (1, 3)
 
 
-def test_who_is_fenced_has_a_time_out_in_each_term() -> None:
+@pytest.mark.parametrize(
+    ("min_insync_replicas", "staying"), [(1, (1,)), (2, None), (3, None), (4, None)]
+)
+def test_the_silent_stay_if_too_few_would(
+    min_insync_replicas: int, staying: tuple[int, ...] | None
+) -> None:
+    """Without min.insync.replicas acks=all would only be refused sooner. None of several leaves
+    alone: the others are waited for all the same."""
+    world = World(silence_s=SILENCE_S)
+    leader = world.lead((1, 2, 3))
+    for follower in (2, 3):
+        heard(world, leader, follower, 5, 5, now=1.0)
+    pending = leader.shrink_isr(6, min_insync_replicas, 1.1 + SILENCE_S)
+    assert (pending and pending.wanted) == staying
+
+
+def test_who_lags_leaves_though_the_silent_stay() -> None:
+    """PAR-13 holds as before."""
+    world = World(silence_s=SILENCE_S)
+    leader = world.lead((1, 2, 3))
+    heard(world, leader, 3, 4, 5, now=1.0)
+    heard(world, leader, 2, 5, 5, now=LAG_S)
+    for at in (LAG_S, 2 * LAG_S):
+        heard(world, leader, 3, 4, 6, now=at)
+    pending = leader.shrink_isr(6, 3, LAG_S + SILENCE_S + 0.1)
+    assert pending is not None
+    assert pending.wanted == (1, 2)
+
+
+def test_who_is_silent_has_a_time_out_in_each_term() -> None:
     """A member that a new leader has not heard yet is not silent yet."""
-    world = World()
-    world.brokers[2] = image(2, is_fenced=True)
-    leader = world.lead((1, 2, 3), start=5, now=50.0)
-    assert leader.shrink_isr(5, 50.0 + SILENCE_S) is None
-    assert leader.shrink_isr(5, 50.1 + SILENCE_S)
+    world = World(silence_s=SILENCE_S)
+    leader = world.lead((1, 2), replicas=(1, 2), start=5, now=50.0)
+    assert leader.shrink_isr(5, 1, 50.0 + SILENCE_S) is None
+    assert leader.shrink_isr(5, 1, 50.1 + SILENCE_S)
 
 
 def test_a_change_under_way_is_the_only_one() -> None:
@@ -345,9 +380,9 @@ def test_a_change_under_way_is_the_only_one() -> None:
     fetched(leader, 2, 0, 0)
     assert isinstance(leader.grow_isr(2), PendingExpand)
     assert leader.grow_isr(2) is None
-    assert leader.shrink_isr(5, 1e9) is None
+    assert leader.shrink_isr(5, 1, 1e9) is None
     leader = lead((1, 3))
-    assert isinstance(leader.shrink_isr(5, 1e9), PendingShrink)
+    assert isinstance(leader.shrink_isr(5, 1, 1e9), PendingShrink)
     fetched(leader, 2, 5, 5)
     assert leader.grow_isr(2) is None
 
@@ -368,7 +403,7 @@ def test_who_is_to_join_counts_at_once() -> None:
 def test_who_is_to_leave_counts_until_confirmed() -> None:
     """K1, A4: a shrink counts only when the controller has confirmed it."""
     leader = lead((1, 2), (1, 2))
-    assert leader.shrink_isr(5, 1e9)
+    assert leader.shrink_isr(5, 1, 1e9)
     assert not leader.advance(5, 1, 1e9)
     assert leader.isr == leader.maximal_isr == (1, 2)
     leader.update(state((1,), (1, 2), partition_epoch=1))
@@ -384,7 +419,7 @@ def test_a_new_isr_keeps_what_is_known_of_followers() -> None:
     was pending."""
     leader = lead((1, 2, 3))
     fetched(leader, 2, 8, 9)
-    leader.shrink_isr(9, 1e9)
+    leader.shrink_isr(9, 1, 1e9)
     leader.update(state((1, 2), (1, 2, 3), partition_epoch=1))
     assert leader.maximal_isr == (1, 2)
     assert leader.advance(9, 1, 1e9)
@@ -394,9 +429,9 @@ def test_a_new_isr_keeps_what_is_known_of_followers() -> None:
 def test_members_begin_a_term_as_caught_up_others_as_never() -> None:
     """PAR-17: the ISR has the lag time to show up; others must catch up first."""
     leader = lead((1, 2), now=50.0)
-    assert leader.shrink_isr(5, 50.0 + LAG_S) is None
+    assert leader.shrink_isr(5, 1, 50.0 + LAG_S) is None
     assert progress_of(leader, 3).caught_up_at == NEVER
-    assert leader.shrink_isr(5, 50.1 + LAG_S)
+    assert leader.shrink_isr(5, 1, 50.1 + LAG_S)
 
 
 def test_the_next_term_of_the_same_leader_keeps_the_ends() -> None:

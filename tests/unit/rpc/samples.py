@@ -5,9 +5,8 @@ import typing
 from collections.abc import Iterator
 
 from minibroker.protocol.constants import ApiKey
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.rpc.codec import (
-    RequestEnvelope,
     element_of,
     encode_request,
     encode_response,

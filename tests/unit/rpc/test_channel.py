@@ -20,10 +20,11 @@ from minibroker.client.net.channel import (
 from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
 from minibroker.protocol.errors import BrokerError
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from minibroker.protocol.messages.produce import ProduceRequest, ProduceResponse
-from minibroker.protocol.rpc.codec import RequestEnvelope, decode_request, encode_response
+from minibroker.protocol.rpc.codec import decode_request, encode_response
 from minibroker.protocol.rpc.connection import FrameReader
 from minibroker.protocol.types import Endpoint
 from minibroker.testing.network import SimulatedNetwork

@@ -10,19 +10,17 @@ import pytest
 
 from minibroker.protocol.constants import REQUEST_HEADER_BYTES_MAX, ApiKey
 from minibroker.protocol.errors import ProtocolError
-from minibroker.protocol.messages import APIS
+from minibroker.protocol.messages import APIS, RequestEnvelope, UnsupportedVersion
 from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.rpc import codec
 from minibroker.protocol.rpc.codec import (
-    RequestEnvelope,
-    UnsupportedVersion,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
-    records_size,
 )
+from minibroker.protocol.types import records_size
 from tests.unit.rpc.samples import full, request_frame, requests, response_frame, responses
 
 

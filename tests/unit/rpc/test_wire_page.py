@@ -3,13 +3,14 @@
 import re
 
 from minibroker.protocol.constants import PREFACE, ApiKey
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.produce import (
     PartitionProduce,
     PartitionProduced,
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.rpc.codec import RequestEnvelope, encode_request, encode_response
+from minibroker.protocol.rpc.codec import encode_request, encode_response
 from tests.unit.rpc.wire_tables import BEGIN, END, PAGE, made
 
 

@@ -12,15 +12,17 @@ import trio.testing
 from minibroker.broker.controller.context import Job, OrderHandlers, Registration
 from minibroker.broker.controller.node import ControllerNode
 from minibroker.broker.metadata.memory_store import MemoryStore
+from minibroker.broker.properties import PROPERTIES
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.dispatch import HANDLERS
 from minibroker.broker.server.handlers import metadata
 from minibroker.broker.server.services import HangUp
 from minibroker.broker.turns import without_pause
-from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.constants import ApiKey, ConfigResourceType, ErrorCode
 from minibroker.protocol.messages.configs import (
     AlterConfigsRequest,
     ConfigChange,
+    ConfigResource,
     DescribeConfigsRequest,
     TopicConfigChanges,
 )
@@ -28,9 +30,11 @@ from minibroker.protocol.messages.metadata import MetadataRequest, MetadataRespo
 from minibroker.protocol.messages.producer_id import InitProducerIdRequest
 from minibroker.protocol.messages.topics import (
     ConfigEntry,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
+    NewPartitions,
     NewTopic,
     TopicResult,
 )
@@ -153,6 +157,15 @@ def test_unknown_topics_are_told() -> None:
     assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.parametrize("name", ["", ".", "no/name", "x" * 250])
+def test_a_name_that_no_topic_can_have_is_invalid(name: str) -> None:
+    """Also where no topics are created: to wait for it is of no use."""
+    node = Node(auto_create_topics_enable="false")
+    for may_create in (False, True):
+        invalid = describe(node, name, may_create=may_create).topics[0]
+        assert invalid.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 async def test_topics_are_made_when_first_asked_for(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -190,13 +203,14 @@ async def test_a_controller_that_is_late_is_told(autojump_clock: trio.testing.Mo
 
 
 async def test_requests_for_the_controller_are_for_it_alone() -> None:
-    """CREATE_TOPICS, DELETE_TOPICS and ALTER_CONFIGS at another broker: NOT_CONTROLLER."""
+    """What changes topics, asked of another broker: NOT_CONTROLLER for each topic."""
     node = Node()
     with_controller(node)
     for api_key, request in (
         (ApiKey.CREATE_TOPICS, CreateTopicsRequest((NewTopic("t"),), 100)),
         (ApiKey.DELETE_TOPICS, DeleteTopicsRequest(("t",), 100)),
-        (ApiKey.ALTER_CONFIGS, AlterConfigsRequest((TopicConfigChanges("t"),))),
+        (ApiKey.CREATE_PARTITIONS, CreatePartitionsRequest((NewPartitions("t", 2),), 100)),
+        (ApiKey.ALTER_CONFIGS, AlterConfigsRequest((TopicConfigChanges("t"),), is_forwarded=True)),
     ):
         answer = await ask(node, api_key, request)
         assert [topic.error for topic in answer.topics] == [ErrorCode.NOT_CONTROLLER]
@@ -222,6 +236,43 @@ async def test_settings_of_a_topic(autojump_clock: trio.testing.MockClock) -> No
         assert settings["segment.bytes"].value == "2000"
         assert settings["flush"].value == "interval"
         assert settings["flush"].is_default
+
+
+async def test_settings_of_resources() -> None:
+    """A broker describes itself and topics, as far as is asked for; anything else is refused."""
+    node = Node(log_retention_ms="5")
+    node.lead(overrides={"flush": "never"})
+    asked = (
+        ConfigResource(ConfigResourceType.BROKER, "1", ("log.retention.ms", "no.such", "node.id")),
+        ConfigResource(ConfigResourceType.BROKER, "1", ()),
+        ConfigResource(ConfigResourceType.BROKER, "1"),
+        ConfigResource(ConfigResourceType.BROKER, ""),
+        ConfigResource(ConfigResourceType.TOPIC, "t", ("flush",)),
+        ConfigResource(ConfigResourceType.BROKER, "2"),
+        ConfigResource(ConfigResourceType.BROKER, "one"),
+        ConfigResource(ConfigResourceType.TOPIC, "u"),
+        ConfigResource(8, "1"),
+    )
+    answer = await ask(node, ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest(resources=asked))
+    some, none, everything, shared, topic, *refused = answer.resources
+    assert [(each.name, each.value) for each in some.configs] == [
+        ("log.retention.ms", "5"),
+        ("node.id", "1"),
+    ]
+    assert none.configs == shared.configs == ()
+    assert len(everything.configs) == len(PROPERTIES)
+    assert [(each.name, each.value) for each in topic.configs] == [("flush", "never")]
+    assert [(each.resource_type, each.name) for each in answer.resources] == [
+        (each.resource_type, each.name) for each in asked
+    ]
+    assert [each.error for each in answer.resources[:5]] == [0] * 5
+    assert [each.error for each in refused] == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert "this is broker 1" in refused[0].error_message
 
 
 async def test_producer_ids_are_never_the_same(autojump_clock: trio.testing.MockClock) -> None:

@@ -24,8 +24,9 @@ LAG_S = 30.0
 
 
 def resting(*names: TopicPartition) -> tuple[Node, int]:
-    """Broker 2 follows partitions of broker 1, in a session in which nothing is new."""
-    node = Node()
+    """Broker 2 follows partitions of broker 1, in a session in which nothing is new. The lag time
+    alone decides when it leaves the in-sync sets."""
+    node = Node(broker_fence_timeout_ms="60000")
     node.live(1, 2)
     node.lead(*(state_of(name, isr=(1, 2), replicas=(1, 2)) for name in names))
     opened = ask(node, *(want(0, name=name) for name in names), replica_id=2, session_epoch=0)

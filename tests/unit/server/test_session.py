@@ -10,6 +10,7 @@ import trio.testing
 from minibroker.broker.server.listener import RECEIVE_BYTES
 from minibroker.broker.server.session import REPLIES_MAX
 from minibroker.protocol.constants import ACKS_NONE, PREFACE, ApiKey, ErrorCode
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.messages.fetch import FetchResponse
 from minibroker.protocol.messages.metadata import MetadataRequest
@@ -18,7 +19,7 @@ from minibroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from minibroker.protocol.rpc.codec import RequestEnvelope, encode_request
+from minibroker.protocol.rpc.codec import encode_request
 from tests.unit.connections import VERSIONS, fetch_of, produce_of, serving
 from tests.unit.node import batch_of
 

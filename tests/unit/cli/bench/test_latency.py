@@ -13,7 +13,7 @@ from minibroker.client import Admin, NewTopic
 from minibroker.testing.cluster import (
     SimulatedBroker,
     SimulatedCluster,
-    World,
+    SimulatedWorld,
     open_cluster,
     simulate,
 )
@@ -27,7 +27,7 @@ def links(cluster: SimulatedCluster) -> Iterator[tuple[str, str]]:
     yield from permutations([broker.name for broker in cluster.brokers], 2)
 
 
-async def hold_copying(world: World, cluster: SimulatedCluster) -> None:
+async def hold_copying(world: SimulatedWorld, cluster: SimulatedCluster) -> None:
     """For a second no follower copies anything."""
     for link in links(cluster):
         world.network.hold(*link)
@@ -37,7 +37,7 @@ async def hold_copying(world: World, cluster: SimulatedCluster) -> None:
 
 
 async def kill_without_copies(
-    world: World, cluster: SimulatedCluster, leader: SimulatedBroker
+    world: SimulatedWorld, cluster: SimulatedCluster, leader: SimulatedBroker
 ) -> None:
     """The leader dies with records that no other has."""
     await trio.sleep(2)
@@ -55,7 +55,7 @@ def test_a_record_from_before_the_run_is_not_measured(acks: str) -> None:
     end offset was asked for: then the consumer is shown it, rightly."""
 
     async def main() -> None:
-        world = World(1)
+        world = SimulatedWorld(1)
         async with open_cluster(world, {"default.replication.factor": "3"}, 3) as cluster:
             async with Admin(cluster.address, seams=world.seams("admin")) as admin:
                 await admin.create_topics(NewTopic("t", 1, 3))
@@ -76,7 +76,7 @@ def test_records_that_were_lost_are_not_waited_for_forever() -> None:
     """With acks=1 the records of a leader that dies before its followers have them are gone."""
 
     async def main() -> None:
-        world = World(1)
+        world = SimulatedWorld(1)
         async with open_cluster(world, {"default.replication.factor": "3"}, 3) as cluster:
             async with Admin(cluster.address, seams=world.seams("admin")) as admin:
                 await admin.create_topics(NewTopic("t", 1, 3))

@@ -12,7 +12,7 @@ import pytest
 from minibroker.broker.app import Started
 from minibroker.broker.config import Config
 from minibroker.broker.observe.logs import configure_logs
-from minibroker.cli.broker.announcements import Announcer
+from minibroker.cli.broker.announcements import WIRES, Announcer
 from minibroker.protocol.types import NamedEndpoint, TopicPartition
 
 
@@ -44,7 +44,7 @@ def test_bare_lines_for_people_and_scripts(ours: None) -> None:
     """The two that scripts wait for stand alone on a line; notes are marked."""
     lines = announce("text")
     assert "Listening on 0.0.0.0:9092" in lines
-    assert "Advertised as here:9092" in lines
+    assert f"Clients are told here:9092: {WIRES}" in lines
     assert lines[-4:-2] == ["[KafkaServer id=7] started", "Kafka Server started"]
     assert lines[-2:] == ["% shutting down", "[KafkaServer id=7] shut down completed"]
     assert sum(line.startswith("% WARNING: ") for line in lines) == 2

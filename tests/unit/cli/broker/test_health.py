@@ -12,9 +12,9 @@ import trio
 from minibroker.cli.broker.probe import FAILED, USAGE, ProbeFailed, ask_health
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.messages.brokers import DescribeBrokerRequest, DescribeBrokerResponse
-from minibroker.protocol.rpc.codec import RequestEnvelope
 from minibroker.protocol.types import Endpoint
 from tests import leaders
 from tests.leaders import Leader, frame, leading

@@ -11,8 +11,8 @@ from minibroker.cli.doctor import commands
 from minibroker.cli.terminal import OutputFormat
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
-from minibroker.protocol.rpc.codec import RequestEnvelope
 from minibroker.protocol.types import Endpoint
 from tests.leaders import Leader, frame, leading
 
@@ -65,7 +65,8 @@ async def test_a_broker_that_knows_no_cluster_yet_speaks_for_itself() -> None:
         found = await trio.to_thread.run_sync(lambda: [*commands.of_cluster(address, 0.5, None)])
     told = [(each.level, each.what) for each in found]
     assert ("problem", "broker 4 is not ready: it waits") in told
-    assert ("ok", "reached where clients are sent: broker 4") in told
+    sent = f"reached where clients are sent, Kafka's and minibroker's own: broker 4 at {address}"
+    assert ("ok", sent) in told
     (silent,) = [text for _, text in told if text.startswith("no broker tells what the cluster is")]
     assert address in silent
     store = "etcd:http://127.0.0.1:1, which the brokers use, cannot be read here"

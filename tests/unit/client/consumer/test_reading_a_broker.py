@@ -9,7 +9,7 @@ import trio
 from minibroker.client import Admin, Consumer, Producer, TopicPartition
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
-from minibroker.testing.cluster import SimulatedBroker, World, open_broker
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld, open_broker
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 SETTINGS = {"num.partitions": "2", "flush": "always"}
@@ -18,7 +18,7 @@ SETTINGS = {"num.partitions": "2", "flush": "always"}
 class Reading:
     """A broker, and consumers of it."""
 
-    def __init__(self, world: World, broker: SimulatedBroker) -> None:
+    def __init__(self, world: SimulatedWorld, broker: SimulatedBroker) -> None:
         self.world = world
         self.broker = broker
 
@@ -41,7 +41,7 @@ class Reading:
 @pytest.fixture
 async def reading(autojump_clock: Any) -> Any:
     """A broker that creates topics of two partitions."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_broker(world, SETTINGS) as broker:
         yield Reading(world, broker)
 
@@ -86,7 +86,7 @@ async def test_what_a_broker_has_lost_is_not_skipped(
 ) -> None:
     """The log's tail went with the power, and more came since than was lost: the consumer goes on
     where its log and the broker's part, and says so."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_broker(world, SETTINGS | {"flush": "never"}) as broker:
         reading = Reading(world, broker)
         await reading.fill(5)
@@ -139,7 +139,7 @@ async def test_a_partition_that_does_not_exist_is_told(
 
 async def test_a_topic_that_nobody_creates_is_told(autojump_clock: Any) -> None:
     """With auto.create.topics.enable off the error says that there is none, and what to do."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_broker(world, {"auto.create.topics.enable": "false"}) as broker:
         seams = world.seams("client")
         missing = "no topic 'none'.* create it first"

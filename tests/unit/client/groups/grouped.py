@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from minibroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from minibroker.testing.cluster import SimulatedBroker, World, open_broker
+from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld, open_broker
 
 QUICK = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500}
 
@@ -15,7 +15,7 @@ QUICK = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500}
 class Workplace:
     """A broker, topics, and who works there. Each consumer has a host of its own, by name."""
 
-    def __init__(self, world: World, broker: SimulatedBroker) -> None:
+    def __init__(self, world: SimulatedWorld, broker: SimulatedBroker) -> None:
         self.world = world
         self.broker = broker
 
@@ -41,7 +41,7 @@ class Workplace:
 @asynccontextmanager
 async def open_workplace(**settings: str) -> AsyncIterator[Workplace]:
     """A broker with topic "t" of four partitions."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_broker(world, settings) as broker:
         place = Workplace(world, broker)
         await place.create("t", 4)

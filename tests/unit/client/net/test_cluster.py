@@ -75,6 +75,20 @@ async def test_a_topic_is_asked_for_once(
         assert [request.topics for request in broker.asked(MetadataRequest)] == [("t",)]
 
 
+def test_a_broker_that_lags_takes_no_partitions_away() -> None:
+    """A topic never has fewer partitions than before, unless it is another topic of that name."""
+    known = Metadata()
+    assert known.update(metadata((1, 3)))
+    assert known.update(metadata((1, 3), (2, 0)))
+    known.update(metadata((1, 4)))
+    assert len(known.topics["t"].partitions) == 2
+    assert known.leader_of(T0) == Leader(1, 4)
+    another = metadata((1, 0))
+    another = replace(another, topics=(replace(another.topics[0], topic_id=b"2" * 16),))
+    known.update(another)
+    assert len(known.topics["t"].partitions) == 1
+
+
 async def test_a_topic_that_is_being_created_is_waited_for(
     start_broker: Any, seams: Any, autojump_clock: Any
 ) -> None:

@@ -48,6 +48,12 @@ class Machine:
             self.routes.append(queue, (0, None, b"value", ()), now)
         self.accumulator.seal(queue)
 
+    def begin(self, where: TopicPartition = P0) -> None:
+        """Have the first batch acknowledged, which goes alone: one record, sequence 0."""
+        self.send(where)
+        self.handle_answer(self.drain()[0])
+        assert self.errors() == [None]
+
     def drain(self, now: float = 0.0) -> list[Batch]:
         return self.accumulator.drain(0, lambda _: self.leader, now)
 
@@ -67,12 +73,30 @@ def numbers(batches: list[Batch]) -> list[tuple[int, int]]:
 def test_a_request_has_at_most_one_batch_of_each_partition() -> None:
     """Several partitions share a request; a partition's batches follow each other."""
     machine = Machine()
+    machine.begin(P0)
+    machine.begin(P1)
     for _ in range(2):
         machine.send(P0)
         machine.send(P1)
     assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
     assert [batch.queue.topic_partition for batch in machine.drain()] == [P0, P1]
     assert not machine.drain()
+
+
+def test_the_first_batch_goes_alone() -> None:
+    """A20: a broker accepts any first sequence, so no other batch may arrive before it; in a new
+    epoch again."""
+    machine = Machine()
+    for _ in range(3):
+        machine.send()
+    (first,) = machine.drain()
+    assert not machine.drain()
+    machine.handle_answer(first, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    (first,) = machine.drain(now=1.0)
+    assert numbers([first]) == [(1, 0)]
+    assert not machine.drain(now=1.0)
+    machine.handle_answer(first)
+    assert numbers(machine.drain(now=1.0) + machine.drain(now=1.0)) == [(1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize("is_idempotent", [True, False])
@@ -171,16 +195,17 @@ def test_a_partition_goes_to_its_next_leader_once_the_last_has_answered() -> Non
 def test_a_retry_keeps_its_numbers_and_goes_alone() -> None:
     """CPR-03: id, epoch and sequence stay; those behind wait until it is settled."""
     machine = Machine()
+    machine.begin()
     for _ in range(3):
         machine.send(count=2)
     batches = [machine.drain()[0] for _ in range(3)]
-    assert numbers(batches) == [(0, 0), (0, 2), (0, 4)]
+    assert numbers(batches) == [(0, 1), (0, 3), (0, 5)]
     for batch in batches:
         machine.handle_answer(batch, ErrorCode.NETWORK_EXCEPTION)
     assert machine.drain(now=1.0) == batches[:1]
     assert not machine.drain(now=1.0)
     machine.handle_answer(batches[0])
-    assert numbers(machine.drain(now=1.0)) == [(0, 2)]
+    assert numbers(machine.drain(now=1.0)) == [(0, 3)]
 
 
 def test_a_duplicate_counts_as_delivered() -> None:
@@ -211,13 +236,14 @@ def test_out_of_order_of_the_next_batch_raises_the_epoch() -> None:
 def test_out_of_order_of_a_later_batch_is_tried_again() -> None:
     """A20: the one before it failed and is sent first; nothing is renumbered."""
     machine = Machine()
+    machine.begin()
     machine.send()
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
     machine.handle_answer(first, ErrorCode.NOT_ENOUGH_REPLICAS)
     machine.handle_answer(second, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     machine.handle_answer(machine.drain(now=1.0)[0])
-    assert numbers(machine.drain(now=1.0)) == [(0, 1)]
+    assert numbers(machine.drain(now=1.0)) == [(0, 2)]
 
 
 @pytest.mark.parametrize(("log_start", "expected"), [(-1, (0, 1)), (5, (1, 0))])
@@ -250,6 +276,7 @@ def test_after_the_last_epoch_a_new_id_is_needed() -> None:
 def test_a_batch_that_failed_for_good_makes_those_behind_start_again() -> None:
     """CPR-16: they were refused because it is missing; a new epoch lets them through."""
     machine = Machine()
+    machine.begin()
     machine.send()
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
@@ -263,6 +290,7 @@ def test_a_batch_that_failed_for_good_makes_those_behind_start_again() -> None:
 def test_used_up_retries_fail_without_renumbering_what_follows() -> None:
     """CPR-16: it may have been written, and then its successor is accepted as it is."""
     machine = Machine(retries=1)
+    machine.begin()
     machine.send()
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
@@ -270,7 +298,7 @@ def test_used_up_retries_fail_without_renumbering_what_follows() -> None:
         machine.handle_answer(batch, ErrorCode.NETWORK_EXCEPTION)
     machine.handle_answer(machine.drain(now=1.0)[0], ErrorCode.NETWORK_EXCEPTION, now=1.0)
     assert len(machine.errors()) == 1
-    assert numbers(machine.drain(now=2.0)) == [(0, 1)]
+    assert numbers(machine.drain(now=2.0)) == [(0, 2)]
 
 
 def test_the_delivery_time_out_holds_new_batches_until_it_is_known() -> None:
@@ -306,6 +334,7 @@ def test_why_batches_do_not_get_through_is_said_once(caplog) -> None:
 def test_what_follows_from_a_refusal_is_not_said(caplog) -> None:
     """Batches behind a refused one have the wrong numbers; the reason is the first one's."""
     machine = Machine()
+    machine.begin()
     machine.send()
     machine.send()
     first, second = machine.drain()[0], machine.drain()[0]
@@ -341,13 +370,14 @@ def test_after_a_time_out_without_answer_the_epoch_is_raised() -> None:
 def test_a_split_shares_the_numbers_of_the_whole() -> None:
     """CPR-11: those behind keep theirs; whoever waits for the batch waits for both parts."""
     machine = Machine()
+    machine.begin()
     machine.send(count=5)
     machine.send()
     whole, behind = machine.drain()[0], machine.drain()[0]
     machine.handle_answer(whole, ErrorCode.MESSAGE_TOO_LARGE)
     machine.handle_answer(behind, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    for expected in ((0, 0), (0, 2), (0, 5)):
-        assert whole.incomplete_parts or expected == (0, 5)
+    for expected in ((0, 1), (0, 3), (0, 6)):
+        assert whole.incomplete_parts or expected == (0, 6)
         (part,) = machine.drain(now=1.0)
         assert numbers([part]) == [expected]
         machine.handle_answer(part)

@@ -332,7 +332,7 @@ def test_delivery_time_outs_lose_nothing_that_was_acked(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_broker_that_forgets_the_producer_gets_everything(seed: int) -> None:
-    """R7: after UNKNOWN_PRODUCER_ID the client goes on in a new epoch and loses nothing."""
+    """R7: after UNKNOWN_PRODUCER_ID, or where any first sequence is accepted, nothing is lost."""
     run = Run(random.Random(seed), options(), forgets=True)
     for _ in range(1500):
         run.step()

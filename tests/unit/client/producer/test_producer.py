@@ -12,13 +12,13 @@ from minibroker.client.producer.delivery import CloseReport, Delivery
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
-from minibroker.testing.cluster import World, open_broker
+from minibroker.testing.cluster import SimulatedWorld, open_broker
 
 
 class Bench:
     """A broker, and producers whose deliveries are kept."""
 
-    def __init__(self, world: World, broker) -> None:
+    def __init__(self, world: SimulatedWorld, broker) -> None:
         self.world = world
         self.broker = broker
         self.deliveries: list[Delivery] = []
@@ -43,7 +43,7 @@ class Bench:
 
 @asynccontextmanager
 async def open_bench(**settings: str):
-    world = World(1)
+    world = SimulatedWorld(1)
     async with open_broker(
         world, {name.replace("_", "."): value for name, value in settings.items()}
     ) as broker:
@@ -391,7 +391,7 @@ async def test_a_cancelled_block_says_what_it_dropped(
 
 async def test_sys_exit_says_that_records_were_not_delivered(autojump_clock) -> None:
     """Its exit code might say that all is well."""
-    world = World(1)
+    world = SimulatedWorld(1)
     short = {"delivery_timeout_ms": 60, "request_timeout_ms": 50, "linger_ms": 1}
     with pytest.raises(DeliveryFailed):  # noqa: PT012
         async with Producer("nobody:1", seams=world.seams("client"), **short) as producer:
@@ -401,7 +401,7 @@ async def test_sys_exit_says_that_records_were_not_delivered(autojump_clock) -> 
 
 async def test_a_flush_beside_a_close_that_gives_up_raises(autojump_clock) -> None:
     """It cannot say that all was delivered."""
-    world = World(1)
+    world = SimulatedWorld(1)
     async with Producer("nobody:1", seams=world.seams("client")) as producer:
         producer.send_nowait("t", b"lost")
         async with trio.open_nursery() as nursery:

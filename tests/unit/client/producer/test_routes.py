@@ -4,11 +4,14 @@ import random
 from typing import Any
 
 import pytest
+import trio
 
+from minibroker.client.admin import Admin
 from minibroker.client.errors import DeliveryFailed
 from minibroker.client.producer.delivery import Delivery
+from minibroker.client.producer.partitioner import partition_for_key
 from minibroker.client.producer.producer import Producer
-from minibroker.testing.cluster import World, open_broker
+from minibroker.testing.cluster import SimulatedWorld, open_broker
 
 PARTITIONS = 3
 
@@ -39,7 +42,7 @@ async def test_records_of_a_new_topic_keep_their_order(
 ) -> None:
     """CPR-01: with keys, without, and with a partition named, mixed: each partition gets its
     records in the order of sending, and those that are named go where they were meant to."""
-    rng, world = random.Random(seed), World(seed)
+    rng, world = random.Random(seed), SimulatedWorld(seed)
     deliveries: list[Delivery] = []
     options: dict[str, Any] = {
         "seams": world.seams("client"),
@@ -68,7 +71,7 @@ async def test_records_of_a_new_topic_keep_their_order(
 
 async def test_a_named_partition_is_obeyed_or_refused(autojump_clock: Any) -> None:
     """What was meant for a partition that turns out not to exist fails, the rest is delivered."""
-    world = World(1)
+    world = SimulatedWorld(1)
     seams = world.seams("client")
     async with (
         open_broker(world, {"num.partitions": "2"}) as broker,
@@ -82,3 +85,31 @@ async def test_a_named_partition_is_obeyed_or_refused(autojump_clock: Any) -> No
         assert [(await each.wait()).partition for each in pending] == [0, 1] * 3
         with pytest.raises(DeliveryFailed, match=r"1 records .* there is no new-2"):
             await producer.flush()
+
+
+async def test_records_go_to_partitions_that_are_added(autojump_clock: Any) -> None:
+    """Once metadata tell of them: without a key to all in turn, with a key to the one that all
+    clients choose now, and by number."""
+    world = SimulatedWorld(1)
+    seams = world.seams("client")
+    options: dict[str, Any] = {"seams": seams, "metadata_max_age_ms": 1_000, "linger_ms": 0}
+    keys = [b"key-%d" % number for number in range(40)]
+    async with (
+        open_broker(world, {"num.partitions": "2"}) as broker,
+        Producer(broker.address, **options) as producer,
+        Admin(broker.address, seams=seams) as admin,
+    ):
+
+        async def sent_to(key: bytes | None, partition: int | None = None) -> int:
+            sent = producer.send_for_delivery("new", b"v", key, partition=partition)
+            return (await sent.wait()).partition
+
+        before = {key: await sent_to(key) for key in keys}
+        assert set(before.values()) == {0, 1}
+        await admin.create_partitions({"new": 5})
+        await trio.sleep(3)
+        after = {key: await sent_to(key) for key in keys}
+        assert after == {key: partition_for_key(key, 5) for key in keys}
+        assert await sent_to(None, 4) == 4
+        spread = {await sent_to(None) for _ in range(20)}
+        assert spread == {0, 1, 2, 3, 4}

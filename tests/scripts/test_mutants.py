@@ -1,4 +1,4 @@
-"""The bugs planted for the simulation: each does what its name says, in as short a story as can be.
+"""The mutants of the simulation: each does what its name says, in as short a scenario as can be.
 
 That the simulation finds them is its own test; here is shown that there is something to find.
 """
@@ -13,7 +13,7 @@ from minibroker.testing.lab.scenario import parse
 from minibroker.testing.lab.stage import Stage
 from minibroker.testing.lab.strategies import RULES, Rule
 from minibroker.testing.lab.transcript import Event
-from minibroker.testing.planted import PLANTED
+from minibroker.testing.mutants import MUTANTS
 
 HEAD = "# T\nbrokers 1 2 3\nrules epoch\nunclean-return seen\nwith replica.lag.time.max.ms=1000\n"
 # 2 has not acknowledged a when it stalls.
@@ -39,12 +39,12 @@ def texts(replicas_type: type[Replicas], steps: str) -> list[str]:
 def test_an_ack_does_not_wait_for_followers():
     """`ack-before-high-watermark` acknowledges what only the leader has (A16)."""
     assert "1 acknowledges a" not in texts(Replicas, "produce 1 a\n")
-    assert "1 acknowledges a" in texts(PLANTED["ack-before-high-watermark"], "produce 1 a\n")
+    assert "1 acknowledges a" in texts(MUTANTS["ack-before-high-watermark"], "produce 1 a\n")
 
 
 def test_a_shrink_counts_before_it_is_confirmed():
     """`count-unconfirmed-shrink` raises HW while the controller knows of nothing (A4)."""
-    for replicas_type, expected in ((Replicas, 0), (PLANTED["count-unconfirmed-shrink"], 1)):
+    for replicas_type, expected in ((Replicas, 0), (MUTANTS["count-unconfirmed-shrink"], 1)):
         (asked,) = (e for e in events(replicas_type, SHRINK) if "asks for ISR 1,3" in e.text)
         assert asked.replicas[0].high_watermark == expected
 
@@ -52,11 +52,11 @@ def test_a_shrink_counts_before_it_is_confirmed():
 def test_a_follower_joins_before_the_start_of_the_term():
     """`grow-without-epoch-start` takes in who lacks what the last leader committed (A3.5)."""
     assert "2 asks for ISR 2,3,1" not in texts(Replicas, GROWTH)
-    assert "2 asks for ISR 2,3,1" in texts(PLANTED["grow-without-epoch-start"], GROWTH)
+    assert "2 asks for ISR 2,3,1" in texts(MUTANTS["grow-without-epoch-start"], GROWTH)
 
 
 @pytest.mark.parametrize(
-    ("replicas_type", "remembered"), [(Replicas, 1), (PLANTED["forget-producers"], 0)]
+    ("replicas_type", "remembered"), [(Replicas, 1), (MUTANTS["forget-producers"], 0)]
 )
 def test_a_new_leader_forgets_producers(replicas_type: type[Replicas], remembered: int):
     """`forget-producers` knows none of those whose batches it copied (A14, PID)."""
@@ -71,7 +71,7 @@ def test_a_new_leader_forgets_producers(replicas_type: type[Replicas], remembere
 
 
 @pytest.mark.parametrize(
-    ("replicas_type", "is_refused"), [(Replicas, True), (PLANTED["obey-stale-controller"], False)]
+    ("replicas_type", "is_refused"), [(Replicas, True), (MUTANTS["obey-stale-controller"], False)]
 )
 def test_a_replaced_controller_is_obeyed(replicas_type: type[Replicas], is_refused: bool):
     """`obey-stale-controller` takes orders of any epoch (RM-01)."""
@@ -81,7 +81,7 @@ def test_a_replaced_controller_is_obeyed(replicas_type: type[Replicas], is_refus
 
 
 @pytest.mark.parametrize(
-    ("replicas_type", "isr"), [(Replicas, (1, 2)), (PLANTED["ignore-partition-epoch"], (1, 2, 3))]
+    ("replicas_type", "isr"), [(Replicas, (1, 2)), (MUTANTS["ignore-partition-epoch"], (1, 2, 3))]
 )
 def test_a_push_within_a_term_is_ignored(replicas_type: type[Replicas], isr: tuple[int, ...]):
     """`ignore-partition-epoch` does not hear that a follower has died (A18, RM-03)."""
@@ -90,5 +90,5 @@ def test_a_push_within_a_term_is_ignored(replicas_type: type[Replicas], isr: tup
 
 
 def test_the_cut_at_the_high_watermark_is_a_rule_of_the_lab():
-    """`cut-at-high-watermark` is shown in its own stories, hw-loss and hw-divergence (A11)."""
-    assert PLANTED["cut-at-high-watermark"] is RULES["hw"]({}).replicas_type
+    """`cut-at-high-watermark` is shown in its own scenarios, hw-loss and hw-divergence (A11)."""
+    assert MUTANTS["cut-at-high-watermark"] is RULES["hw"]({}).replicas_type

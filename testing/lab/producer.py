@@ -22,7 +22,7 @@ from minibroker.testing.lab.verdict import Produced
 TIMEOUT_MS: Final = 30_000
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """One batch as a producer sends it: what the scenario calls it, its records, its stamp."""
 
     label: str
@@ -39,31 +39,31 @@ class Sent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ParkedProduce:
     """A PRODUCE that waits at a broker, in one life of it."""
 
     broker: int
     process: Process
     produced: Produced
-    parked: Parked[ProduceResponse]
+    request: Parked[ProduceResponse]
     is_known: bool
 
 
-class Producing:
+class LabProducer:
     """See the head of this module. `acknowledged` holds each batch once, `unanswered` what was sent
     with acks=0."""
 
     def __init__(self) -> None:
         self.acknowledged: list[Produced] = []
         self.unanswered: list[Produced] = []
-        self._waiting: list[Waiting] = []
+        self._parked: list[ParkedProduce] = []
 
     @property
     def due(self) -> float:
         """When the next request that waits is answered anyway."""
-        return min((each.parked.deadline() for each in self._waiting), default=math.inf)
+        return min((each.request.deadline() for each in self._parked), default=math.inf)
 
-    def send(self, broker: int, process: Process, sent: Sent, now: float) -> Iterator[str]:
+    def send(self, broker: int, process: Process, sent: SentBatch, now: float) -> Iterator[str]:
         """Send a batch to a broker, which appends it or refuses it."""
         end = process.log_end
         produced = Produced(sent.label, sent.values, end)
@@ -82,7 +82,7 @@ class Producing:
         elif not (isinstance(answer, ProduceResponse) and answer.partitions[0].error):
             yield f"{broker} has {sent} already"
         if isinstance(answer, Parked):
-            self._waiting.append(Waiting(broker, process, produced, answer, not is_stored))
+            self._parked.append(ParkedProduce(broker, process, produced, answer, not is_stored))
         elif answer is not None:
             yield self._answered(broker, produced, answer, is_known=not is_stored)
         else:
@@ -90,24 +90,24 @@ class Producing:
 
     def try_waiting(self, now: float, busy: Collection[int]) -> Iterator[str]:
         """Answer the requests that can be answered now, but for those at a broker that is busy."""
-        for each in list(self._waiting):
+        for each in list(self._parked):
             if each.broker in busy:
                 continue
             if not each.process.is_running:
-                self._waiting.remove(each)  # its connection broke with the process
+                self._parked.remove(each)  # its connection broke with the process
                 continue
-            answer = each.parked.attempt(now)
+            answer = each.request.attempt(now)
             if answer is not None:
                 yield self._settled(each, answer)
 
     def expire(self, now: float) -> Iterator[str]:
         """Answer the requests whose time is up, as they stand."""
-        for each in list(self._waiting):
-            if each.parked.deadline() <= now:
-                yield self._settled(each, each.parked.expire())
+        for each in list(self._parked):
+            if each.request.deadline() <= now:
+                yield self._settled(each, each.request.expire())
 
-    def _settled(self, each: Waiting, answer: ProduceResponse) -> str:
-        self._waiting.remove(each)
+    def _settled(self, each: ParkedProduce, answer: ProduceResponse) -> str:
+        self._parked.remove(each)
         return self._answered(each.broker, each.produced, answer, is_known=each.is_known)
 
     def _answered(

@@ -1,4 +1,4 @@
-"""The stories of requests that wait or are refused, of late orders, and of who may read and lead.
+"""The scenarios of requests that wait or are refused, of late orders, and of who may read and lead.
 
 The transcripts are compared in `test_transcripts.py`. Here stands what each run must show, and what
 the rule that breaks it shows instead.

@@ -1,12 +1,12 @@
-"""Bugs that a simulation must find: each a `type[Replicas]` to run a broker with, by its name.
+"""Mutants: bugs that a simulation must find, by name; each a `type[Replicas]` to run a broker with.
 
 A checker that was never seen to fail proves nothing. So each rule that keeps a promise is broken
 here once, by a subclass that replaces that one rule, and the broker's code knows nothing of it.
 They are the mistakes that brokers like this one have made. What groups rest on is not made through
-the replicas, and is broken by `planted` instead.
+the replicas, and is broken by `mutated` instead.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType, ModuleType
 from typing import Final, NamedTuple
@@ -21,6 +21,7 @@ from minibroker.broker.controller.state import PartitionRecord
 from minibroker.broker.groups.group import Group
 from minibroker.broker.groups.registry import GroupRegistry
 from minibroker.broker.groups.shard import Shard
+from minibroker.broker.replication.follower_silence import FollowerSilence
 from minibroker.broker.replication.partition import Change, Partition
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader, PendingShrink, Progress
@@ -63,6 +64,40 @@ class HastyAckLeader(Leader):
     def is_committed(self, end: int) -> bool:
         """Written is committed."""
         return True
+
+
+class HastyDeletionLeader(Leader):
+    """Acknowledges that records are deleted once only it has deleted them (DELETE_RECORDS)."""
+
+    __slots__ = ()
+
+    def low_watermark(self, log_start: int) -> int:
+        """Deleted here is deleted."""
+        return log_start
+
+
+class LenientGrowthLeader(Leader):
+    """A follower may join with records that were deleted (A3.6)."""
+
+    __slots__ = ()
+
+    def has_deleted(self, progress: Progress) -> bool:
+        """It will hear of the deletion soon."""
+        return True
+
+
+class HastyDeletionPartition(Partition):
+    """See its leader."""
+
+    __slots__ = ()
+    leader_type = HastyDeletionLeader
+
+
+class LenientGrowthPartition(Partition):
+    """See its leader."""
+
+    __slots__ = ()
+    leader_type = LenientGrowthLeader
 
 
 class HastyShrinkPartition(Partition):
@@ -154,7 +189,27 @@ class OverlookingReplicas(Replicas):
         self._collaborators.flusher.schedule(partition, now)
 
 
-PLANTED: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
+class HastyDeletionReplicas(Replicas):
+    """See its leader."""
+
+    partition_type = HastyDeletionPartition
+
+
+class LenientGrowthReplicas(Replicas):
+    """See its leader."""
+
+    partition_type = LenientGrowthPartition
+
+
+class ForgottenStartReplicas(Replicas):
+    """Says where its logs start before that is durable (DELETE_RECORDS)."""
+
+    def checkpoint_log_starts(self) -> bool:
+        """The next checkpoint will come."""
+        return True
+
+
+MUTANTS: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
     {
         "cut-at-high-watermark": HighWatermarkReplicas,
         "count-unconfirmed-shrink": HastyShrinkReplicas,
@@ -164,6 +219,15 @@ PLANTED: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
         "obey-stale-controller": ObedientReplicas,
         "ignore-partition-epoch": DeafReplicas,
         "overlook-appends": OverlookingReplicas,
+    }
+)
+
+# Of records that clients delete.
+DELETION_MUTANTS: Final[Mapping[str, type[Replicas]]] = MappingProxyType(
+    {
+        "acknowledge-own-deletions": HastyDeletionReplicas,
+        "join-with-deleted-records": LenientGrowthReplicas,
+        "forget-log-starts": ForgottenStartReplicas,
     }
 )
 
@@ -195,7 +259,7 @@ def _whoever_commits(_group: Group, _request: OffsetCommitRequest, _now: float) 
     return ErrorCode.NONE
 
 
-PLANTED_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
+RULE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "answer-uncommitted-commits": Rule(Shard, "outcome", _outcome_of_append),
         "serve-below-epoch-start": Rule(Shard, "may_serve", property(_knows_its_high_watermark)),
@@ -251,7 +315,16 @@ def _at_once(_backoff: Backoff) -> float:
     return 0.0
 
 
-PLANTED_WIRES: Final[Mapping[str, Rule]] = MappingProxyType(
+def _not_at_all(_silence: FollowerSilence, _node_id: int, _now: float) -> None:
+    """The silence of a follower counts from its first role, whatever it asks for."""
+
+
+def _whoever_stays(_leader: Leader, _staying: Collection[int], _min_insync_replicas: int) -> bool:
+    """A leader has silent followers leave though acks=all is refused then."""
+    return True
+
+
+WIRE_MUTANTS: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "count-from-receipt": Rule(ControllerLease, "good_until", _from_receipt),
         "confirm-without-a-lease": Rule(Prober, "allowed", _whatever_the_session),
@@ -259,14 +332,16 @@ PLANTED_WIRES: Final[Mapping[str, Rule]] = MappingProxyType(
         "put-fenced-followers-out": Rule(elections, "isr_of_leader", _without_fenced),
         "elect-out-of-sync": Rule(elections, "heard_heirs", _whoever_is_heard),
         "stand-at-once": Rule(Backoff, "draw_pause_s", _at_once),
+        "ignore-fetches": Rule(FollowerSilence, "record_fetch", _not_at_all),
+        "leave-too-few": Rule(Leader, "may_leave_silent", _whoever_stays),
     }
 )
 
 
 @contextmanager
-def planted(name: str) -> Iterator[None]:
+def mutated(name: str) -> Iterator[None]:
     """Break a rule for the length of a block."""
-    with patched(*(PLANTED_RULES.get(name) or PLANTED_WIRES[name])):
+    with patched(*(RULE_MUTANTS.get(name) or WIRE_MUTANTS[name])):
         yield
 
 

@@ -14,7 +14,7 @@ from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.handlers import fetch
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, ErrorCode
 from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
-from minibroker.testing.lab.copying import as_sent
+from minibroker.testing.lab.follower_fetch import as_sent
 from minibroker.testing.lab.machine import PARTITION, Process
 from minibroker.testing.lab.verdict import records_in
 
@@ -22,37 +22,37 @@ WAIT_MS_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class ParkedFetch:
     """A FETCH that waits at a broker, in one life of it."""
 
     broker: int
     process: Process
-    parked: Parked[FetchResponse]
+    request: Parked[FetchResponse]
 
 
-class Reader:
+class LabConsumer:
     """See the head of this module. `position` is the offset it asks from next."""
 
     def __init__(self) -> None:
         self.position = 0
         self.seen: list[str] = []
         self._last_epoch = NO_EPOCH
-        self._waiting: Waiting | None = None
+        self._parked: ParkedFetch | None = None
 
     @property
     def is_waiting(self) -> bool:
         """Whether its FETCH waits at a broker that runs."""
-        return self._waiting is not None and self._waiting.process.is_running
+        return self._parked is not None and self._parked.process.is_running
 
     @property
     def leader(self) -> int:
         """Where its FETCH waits."""
-        return self._waiting.broker if self._waiting and self.is_waiting else NO_NODE
+        return self._parked.broker if self._parked and self.is_waiting else NO_NODE
 
     @property
     def deadline(self) -> float:
         """When a FETCH that waits is answered anyway."""
-        return self._waiting.parked.deadline() if self._waiting and self.is_waiting else math.inf
+        return self._parked.request.deadline() if self._parked and self.is_waiting else math.inf
 
     def __str__(self) -> str:
         return f"{self.position:>4} {' '.join(self.seen)}".rstrip()
@@ -70,26 +70,26 @@ class Reader:
         request = FetchRequest(wait_ms_max=WAIT_MS_MAX if waits else 0, partitions=(asked,))
         answer = fetch.handle(process.services, request, now)
         if isinstance(answer, Parked):
-            self._waiting = Waiting(broker, process, answer)
+            self._parked = ParkedFetch(broker, process, answer)
             yield f"the reader asks {broker} from {self.position}; it waits"
         else:
             yield f"the reader asks {broker} from {self.position}: {self._take(answer)}"
 
     def try_waiting(self, now: float) -> Iterator[str]:
         """Take the answer to the FETCH that waits, if there is one now."""
-        waiting = self._waiting
+        waiting = self._parked
         if waiting is not None and self.is_waiting:
-            answer = waiting.parked.attempt(now)
+            answer = waiting.request.attempt(now)
             if answer is not None:
-                self._waiting = None
+                self._parked = None
                 yield f"{waiting.broker} answers the reader: {self._take(answer)}"
 
     def expire(self, now: float) -> Iterator[str]:
         """Take the answer to a FETCH whose time is up."""
-        waiting = self._waiting
+        waiting = self._parked
         if waiting is not None and self.deadline <= now:
-            self._waiting = None
-            answer = waiting.parked.expire()
+            self._parked = None
+            answer = waiting.request.expire()
             yield f"{waiting.broker} answers the reader, its time is up: {self._take(answer)}"
 
     def _take(self, answer: FetchResponse) -> str:

@@ -1,4 +1,4 @@
-"""A scenario as it is told: each run under one rule, as a table, and its verdict.
+"""What a run of a scenario reports under one rule: a table of what happened, and the verdict.
 
 What this yields is what `minibroker lab run` prints and what the transcripts in the files hold, so
 a page that somebody reads is the page that is tested.
@@ -12,7 +12,7 @@ from minibroker.testing.lab.stage import play
 from minibroker.testing.lab.transcript import COLUMNS_MAX, render
 
 
-def tell(scenario: Scenario, rule: str) -> Iterator[str]:
+def report_lines(scenario: Scenario, rule: str) -> Iterator[str]:
     """Every run that names the rule, line by line; a line may hold several lines of text.
 
     Raises `ScenarioError` where a step cannot be played.
@@ -29,7 +29,7 @@ def tell(scenario: Scenario, rule: str) -> Iterator[str]:
 
 def transcript(scenario: Scenario, rule: str) -> str:
     """All of it as one text."""
-    return "".join(f"{line}\n" for line in tell(scenario, rule))
+    return "".join(f"{line}\n" for line in report_lines(scenario, rule))
 
 
 def _wrapped(text: str) -> str:

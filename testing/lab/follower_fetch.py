@@ -24,7 +24,7 @@ from minibroker.testing.lab.machine import Machine, Process
 
 
 @dataclass(frozen=True, slots=True)
-class UnderWay:
+class FetchInFlight:
     """A FETCH: where it went to, by which plan of the follower, and what has come of it."""
 
     leader: int
@@ -32,13 +32,13 @@ class UnderWay:
     answer: FetchResponse | Parked[FetchResponse]
 
 
-class Copying:
+class FollowerFetcher:
     """See the head of this module."""
 
     def __init__(self, number: int, machines: Mapping[int, Machine]) -> None:
         self._number = number
         self._machines = machines
-        self._under_way: UnderWay | None = None
+        self._in_flight: FetchInFlight | None = None
 
     @property
     def leader(self) -> int:
@@ -46,22 +46,22 @@ class Copying:
         return NO_NODE if self._current is None else self._current.leader
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_flight(self) -> bool:
         """Whether a FETCH is sent, and its answer not there."""
         return self._current is not None
 
     @property
     def is_answered(self) -> bool:
         """Whether the leader has answered."""
-        under_way = self._current
-        return under_way is not None and isinstance(under_way.answer, FetchResponse)
+        in_flight = self._current
+        return in_flight is not None and isinstance(in_flight.answer, FetchResponse)
 
     @property
     def deadline(self) -> float:
         """When a FETCH that waits is answered anyway."""
-        under_way = self._current
-        if under_way is not None and isinstance(under_way.answer, Parked):
-            return under_way.answer.deadline()
+        in_flight = self._current
+        if in_flight is not None and isinstance(in_flight.answer, Parked):
+            return in_flight.answer.deadline()
         return math.inf
 
     def may_ask(self, now: float) -> bool:
@@ -77,8 +77,8 @@ class Copying:
 
     def ask(self, now: float) -> str:
         """Send the next FETCH, and let the leader handle it."""
-        process, under_way = self._process, self._current
-        if under_way is not None:
+        process, in_flight = self._process, self._current
+        if in_flight is not None:
             return f"{self._number} has a FETCH under way"
         role, log = process.partition.role, process.partition.log
         if not isinstance(role, Follower):
@@ -102,18 +102,18 @@ class Copying:
             return f"{text}; {role.leader} is down"
         answer = fetch.handle(leader.services, request, now)
         sent = answer if isinstance(answer, Parked) else as_sent(answer)
-        self._under_way = UnderWay(role.leader, process.copier.plan, sent)
+        self._in_flight = FetchInFlight(role.leader, process.copier.plan, sent)
         return f"{text}; it waits" if isinstance(answer, Parked) else text
 
-    def take(self, now: float) -> str:
+    def receive(self, now: float) -> str:
         """The answer arrives."""
-        under_way, plan = self._current, self._process.copier.plan
-        if under_way is None:
+        in_flight, plan = self._current, self._process.copier.plan
+        if in_flight is None:
             return f"{self._number} has no FETCH under way"
-        if isinstance(under_way.answer, Parked):
+        if isinstance(in_flight.answer, Parked):
             return f"the FETCH of {self._number} still waits"
-        self._under_way = None
-        response = under_way.answer
+        self._in_flight = None
+        response = in_flight.answer
         if response.error:
             plan.end_session()
             return f"{self._number} is told {ErrorCode(response.error).name}"
@@ -127,26 +127,26 @@ class Copying:
 
     def try_waiting(self, now: float) -> Iterator[str]:
         """Answer the FETCH that waits, if there is something to say now."""
-        under_way = self._current
-        if under_way is not None and isinstance(under_way.answer, Parked):
-            answer = under_way.answer.attempt(now)
+        in_flight = self._current
+        if in_flight is not None and isinstance(in_flight.answer, Parked):
+            answer = in_flight.answer.attempt(now)
             if answer is not None:
-                self._under_way = replace(under_way, answer=as_sent(answer))
-                yield f"{under_way.leader} answers the FETCH of {self._number}"
+                self._in_flight = replace(in_flight, answer=as_sent(answer))
+                yield f"{in_flight.leader} answers the FETCH of {self._number}"
 
     def expire(self, now: float) -> Iterator[str]:
         """Answer the FETCH that has waited for its time."""
-        under_way = self._current
-        if under_way is not None and self.deadline <= now:
-            assert isinstance(under_way.answer, Parked)
-            yield f"{under_way.leader} answers the FETCH of {self._number}: its time is up"
-            self._under_way = replace(under_way, answer=as_sent(under_way.answer.expire()))
+        in_flight = self._current
+        if in_flight is not None and self.deadline <= now:
+            assert isinstance(in_flight.answer, Parked)
+            yield f"{in_flight.leader} answers the FETCH of {self._number}: its time is up"
+            self._in_flight = replace(in_flight, answer=as_sent(in_flight.answer.expire()))
 
-    def note_crash(self, broker: int) -> None:
+    def on_crash(self, broker: int) -> None:
         """A broker ended, and all its connections with it."""
-        if self._under_way is not None and broker == self._under_way.leader:
-            self._under_way.plan.end_session()
-            self._under_way = None
+        if self._in_flight is not None and broker == self._in_flight.leader:
+            self._in_flight.plan.end_session()
+            self._in_flight = None
 
     # -- help
 
@@ -157,12 +157,12 @@ class Copying:
         return process
 
     @property
-    def _current(self) -> UnderWay | None:
+    def _current(self) -> FetchInFlight | None:
         """What is under way for the role that the follower has now."""
         process = self._machines[self._number].process
-        if process is None or self._under_way is None:
+        if process is None or self._in_flight is None:
             return None
-        return self._under_way if self._under_way.plan is process.copier.plan else None
+        return self._in_flight if self._in_flight.plan is process.copier.plan else None
 
     def _apply(
         self, answer: PartitionFetched, batches: CheckedBatches | InvalidBatch, now: float
@@ -187,7 +187,7 @@ class Copying:
             asked.assignment.backoff.fail(now)
         else:
             asked.assignment.backoff.reset()
-        text = f"{self._number} {_told(answer, before, log.log_end)}"
+        text = f"{self._number} {_outcome_text(answer, before, log.log_end)}"
         if outcome.next is Next.STOP:
             text += f"; it refuses: {outcome.reason}"
         return text
@@ -202,7 +202,7 @@ def as_sent(response: FetchResponse) -> FetchResponse:
     return replace(response, partitions=tuple(partitions))
 
 
-def _told(answer: PartitionFetched, before: int, after: int) -> str:
+def _outcome_text(answer: PartitionFetched, before: int, after: int) -> str:
     """What an answer says, and how far the log went from `before` to `after` by it."""
     cut = f"; it cuts its log to {after}" if after < before else ""
     if answer.error and after > before:

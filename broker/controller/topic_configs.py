@@ -1,0 +1,85 @@
+"""Changes of a topic's own settings: which may be made, and what comes of them.
+
+A topic has only those settings of its own that differ from the broker's on purpose. The topic of
+the groups has some from its creation on, which are its defaults.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from minibroker.broker.config import Config, topic_property
+from minibroker.broker.errors import Refused
+from minibroker.protocol.constants import (
+    OFFSETS_TOPIC,
+    ConfigOperation,
+    ConfigResourceType,
+    ErrorCode,
+)
+from minibroker.protocol.messages.configs import ConfigChange, TopicConfigChanges
+
+# What is kept there is given up by the groups' coordinators, never by its age.
+_OFFSETS_DEFAULTS: Final = MappingProxyType({"retention.ms": "-1", "retention.bytes": "-1"})
+_NO_DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def topic_defaults(name: str) -> Mapping[str, str]:
+    """The settings that a topic has of its own if nobody has changed any."""
+    return _OFFSETS_DEFAULTS if name == OFFSETS_TOPIC else _NO_DEFAULTS
+
+
+def check_alterable(wanted: TopicConfigChanges) -> None:
+    """Whether these are the settings of a topic, each named once. Raises `Refused`."""
+    if wanted.resource_type == ConfigResourceType.BROKER:
+        what = "a broker's settings cannot be changed while it runs: change its file and restart it"
+        raise Refused(ErrorCode.INVALID_REQUEST, what)
+    if wanted.resource_type != ConfigResourceType.TOPIC:
+        what = f"there is no resource type {wanted.resource_type} that has settings here"
+        raise Refused(ErrorCode.INVALID_REQUEST, what)
+    names = [change.name for change in wanted.changes]
+    for name in names:
+        if names.count(name) > 1:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"{name!r} is changed more than once")
+
+
+def altered(
+    config: Config,
+    before: Mapping[str, str],
+    defaults: Mapping[str, str],
+    changes: Iterable[ConfigChange],
+) -> dict[str, str]:
+    """A topic's own settings after these changes. Raises `ConfigError` and `Refused`."""
+    configs = dict(before)
+    for change in changes:
+        value = _value(config, configs, change)
+        if value is not None:
+            configs[change.name] = value
+        elif change.name in defaults:
+            configs[change.name] = defaults[change.name]
+        else:
+            configs.pop(change.name, None)
+    config.for_topic(configs)
+    return configs
+
+
+def _value(config: Config, configs: Mapping[str, str], change: ConfigChange) -> str | None:
+    """The new value of a setting; None: its default."""
+    row = topic_property(change.name)
+    match change.operation:
+        case ConfigOperation.SET:
+            return change.value
+        case ConfigOperation.DELETE:
+            return None
+        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+            if not row.is_list:
+                what = f"{change.name!r} is no list: it can be set or deleted only"
+                raise Refused(ErrorCode.INVALID_CONFIG, what)
+            present = configs.get(change.name, row.format(config.value_of(row)))
+            words = present.split(",") if present else []
+            named = [word.strip() for word in (change.value or "").split(",")]
+            if change.operation == ConfigOperation.APPEND:
+                return ",".join(dict.fromkeys((*words, *named)))
+            return ",".join(word for word in words if word not in named)
+        case _:
+            what = f"there is no operation {change.operation}"
+            raise Refused(ErrorCode.INVALID_REQUEST, what)

@@ -1,0 +1,128 @@
+"""DELETE_RECORDS: raise log starts, and answer when no replica that may lead brings records back.
+
+The leader raises its own log start at once, and checkpoints it. Its followers learn it from their
+next FETCH answer, and say theirs with the FETCH that follows. The request waits for every in-sync
+replica, and for those that live and may join. A replica that is down follows when it returns,
+before it may join the in-sync set (A3.6). Segments that are wholly below go with the next
+retention.
+"""
+
+from typing import NamedTuple
+
+from minibroker.broker.errors import Refused
+from minibroker.broker.replication.partition import Partition
+from minibroker.broker.replication.purgatory import Parked
+from minibroker.broker.replication.replicas import IMAGE
+from minibroker.broker.replication.roles import Leader
+from minibroker.broker.server.services import Services
+from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
+from minibroker.protocol.messages.delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    PartitionDeleteRecords,
+    PartitionRecordsDeleted,
+)
+from minibroker.protocol.types import TopicPartition
+
+
+class _Waiting(NamedTuple):
+    """A partition whose replicas are to begin at `offset`; `place` is that of its answer."""
+
+    place: int
+    partition: Partition
+    leader_epoch: int
+    offset: int
+
+
+class _DeleteRecords:
+    """One request."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._answers: list[PartitionRecordsDeleted] = []
+        self._waiting: list[_Waiting] = []
+
+    def delete(self, asked: PartitionDeleteRecords, now: float) -> None:
+        """Raise one log start or refuse it, and note the answer."""
+        name = TopicPartition(asked.topic, asked.partition)
+        services = self._services
+        try:
+            if name.topic == OFFSETS_TOPIC:
+                what = f"{OFFSETS_TOPIC} holds the offsets of all groups; delete groups instead"
+                raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
+            partition = services.partition(name, asked.topic_id)
+            if not services.controller.is_lease_current(now):
+                services.check_followed(partition.leader(), now)
+            offset = services.replicas.delete_records(partition, asked.offset)
+        except Refused as refused:
+            self._answers.append(PartitionRecordsDeleted(*name, refused.code, refused.message))
+            return
+        place = len(self._answers)
+        self._waiting.append(_Waiting(place, partition, partition.leader_epoch, offset))
+        self._answers.append(PartitionRecordsDeleted(*name))
+
+    def checkpoint(self) -> None:
+        """Make the log starts durable here."""
+        if self._waiting and not self._services.replicas.checkpoint_log_starts():
+            for item in self._waiting:
+                self._fail(item, ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+            self._waiting.clear()
+
+    @property
+    def keys(self) -> tuple[object, ...]:
+        """What the final answers depend on: the partitions, and who lives."""
+        return (*(item.partition.topic_partition for item in self._waiting), IMAGE)
+
+    def attempt(self, now: float) -> DeleteRecordsResponse | None:
+        """The answer, once no entry of it can change any more."""
+        self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
+        return None if self._waiting else DeleteRecordsResponse(tuple(self._answers))
+
+    def expire(self) -> DeleteRecordsResponse:
+        """The answer at the deadline. The leader's log start stays raised."""
+        for item in self._waiting:
+            what = "not all replicas have deleted the records yet"
+            self._fail(item, ErrorCode.REQUEST_TIMED_OUT, what)
+        return DeleteRecordsResponse(tuple(self._answers))
+
+    def _is_final(self, item: _Waiting, now: float) -> bool:
+        partition, role = item.partition, item.partition.role
+        if not isinstance(role, Leader) or role.leader_epoch != item.leader_epoch:
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            if self._services.image.partition(partition.topic_partition) is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._fail(item, code, "its leader changed")
+            return True
+        low_watermark = role.low_watermark(partition.log.log_start)
+        if low_watermark < item.offset:
+            if self._services.is_left(role, now):
+                what = "its followers may have another leader"
+                self._fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
+                return True
+            return False
+        name = partition.topic_partition
+        self._answers[item.place] = PartitionRecordsDeleted(*name, low_watermark=low_watermark)
+        return True
+
+    def _fail(self, item: _Waiting, code: ErrorCode, message: str) -> None:
+        name, role = item.partition.topic_partition, item.partition.role
+        answer = PartitionRecordsDeleted(*name, code, message)
+        if isinstance(role, Leader):
+            low_watermark = role.low_watermark(item.partition.log.log_start)
+            answer = PartitionRecordsDeleted(*name, code, message, low_watermark)
+        self._answers[item.place] = answer
+
+
+def handle(
+    services: Services, request: DeleteRecordsRequest, now: float
+) -> DeleteRecordsResponse | Parked[DeleteRecordsResponse]:
+    """Raise the log starts, and wait for the followers."""
+    deletion = _DeleteRecords(services)
+    for asked in request.partitions:
+        deletion.delete(asked, now)
+    deletion.checkpoint()
+    answer = deletion.attempt(now)
+    if answer is not None:
+        return answer
+    deadline = now + max(0, request.timeout_ms) / 1000
+    return Parked(deletion.keys, lambda: deadline, deletion.attempt, deletion.expire)

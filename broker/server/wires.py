@@ -1,0 +1,65 @@
+"""The wires by which a client may speak. The first four bytes of a connection say which.
+
+The msgpack wire begins with a preface. Kafka's begins with the length of the first frame, which
+cannot be the preface: as a number that is larger than any frame may be.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from minibroker.protocol.constants import PREFACE, ApiKey, ErrorCode
+from minibroker.protocol.kafka import wire as kafka
+from minibroker.protocol.messages import RequestEnvelope, UnsupportedVersion
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from minibroker.protocol.rpc import codec as rpc
+from minibroker.protocol.types import Part, Slice
+
+START_BYTES: Final = len(PREFACE)
+
+# The correlation id and the answer become the parts of a frame.
+Encode: TypeAlias = Callable[[int, Any], list[Part]]
+
+
+class Wire(NamedTuple):
+    """How a peer's frames become requests.
+
+    `decode_request` takes a frame without its length, and says how the answer is encoded. It raises
+    `ProtocolError`. ApiVersions is served in all versions.
+    """
+
+    name: str
+    decode_request: Callable[[memoryview], tuple[RequestEnvelope, Encode]]
+
+
+def wire_of(start: bytes) -> tuple[Wire, bytes]:
+    """What a connection speaks that begins so, and the bytes that belong to its first frame."""
+    return (MSGPACK, b"") if start == PREFACE else (KAFKA, start)
+
+
+def _decode_msgpack(frame: memoryview) -> tuple[RequestEnvelope, Encode]:
+    try:
+        return rpc.decode_request(frame), _encode_msgpack
+    except UnsupportedVersion as error:
+        if error.api_key != ApiKey.API_VERSIONS:
+            raise
+        envelope = RequestEnvelope(
+            error.api_key, error.version, error.correlation_id, None, ApiVersionsRequest()
+        )
+        return envelope, _encode_unsupported
+
+
+def _encode_msgpack(correlation_id: int, answer: Any) -> list[Part]:
+    header, records = rpc.encode_response(correlation_id, answer)
+    # What a broker answers with: each partition's records are slices of its log.
+    return [header, *chain.from_iterable(cast(list[Sequence[Slice]], records))]
+
+
+def _encode_unsupported(correlation_id: int, answer: ApiVersionsResponse) -> list[Part]:
+    """For a client that asked in a version from the future: it learns which one to ask in."""
+    refused = ApiVersionsResponse(ErrorCode.UNSUPPORTED_VERSION, answer.apis)
+    return _encode_msgpack(correlation_id, refused)
+
+
+MSGPACK: Final = Wire("msgpack", _decode_msgpack)
+KAFKA: Final = Wire("kafka", kafka.decode_request)

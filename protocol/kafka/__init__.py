@@ -1,0 +1,1 @@
+"""Kafka's wire: what unmodified Kafka clients send and expect (docs/kafka.md)."""

@@ -1,0 +1,151 @@
+"""The cluster and its topics: METADATA, CREATE_TOPICS, CREATE_PARTITIONS, DELETE_TOPICS."""
+
+from typing import Any, Final
+
+from minibroker.protocol.constants import NO_NODE, ApiKey, ErrorCode
+from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka.adapters.adapter import Adapter, cut_text
+from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+)
+from minibroker.protocol.messages.topics import (
+    ConfigEntry,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    NewPartitions,
+    NewTopic,
+    ReplicaAssignment,
+)
+
+
+def _metadata_request(asked: Any, version: Version) -> MetadataRequest:
+    """Version 0 cannot ask for no topics, and spells "all" as it would be spelled."""
+    topics = asked.topics
+    if topics is None or (version == 0 and not topics):
+        return MetadataRequest(None, bool(asked.allow_auto_topic_creation))
+    names = tuple(topic.name for topic in topics)
+    return MetadataRequest(names, bool(asked.allow_auto_topic_creation))
+
+
+def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
+    """Fenced brokers are left out, as Kafka does; what they would lead has no leader."""
+    shape = apis.METADATA.response
+    topics, brokers = shape.of("topics"), shape.of("brokers")
+    known = {broker.node_id for broker in answer.brokers if not broker.is_fenced}
+    return shape.make(
+        brokers=[
+            brokers.make(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in answer.brokers
+            if broker.node_id in known
+        ],
+        cluster_id=answer.cluster_id,
+        controller_id=answer.controller_id if answer.controller_id in known else NO_NODE,
+        topics=[
+            topics.make(
+                topic.error,
+                topic.name,
+                topic.is_internal,
+                [_partition(one, known) for one in topic.partitions],
+            )
+            for topic in answer.topics
+        ],
+    )
+
+
+def _partition(one: PartitionMetadata, known: set[int]) -> Any:
+    make = apis.METADATA.response.of("topics").of("partitions").make
+    error, leader = one.error, one.leader_id
+    if leader != NO_NODE and leader not in known:
+        error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
+    return make(
+        error,
+        one.partition,
+        leader,
+        one.leader_epoch,
+        one.replicas,
+        one.isr,
+        one.offline_replicas,
+    )
+
+
+def _create_topics_request(asked: Any, version: Version) -> CreateTopicsRequest:
+    topics = tuple(
+        NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            tuple(ConfigEntry(one.name, one.value or "") for one in topic.configs),
+            tuple(
+                ReplicaAssignment(one.partition_index, tuple(one.broker_ids))
+                for one in topic.assignments
+            ),
+        )
+        for topic in asked.topics
+    )
+    return CreateTopicsRequest(topics, asked.timeout_ms, bool(asked.validate_only))
+
+
+def _create_topics_response(answer: CreateTopicsResponse, version: Version) -> Any:
+    make = apis.CREATE_TOPICS.response.of("topics").make
+    return apis.CREATE_TOPICS.response.make(
+        topics=[make(one.name, one.error, cut_text(one.error_message)) for one in answer.topics]
+    )
+
+
+def _create_partitions_request(asked: Any, version: Version) -> CreatePartitionsRequest:
+    topics = tuple(
+        NewPartitions(
+            topic.name,
+            topic.count,
+            tuple(tuple(one.broker_ids) for one in topic.assignments)
+            if topic.assignments
+            else None,
+        )
+        for topic in asked.topics
+    )
+    return CreatePartitionsRequest(topics, asked.timeout_ms, asked.validate_only)
+
+
+def _assignments(asked: Any) -> tuple[tuple[int, ...], ...] | None:
+    return tuple(tuple(one.broker_ids) for one in asked) if asked else None
+
+
+def _create_partitions_response(answer: CreatePartitionsResponse, version: Version) -> Any:
+    make = apis.CREATE_PARTITIONS.response.of("results").make
+    results = [make(one.name, one.error, cut_text(one.error_message)) for one in answer.topics]
+    return apis.CREATE_PARTITIONS.response.make(0, results)
+
+
+def _delete_topics_request(asked: Any, version: Version) -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(tuple(asked.topic_names), asked.timeout_ms)
+
+
+def _delete_topics_response(answer: DeleteTopicsResponse, version: Version) -> Any:
+    make = apis.DELETE_TOPICS.response.of("responses").make
+    return apis.DELETE_TOPICS.response.make(
+        responses=[make(one.name, one.error) for one in answer.topics]
+    )
+
+
+ADAPTERS: Final = (
+    Adapter(
+        apis.CREATE_PARTITIONS,
+        ApiKey.CREATE_PARTITIONS,
+        _create_partitions_request,
+        _create_partitions_response,
+    ),
+    Adapter(apis.METADATA, ApiKey.METADATA, _metadata_request, _metadata_response),
+    Adapter(
+        apis.CREATE_TOPICS, ApiKey.CREATE_TOPICS, _create_topics_request, _create_topics_response
+    ),
+    Adapter(
+        apis.DELETE_TOPICS, ApiKey.DELETE_TOPICS, _delete_topics_request, _delete_topics_response
+    ),
+)

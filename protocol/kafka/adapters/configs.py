@@ -1,0 +1,126 @@
+"""Settings of topics and brokers: DESCRIBE_CONFIGS, and Kafka's two ways to change them."""
+
+from functools import partial
+from typing import Any, Final
+
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka.adapters.adapter import Adapter, cut_text
+from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    ConfigChange,
+    ConfigDescription,
+    ConfigResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    TopicConfigChanges,
+)
+
+# Kafka's numbers for types of settings (KIP-569), by what we call them.
+CONFIG_TYPES: Final = {"boolean": 1, "int": 5, "listeners": 7, "names": 7}
+STRING_TYPE: Final = 2
+
+
+def _describe_request(asked: Any, version: Version) -> DescribeConfigsRequest:
+    resources = tuple(
+        ConfigResource(
+            one.resource_type,
+            one.resource_name,
+            None if one.configuration_keys is None else tuple(one.configuration_keys),
+        )
+        for one in asked.resources
+    )
+    return DescribeConfigsRequest(resources=resources)
+
+
+def _describe_response(answer: DescribeConfigsResponse, version: Version) -> Any:
+    results = apis.DESCRIBE_CONFIGS.response.of("results")
+    return apis.DESCRIBE_CONFIGS.response.make(
+        0,
+        [
+            results.make(
+                one.error,
+                cut_text(one.error_message),
+                one.resource_type,
+                one.name,
+                [_described(config) for config in one.configs],
+            )
+            for one in answer.resources
+        ],
+    )
+
+
+def _described(config: ConfigDescription) -> Any:
+    return (
+        apis.DESCRIBE_CONFIGS.response.of("results")
+        .of("configs")
+        .make(
+            config.name,
+            None if config.is_sensitive else config.value,
+            config.is_read_only,
+            config.is_default,
+            config.source,
+            config.is_sensitive,
+            [],
+            CONFIG_TYPES.get(config.type, STRING_TYPE),
+            config.documentation,
+        )
+    )
+
+
+def _alter_request(asked: Any, version: Version) -> AlterConfigsRequest:
+    """The older way: what is not named goes back to its default."""
+    topics = tuple(
+        TopicConfigChanges(
+            resource.resource_name,
+            tuple(ConfigChange(one.name, one.value) for one in resource.configs),
+            resource.resource_type,
+        )
+        for resource in asked.resources
+    )
+    return AlterConfigsRequest(topics, asked.validate_only, reset_others=True)
+
+
+def _incremental_alter_request(asked: Any, version: Version) -> AlterConfigsRequest:
+    topics = tuple(
+        TopicConfigChanges(
+            resource.resource_name,
+            tuple(
+                ConfigChange(one.name, one.value, one.config_operation) for one in resource.configs
+            ),
+            resource.resource_type,
+        )
+        for resource in asked.resources
+    )
+    return AlterConfigsRequest(topics, asked.validate_only)
+
+
+def _alter_response(api: KafkaApi, answer: AlterConfigsResponse, version: Version) -> Any:
+    make = api.response.of("responses").make
+    return api.response.make(
+        0,
+        [
+            make(one.error, cut_text(one.error_message), resource_type, one.name)
+            for one, resource_type in zip(answer.topics, answer.resource_types, strict=True)
+        ],
+    )
+
+
+ADAPTERS: Final = (
+    Adapter(apis.DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CONFIGS, _describe_request, _describe_response),
+    Adapter(
+        apis.ALTER_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        _alter_request,
+        partial(_alter_response, apis.ALTER_CONFIGS),
+    ),
+    Adapter(
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_CONFIGS,
+        _incremental_alter_request,
+        partial(_alter_response, apis.INCREMENTAL_ALTER_CONFIGS),
+    ),
+)

@@ -1,0 +1,267 @@
+"""The apis of groups, and their offsets."""
+
+from typing import Any, Final
+
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka.adapters.adapter import Adapter, by_topic, cut_text
+from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.group_offsets import (
+    GroupPartition,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionCommit,
+)
+from minibroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    GroupProtocol,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberAssignment,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+MEMBER_ID_REQUIRED_SINCE: Final[Version] = 4  # of JoinGroup: KIP-394
+MEMBERS_LEAVE_SINCE: Final[Version] = 3  # of LeaveGroup: several members in one request
+
+
+def _find_coordinator_request(asked: Any, version: Version) -> FindCoordinatorRequest:
+    return FindCoordinatorRequest(asked.key, asked.key_type)
+
+
+def _find_coordinator_response(answer: FindCoordinatorResponse, version: Version) -> Any:
+    return apis.FIND_COORDINATOR.response.make(
+        0, answer.error, cut_text(answer.error_message), answer.node_id, answer.host, answer.port
+    )
+
+
+def _join_group_request(asked: Any, version: Version) -> JoinGroupRequest:
+    """Version 0 has one time-out for both."""
+    rebalance_ms = asked.session_timeout_ms if version == 0 else asked.rebalance_timeout_ms
+    return JoinGroupRequest(
+        asked.group_id,
+        asked.session_timeout_ms,
+        rebalance_ms,
+        asked.member_id,
+        asked.group_instance_id,
+        asked.protocol_type,
+        tuple(GroupProtocol(one.name, one.metadata) for one in asked.protocols),
+        is_member_id_required=version >= MEMBER_ID_REQUIRED_SINCE,
+    )
+
+
+def _join_group_response(answer: JoinGroupResponse, version: Version) -> Any:
+    make = apis.JOIN_GROUP.response.of("members").make
+    return apis.JOIN_GROUP.response.make(
+        0,
+        answer.error,
+        answer.generation,
+        answer.protocol,
+        answer.leader,
+        answer.member_id,
+        [make(one.member_id, one.instance_id, one.metadata) for one in answer.members],
+    )
+
+
+def _sync_group_request(asked: Any, version: Version) -> SyncGroupRequest:
+    return SyncGroupRequest(
+        asked.group_id,
+        asked.generation_id,
+        asked.member_id,
+        asked.group_instance_id,
+        tuple(MemberAssignment(one.member_id, one.assignment) for one in asked.assignments),
+    )
+
+
+def _sync_group_response(answer: SyncGroupResponse, version: Version) -> Any:
+    return apis.SYNC_GROUP.response.make(0, answer.error, answer.assignment)
+
+
+def _heartbeat_request(asked: Any, version: Version) -> HeartbeatRequest:
+    return HeartbeatRequest(
+        asked.group_id, asked.generation_id, asked.member_id, asked.group_instance_id
+    )
+
+
+def _heartbeat_response(answer: HeartbeatResponse, version: Version) -> Any:
+    return apis.HEARTBEAT.response.make(0, answer.error)
+
+
+def _leave_group_request(asked: Any, version: Version) -> LeaveGroupRequest:
+    if version < MEMBERS_LEAVE_SINCE:
+        return LeaveGroupRequest(asked.group_id, (LeavingMember(asked.member_id),))
+    members = tuple(LeavingMember(one.member_id, one.group_instance_id) for one in asked.members)
+    return LeaveGroupRequest(asked.group_id, members)
+
+
+def _leave_group_response(answer: LeaveGroupResponse, version: Version) -> Any:
+    """Where one member leaves, its error is that of the answer."""
+    error = answer.error
+    if version < MEMBERS_LEAVE_SINCE and answer.members:
+        error = answer.members[0].error
+    make = apis.LEAVE_GROUP.response.of("members").make
+    members = [make(one.member_id, one.instance_id, one.error) for one in answer.members]
+    return apis.LEAVE_GROUP.response.make(0, error, members)
+
+
+def _describe_groups_request(asked: Any, version: Version) -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(tuple(asked.groups))
+
+
+def _describe_groups_response(answer: DescribeGroupsResponse, version: Version) -> Any:
+    groups = apis.DESCRIBE_GROUPS.response.of("groups")
+    member = groups.of("members").make
+    return apis.DESCRIBE_GROUPS.response.make(
+        groups=[
+            groups.make(
+                group.error,
+                group.group_id,
+                group.state,
+                group.protocol_type,
+                group.protocol,
+                [
+                    member(
+                        one.member_id,
+                        one.instance_id,
+                        one.client_id,
+                        one.client_host,
+                        one.metadata,
+                        one.assignment,
+                    )
+                    for one in group.members
+                ],
+            )
+            for group in answer.groups
+        ]
+    )
+
+
+def _list_groups_request(asked: Any, version: Version) -> ListGroupsRequest:
+    return ListGroupsRequest()
+
+
+def _list_groups_response(answer: ListGroupsResponse, version: Version) -> Any:
+    make = apis.LIST_GROUPS.response.of("groups").make
+    return apis.LIST_GROUPS.response.make(
+        error_code=answer.error,
+        groups=[make(one.group_id, one.protocol_type) for one in answer.groups],
+    )
+
+
+def _delete_groups_request(asked: Any, version: Version) -> DeleteGroupsRequest:
+    return DeleteGroupsRequest(tuple(asked.groups_names))
+
+
+def _delete_groups_response(answer: DeleteGroupsResponse, version: Version) -> Any:
+    make = apis.DELETE_GROUPS.response.of("results").make
+    return apis.DELETE_GROUPS.response.make(
+        results=[make(one.group_id, one.error) for one in answer.groups]
+    )
+
+
+def _offset_commit_request(asked: Any, version: Version) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        asked.group_id,
+        asked.generation_id_or_member_epoch,
+        asked.member_id,
+        asked.group_instance_id,
+        tuple(
+            PartitionCommit(
+                topic.name,
+                one.partition_index,
+                one.committed_offset,
+                one.committed_leader_epoch,
+                one.committed_metadata,
+            )
+            for topic in asked.topics
+            for one in topic.partitions
+        ),
+    )
+
+
+def _offset_commit_response(answer: OffsetCommitResponse, version: Version) -> Any:
+    topics = apis.OFFSET_COMMIT.response.of("topics")
+    make = topics.of("partitions").make
+    return apis.OFFSET_COMMIT.response.make(
+        topics=[
+            topics.make(topic, [make(one.partition, one.error) for one in partitions])
+            for topic, partitions in by_topic(answer.partitions)
+        ]
+    )
+
+
+def _offset_fetch_request(asked: Any, version: Version) -> OffsetFetchRequest:
+    if asked.topics is None:
+        return OffsetFetchRequest(asked.group_id)
+    return OffsetFetchRequest(
+        asked.group_id,
+        tuple(
+            GroupPartition(topic.name, partition)
+            for topic in asked.topics
+            for partition in topic.partition_indexes
+        ),
+    )
+
+
+def _offset_fetch_response(answer: OffsetFetchResponse, version: Version) -> Any:
+    if answer.error and not apis.OFFSET_FETCH.response.has("error_code", version):
+        raise ProtocolError(f"version {version} of OffsetFetch cannot say {answer.error}")
+    topics = apis.OFFSET_FETCH.response.of("topics")
+    make = topics.of("partitions").make
+    return apis.OFFSET_FETCH.response.make(
+        error_code=answer.error,
+        topics=[
+            topics.make(
+                topic,
+                [
+                    make(one.partition, one.offset, one.leader_epoch, one.metadata or "", one.error)
+                    for one in partitions
+                ],
+            )
+            for topic, partitions in by_topic(answer.partitions)
+        ],
+    )
+
+
+ADAPTERS: Final = (
+    Adapter(
+        apis.FIND_COORDINATOR,
+        ApiKey.FIND_COORDINATOR,
+        _find_coordinator_request,
+        _find_coordinator_response,
+    ),
+    Adapter(apis.JOIN_GROUP, ApiKey.JOIN_GROUP, _join_group_request, _join_group_response),
+    Adapter(apis.HEARTBEAT, ApiKey.HEARTBEAT, _heartbeat_request, _heartbeat_response),
+    Adapter(apis.LEAVE_GROUP, ApiKey.LEAVE_GROUP, _leave_group_request, _leave_group_response),
+    Adapter(apis.SYNC_GROUP, ApiKey.SYNC_GROUP, _sync_group_request, _sync_group_response),
+    Adapter(
+        apis.DESCRIBE_GROUPS,
+        ApiKey.DESCRIBE_GROUPS,
+        _describe_groups_request,
+        _describe_groups_response,
+    ),
+    Adapter(apis.LIST_GROUPS, ApiKey.LIST_GROUPS, _list_groups_request, _list_groups_response),
+    Adapter(
+        apis.DELETE_GROUPS, ApiKey.DELETE_GROUPS, _delete_groups_request, _delete_groups_response
+    ),
+    Adapter(
+        apis.OFFSET_COMMIT, ApiKey.OFFSET_COMMIT, _offset_commit_request, _offset_commit_response
+    ),
+    Adapter(apis.OFFSET_FETCH, ApiKey.OFFSET_FETCH, _offset_fetch_request, _offset_fetch_response),
+)

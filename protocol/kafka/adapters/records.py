@@ -1,0 +1,193 @@
+"""Records: PRODUCE, FETCH, LIST_OFFSETS, DELETE_RECORDS and INIT_PRODUCER_ID."""
+
+from typing import Any, Final
+
+from minibroker.protocol.constants import NO_NODE, ApiKey
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka.adapters.adapter import Adapter, by_topic
+from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.delete_records import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    PartitionDeleteRecords,
+)
+from minibroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionFetch
+from minibroker.protocol.messages.offsets import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    PartitionListOffsets,
+)
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest, ProduceResponse
+from minibroker.protocol.messages.producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+def _produce_request(asked: Any, version: Version) -> ProduceRequest:
+    partitions = tuple(
+        PartitionProduce(topic.name, partition.index, partition.records)
+        for topic in asked.topic_data
+        for partition in topic.partition_data
+    )
+    return ProduceRequest(asked.acks, asked.timeout_ms, partitions)
+
+
+_PRODUCED_TOPIC = apis.PRODUCE.response.of("responses").make
+_PRODUCED = apis.PRODUCE.response.of("responses").of("partition_responses").make
+
+
+def _produce_response(answer: ProduceResponse, version: Version) -> Any:
+    return apis.PRODUCE.response.make(
+        [
+            _PRODUCED_TOPIC(
+                topic,
+                [
+                    _PRODUCED(
+                        one.partition,
+                        one.error,
+                        one.base_offset,
+                        one.log_append_time_ms,
+                        one.log_start,
+                    )
+                    for one in partitions
+                ],
+            )
+            for topic, partitions in by_topic(answer.partitions)
+        ]
+    )
+
+
+def _fetch_request(asked: Any, version: Version) -> FetchRequest:
+    """A consumer's, without a session: one that asks for a session is answered that it has none."""
+    if asked.replica_id >= 0:
+        raise ProtocolError("brokers do not fetch by this wire")
+    partitions = tuple(
+        PartitionFetch(
+            topic.topic,
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch,
+        )
+        for topic in asked.topics
+        for partition in topic.partitions
+    )
+    return FetchRequest(
+        NO_NODE,
+        asked.max_wait_ms,
+        asked.min_bytes,
+        asked.max_bytes,
+        partitions=partitions,
+        isolation_level=asked.isolation_level,
+    )
+
+
+_FETCHED_TOPIC = apis.FETCH.response.of("responses").make
+_FETCHED = apis.FETCH.response.of("responses").of("partitions").make
+
+
+def _fetch_response(answer: FetchResponse, version: Version) -> Any:
+    """Without transactions everything below the high watermark is stable."""
+    return apis.FETCH.response.make(
+        error_code=answer.error,
+        responses=[
+            _FETCHED_TOPIC(
+                topic,
+                [
+                    _FETCHED(
+                        one.partition,
+                        one.error,
+                        one.high_watermark,
+                        one.high_watermark,
+                        one.log_start,
+                        records=one.records,
+                    )
+                    for one in partitions
+                ],
+            )
+            for topic, partitions in by_topic(answer.partitions)
+        ],
+    )
+
+
+def _list_offsets_request(asked: Any, version: Version) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        NO_NODE,
+        tuple(
+            PartitionListOffsets(
+                topic.name,
+                partition.partition_index,
+                partition.timestamp,
+                partition.current_leader_epoch,
+            )
+            for topic in asked.topics
+            for partition in topic.partitions
+        ),
+    )
+
+
+def _list_offsets_response(answer: ListOffsetsResponse, version: Version) -> Any:
+    topics = apis.LIST_OFFSETS.response.of("topics")
+    make = topics.of("partitions").make
+    return apis.LIST_OFFSETS.response.make(
+        topics=[
+            topics.make(
+                topic,
+                [
+                    make(one.partition, one.error, one.timestamp, one.offset, one.leader_epoch)
+                    for one in partitions
+                ],
+            )
+            for topic, partitions in by_topic(answer.partitions)
+        ]
+    )
+
+
+def _delete_records_request(asked: Any, version: Version) -> DeleteRecordsRequest:
+    partitions = tuple(
+        PartitionDeleteRecords(topic.name, one.partition_index, one.offset)
+        for topic in asked.topics
+        for one in topic.partitions
+    )
+    return DeleteRecordsRequest(partitions, asked.timeout_ms)
+
+
+def _delete_records_response(answer: DeleteRecordsResponse, version: Version) -> Any:
+    topics = apis.DELETE_RECORDS.response.of("topics")
+    make = topics.of("partitions").make
+    return apis.DELETE_RECORDS.response.make(
+        topics=[
+            topics.make(
+                topic, [make(one.partition, one.low_watermark, one.error) for one in partitions]
+            )
+            for topic, partitions in by_topic(answer.partitions)
+        ]
+    )
+
+
+def _init_producer_id_request(asked: Any, version: Version) -> InitProducerIdRequest:
+    return InitProducerIdRequest(asked.transactional_id)
+
+
+def _init_producer_id_response(answer: InitProducerIdResponse, version: Version) -> Any:
+    return apis.INIT_PRODUCER_ID.response.make(
+        0, answer.error, answer.producer_id, answer.producer_epoch
+    )
+
+
+ADAPTERS: Final = (
+    Adapter(
+        apis.DELETE_RECORDS,
+        ApiKey.DELETE_RECORDS,
+        _delete_records_request,
+        _delete_records_response,
+    ),
+    Adapter(apis.PRODUCE, ApiKey.PRODUCE, _produce_request, _produce_response),
+    Adapter(apis.FETCH, ApiKey.FETCH, _fetch_request, _fetch_response),
+    Adapter(apis.LIST_OFFSETS, ApiKey.LIST_OFFSETS, _list_offsets_request, _list_offsets_response),
+    Adapter(
+        apis.INIT_PRODUCER_ID,
+        ApiKey.INIT_PRODUCER_ID,
+        _init_producer_id_request,
+        _init_producer_id_response,
+    ),
+)

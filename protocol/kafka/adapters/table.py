@@ -1,0 +1,37 @@
+"""All adapters by the key of their api, and ApiVersions, which lists them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from minibroker.protocol.constants import ApiKey
+from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka.adapters import cluster, configs, groups, records
+from minibroker.protocol.kafka.adapters.adapter import Adapter
+from minibroker.protocol.kafka.schema import Version
+from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+
+def _api_versions_request(asked: Any, version: Version) -> ApiVersionsRequest:
+    return ApiVersionsRequest(asked.client_software_name, asked.client_software_version)
+
+
+def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any:
+    """What is served by this wire, whatever is by the other."""
+    row = apis.API_VERSIONS.response.of("api_keys").make
+    rows = [row(key, one.api.first, one.api.last) for key, one in sorted(ADAPTERS.items())]
+    return apis.API_VERSIONS.response.make(answer.error, rows)
+
+
+_API_VERSIONS = Adapter(
+    apis.API_VERSIONS, ApiKey.API_VERSIONS, _api_versions_request, _api_versions_response
+)
+ADAPTERS: Final[Mapping[int, Adapter]] = {
+    one.api.key: one
+    for one in (
+        *records.ADAPTERS,
+        *cluster.ADAPTERS,
+        *groups.ADAPTERS,
+        *configs.ADAPTERS,
+        _API_VERSIONS,
+    )
+}

@@ -1,0 +1,115 @@
+"""Messages of Kafka's wire as data: one text for each, parsed into structs of fields.
+
+    "group_id:string 3+instance_id:string? topics[name:string partitions:[i32]]"
+
+A field is `name:type`. Types are bool, i8, i16, i32, i64, string, bytes and records; `:[i32]` is an
+array of them and `name[...]` an array of structs. A `?` behind the type, or before the bracket,
+says that the value may be null, in `3+` of later versions only. `3+name` is there from version 3
+on, `2-4:name` from 2 to 4. `=7` is the value in versions without the field.
+
+Names are those of Kafka's public message schemas, spelled with underscores.
+"""
+
+import re
+from collections import namedtuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+Version: TypeAlias = int
+
+_FIELD: Final = re.compile(
+    r"(?:(?P<since>\d+)\+|(?P<first>\d+)-(?P<last>\d+):)?(?P<name>[a-z_]+)"
+    r"(?::(?P<array>\[)?(?P<type>[a-z0-9]+)(?(array)\]))?(?P<null>\?(?:(?P<null_since>\d+)\+)?)?"
+    r"(?:=(?P<default>-?\d+))?(?P<struct>\[)?"
+)
+_DEFAULTS: Final[dict[str, Any]] = {"string": "", "bytes": b"", "records": b"", "bool": False}
+_VERSION_MAX: Final = 2**15 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """One field: of a plain `type`, or of structs. `first` to `last` are the versions that have it,
+    `null_since` is the first in which it may be null (None: in none)."""
+
+    name: str
+    type: "str | Struct"
+    is_array: bool
+    first: Version
+    last: Version
+    null_since: Version | None
+    default: Any
+
+    def is_in(self, version: Version) -> bool:
+        """Whether the field travels in this version."""
+        return self.first <= version <= self.last
+
+    def may_be_null(self, version: Version) -> bool:
+        """Whether null may stand for it in this version."""
+        return self.null_since is not None and version >= self.null_since
+
+
+@dataclass(frozen=True, eq=False)
+class Struct:
+    """Fields in the order in which they travel. `make` is the named tuple of their values, those of
+    all versions."""
+
+    name: str
+    fields: tuple[Field, ...] = field(default=())
+
+    @cached_property
+    def make(self) -> Any:
+        """The type of the struct's values; what is not given has the field's default."""
+        names = [one.name for one in self.fields]
+        return namedtuple(self.name, names, defaults=[one.default for one in self.fields])
+
+    def has(self, name: str, version: Version) -> bool:
+        """Whether a field of this name travels in this version."""
+        return any(one.name == name and one.is_in(version) for one in self.fields)
+
+    def of(self, name: str) -> "Struct":
+        """The struct that the array `name` is made of."""
+        for one in self.fields:
+            if one.name == name and isinstance(one.type, Struct):
+                return one.type
+        raise KeyError(name)
+
+
+def parse(name: str, text: str) -> Struct:
+    """The struct of this name that `text` describes."""
+    struct, end = _parse(name, text, 0)
+    assert end == len(text), f"{name}: what is {text[end:]!r}?"
+    return struct
+
+
+def _parse(name: str, text: str, at: int) -> tuple[Struct, int]:
+    fields: list[Field] = []
+    while at < len(text) and text[at] != "]":
+        if text[at].isspace():
+            at += 1
+            continue
+        found = _FIELD.match(text, at)
+        assert found is not None, f"{name}: what is {text[at:]!r}?"
+        at = found.end()
+        kind: str | Struct = found["type"] or ""
+        if found["struct"]:
+            kind, at = _parse("".join(map(str.title, found["name"].split("_"))), text, at)
+            assert text[at] == "]", f"{name}: {found['name']} has no end"
+            at += 1
+        fields.append(_field(found, kind))
+    return Struct(name, tuple(fields)), at
+
+
+def _field(found: re.Match[str], kind: str | Struct) -> Field:
+    is_array = bool(found["array"] or found["struct"])
+    null_since = int(found["null_since"] or 0) if found["null"] else None
+    default: Any = _DEFAULTS.get(kind, 0) if isinstance(kind, str) else ()
+    if is_array:
+        default = ()
+    if null_since == 0 and kind != "records":
+        default = None
+    if found["default"]:
+        default = int(found["default"])
+    first = int(found["since"] or found["first"] or 0)
+    last = int(found["last"] or _VERSION_MAX)
+    return Field(found["name"], kind, is_array, first, last, null_since, default)

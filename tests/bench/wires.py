@@ -1,0 +1,147 @@
+"""What Kafka's wire costs: the same batches, acks and pipelining by both wires, to one broker.
+
+A driver that does next to nothing sends the same frame again and again, and does not decode the
+answers, so that what is measured is the broker: its CPU time for a request, and how many requests
+it answers in a second.
+"""
+
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from minibroker.protocol.constants import ACKS_LEADER, PREFACE, ApiKey
+from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.codec import encode
+from minibroker.protocol.messages import RequestEnvelope
+from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
+from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.rpc.codec import encode_request
+from tests.bench.rounds import Row, by_turns, cpu_seconds, create_topic, fresh_broker
+from tests.processes import BrokerProcess
+
+IN_FLIGHT = 4
+ROUNDS = 5
+COST_MAX = 1.15  # times what the msgpack wire takes
+TOPIC = "wires"
+
+
+class Load(NamedTuple):
+    """One kind of request: what it is, its frames on both wires, and how many are sent."""
+
+    name: str
+    kafka: bytes
+    msgpack: bytes
+    count: int
+
+
+def kafka_frame(api: KafkaApi, version: int, *values: object, **named: object) -> bytes:
+    """A request on Kafka's wire."""
+    body = b"".join(map(bytes, encode(api.request, version, api.request.make(*values, **named))))
+    header = struct.pack(">hhih", api.key, version, 1, -1)
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+def msgpack_frame(key: ApiKey, message: object) -> bytes:
+    """A request on the msgpack wire."""
+    return b"".join(encode_request(RequestEnvelope(key, 0, 1, None, message)))
+
+
+def produce_load(value_bytes: int, count: int) -> Load:
+    """PRODUCE of one batch with one record."""
+    batch = bytes(encode_batch([(1, None, bytes(value_bytes), ())]))
+    topics = apis.PRODUCE.request.of("topic_data")
+    topic = topics.make(TOPIC, [topics.of("partition_data").make(0, batch)])
+    return Load(
+        f"PRODUCE of {value_bytes:,} bytes, acks=1",
+        kafka_frame(apis.PRODUCE, 7, None, ACKS_LEADER, 30_000, [topic]),
+        msgpack_frame(
+            ApiKey.PRODUCE,
+            ProduceRequest(ACKS_LEADER, 30_000, (PartitionProduce(TOPIC, 0, batch),)),
+        ),
+        count,
+    )
+
+
+def fetch_load(size: int, count: int) -> Load:
+    """FETCH of so many bytes from the start of the log."""
+    topics = apis.FETCH.request.of("topics")
+    topic = topics.make(TOPIC, [topics.of("partitions").make(0, -1, 0, -1, size)])
+    return Load(
+        f"FETCH of up to {size:,} bytes",
+        kafka_frame(apis.FETCH, 11, -1, 500, 1, size, 0, 0, -1, [topic]),
+        msgpack_frame(
+            ApiKey.FETCH,
+            FetchRequest(bytes_max=size, partitions=(PartitionFetch(TOPIC, 0, 0, size),)),
+        ),
+        count,
+    )
+
+
+def drive(broker: BrokerProcess, start: bytes, frame: bytes, count: int) -> tuple[float, float]:
+    """CPU seconds of the broker for one request, and seconds for one."""
+    host, port = broker.address.rsplit(":", 1)
+    buffer = memoryview(bytearray(1 << 20))
+    with socket.create_connection((host, int(port))) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(start)
+        began, cpu_began = time.perf_counter(), cpu_seconds(broker.pid)
+        for number in range(count + IN_FLIGHT):
+            if number < count:
+                connection.sendall(frame)
+            if number >= IN_FLIGHT:
+                _receive_answer(connection, buffer)
+        cpu_s = cpu_seconds(broker.pid) - cpu_began
+        return cpu_s / count, (time.perf_counter() - began) / count
+
+
+def _receive_answer(connection: socket.socket, buffer: memoryview) -> None:
+    missing = 4
+    while missing:
+        missing -= connection.recv_into(buffer[4 - missing : 4])
+    missing = int.from_bytes(buffer[:4], "big")
+    assert missing > 20, "no answer is so short"
+    while missing:
+        received = connection.recv_into(buffer[: min(missing, len(buffer))])
+        assert received, "the broker closed the connection"
+        missing -= received
+
+
+def wires() -> Iterator[Row]:
+    """Kafka's wire beside msgpack's, in CPU time of the broker and in requests a second."""
+    loads = [
+        produce_load(100, 15_000),
+        produce_load(16_000, 8_000),
+        fetch_load(100, 15_000),
+        fetch_load(64_000, 8_000),
+    ]
+    with fresh_broker() as broker:
+        create_topic(broker.address, TOPIC, 1)
+        for load in loads:
+            for place, name, unit in ((0, "broker CPU", "us"), (1, "time", "us")):
+                yield _row(broker, load, place, name, unit)
+
+
+def _row(broker: BrokerProcess, load: Load, place: int, name: str, unit: str) -> Row:
+    def measure(start: bytes, frame: bytes) -> float:
+        return drive(broker, start, frame, load.count)[place] * 1e6
+
+    kafka: Callable[[], float] = partial(measure, b"", load.kafka)
+    msgpack: Callable[[], float] = partial(measure, PREFACE, load.msgpack)
+    pair = by_turns(kafka, msgpack, ROUNDS)
+    return Row(
+        f"{load.name}: {name} a request, Kafka's wire",
+        f"{pair.ours:.1f} {unit}",
+        "the msgpack wire",
+        f"{pair.theirs:.1f} {unit}",
+        f"{pair.ratio:.2f}",
+        f"<= {COST_MAX}",
+        pair.ratio <= COST_MAX,
+    )
+
+
+MEASURES = (wires,)

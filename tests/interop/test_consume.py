@@ -1,0 +1,156 @@
+"""Consumers of each library: seeks, offsets for times, simple commits, static members, and what is
+refused."""
+
+import asyncio
+from typing import Final
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from kafka.errors import KafkaError, KafkaTimeoutError
+
+from tests.interop.clients import Confluent, Record, Settings, make_topic
+from tests.interop.features import Feature, shows
+
+COUNT: Final = 10
+FIRST_MS: Final = 1_700_000_000_000
+TIMEOUT_S: Final = 10.0
+
+
+@pytest.fixture
+def filled(bootstrap: str, topic: str) -> str:
+    """A topic of ten records in one partition, a second after each other."""
+    make_topic(bootstrap, topic)
+    records = [Record(b"%d" % n, timestamp_ms=FIRST_MS + 1000 * n) for n in range(COUNT)]
+    Confluent().write(bootstrap, topic, 0, records, Settings())
+    return topic
+
+
+@shows(Feature.SEEK, "kafka-python")
+def test_kafka_python_seeks_and_commits(bootstrap: str, filled: str) -> None:
+    """Offsets by place and by time, and commits of a consumer that is no member."""
+    partition = kafka.TopicPartition(filled, 0)
+    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{filled}-simple")
+    try:
+        consumer.assign([partition])
+        assert consumer.beginning_offsets([partition]) == {partition: 0}
+        assert consumer.end_offsets([partition]) == {partition: COUNT}
+        found = consumer.offsets_for_times({partition: FIRST_MS + 2500})
+        assert found[partition].offset == 3
+        consumer.seek(partition, 7)
+        assert next(consumer).value == b"7"
+        consumer.commit()
+        assert consumer.committed(partition) == 8
+    finally:
+        consumer.close()
+
+
+@shows(Feature.SEEK, "confluent-kafka")
+def test_confluent_seeks_and_commits(bootstrap: str, filled: str) -> None:
+    """Offsets by place and by time, and a synchronous commit of a consumer that is no member."""
+    partition = confluent_kafka.TopicPartition
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"{filled}-simple"}
+    )
+    try:
+        assert consumer.get_watermark_offsets(partition(filled, 0)) == (0, COUNT)
+        [found] = consumer.offsets_for_times([partition(filled, 0, FIRST_MS + 2500)])
+        assert found.offset == 3
+        consumer.assign([partition(filled, 0, 7)])
+        record = consumer.poll(TIMEOUT_S)
+        assert record is not None
+        assert record.value() == b"7"
+        consumer.commit(record, asynchronous=False)
+        [committed] = consumer.committed([partition(filled, 0)])
+        assert committed.offset == 8
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@shows(Feature.COOPERATIVE, "confluent-kafka")
+def test_a_static_member_comes_back(bootstrap: str, filled: str, assignor: str) -> None:
+    """A consumer that is closed and comes back under its instance id has its partitions and its
+    commits at once."""
+    group = {
+        "bootstrap.servers": bootstrap,
+        "group.id": f"{filled}-{assignor}",
+        "group.instance.id": "one",
+        "auto.offset.reset": "earliest",
+        "partition.assignment.strategy": assignor,
+    }
+    read = []
+    for _ in range(2):
+        consumer = confluent_kafka.Consumer(group)
+        consumer.subscribe([filled])
+        record = consumer.poll(TIMEOUT_S)
+        assert record is not None
+        read.append(record.value())
+        consumer.commit(record, asynchronous=False)
+        consumer.close()
+    assert read == [b"0", b"1"]
+
+
+@shows(Feature.TRANSACTIONS, "confluent-kafka")
+def test_confluent_is_refused_transactions(bootstrap: str) -> None:
+    """An error that names the transactional id, and no endless wait."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        producer.init_transactions(TIMEOUT_S)
+    error = caught.value.args[0]
+    assert error.code() != confluent_kafka.KafkaError._TIMED_OUT, error
+    assert "ransactional" in error.str()
+
+
+@shows(Feature.TRANSACTIONS, "kafka-python")
+def test_kafka_python_is_refused_transactions(bootstrap: str) -> None:
+    """An error other than that the time is over."""
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap, transactional_id="t", max_block_ms=TIMEOUT_S * 1000
+    )
+    try:
+        with pytest.raises(KafkaError) as caught:
+            producer.init_transactions()
+        assert not isinstance(caught.value, KafkaTimeoutError)
+    finally:
+        producer.close(timeout=1)
+
+
+@shows(Feature.TRANSACTIONS, "aiokafka")
+def test_aiokafka_is_refused_transactions(bootstrap: str) -> None:
+    """An error other than that the time is over."""
+
+    async def start() -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="t")
+        try:
+            await asyncio.wait_for(producer.start(), TIMEOUT_S)
+        finally:
+            await producer.stop()
+
+    with pytest.raises(aiokafka.errors.KafkaError) as caught:
+        asyncio.run(start())
+    assert not isinstance(caught.value, TimeoutError)
+
+
+@shows(Feature.SEEK, "aiokafka")
+def test_aiokafka_seeks_and_commits(bootstrap: str, filled: str) -> None:
+    """Offsets by place and by time, and commits of a consumer that is no member."""
+
+    async def read() -> None:
+        partition = aiokafka.TopicPartition(filled, 0)
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=f"{filled}-simple", enable_auto_commit=False
+        )
+        consumer.assign([partition])
+        async with consumer:
+            assert await consumer.beginning_offsets([partition]) == {partition: 0}
+            assert await consumer.end_offsets([partition]) == {partition: COUNT}
+            found = await consumer.offsets_for_times({partition: FIRST_MS + 2500})
+            assert found[partition].offset == 3
+            consumer.seek(partition, 7)
+            assert (await consumer.getone()).value == b"7"
+            await consumer.commit()
+            assert await consumer.committed(partition) == 8
+
+    asyncio.run(asyncio.wait_for(read(), TIMEOUT_S))

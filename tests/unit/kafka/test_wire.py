@@ -1,0 +1,183 @@
+"""Frames of Kafka's wire to the messages that both wires share, and back (rows KAF)."""
+
+import struct
+
+import pytest
+
+from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.errors import ProtocolError
+from minibroker.protocol.kafka import apis
+from minibroker.protocol.kafka.adapters.table import ADAPTERS
+from minibroker.protocol.kafka.apis import KafkaApi
+from minibroker.protocol.kafka.codec import decode, encode
+from minibroker.protocol.kafka.wire import decode_request
+from minibroker.protocol.messages import UnsupportedVersion
+from minibroker.protocol.messages.api_versions import ApiVersionsResponse
+from minibroker.protocol.messages.fetch import FetchResponse, PartitionFetched
+from minibroker.protocol.messages.group_offsets import OffsetFetchResponse
+from minibroker.protocol.messages.groups import (
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+)
+from minibroker.protocol.messages.metadata import (
+    BrokerMetadata,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionMetadata,
+    TopicMetadata,
+)
+
+
+def header(key: int, version: int, correlation_id: int = 7) -> bytes:
+    """A request's header, from a client without a name."""
+    return struct.pack(">hhih", key, version, correlation_id, -1)
+
+
+def request(api: KafkaApi, version: int, *values, **named) -> memoryview:
+    """A request's frame."""
+    body = b"".join(encode(api.request, version, api.request.make(*values, **named)))
+    return memoryview(header(api.key, version) + body)
+
+
+def answer_to(frame: memoryview, api: KafkaApi, message: object, version: int | None = None):
+    """What an answer to a request says; its frame has the right length and correlation id."""
+    envelope, encode_answer = decode_request(frame)
+    data = b"".join(map(bytes, encode_answer(envelope.correlation_id, message)))
+    size, correlation_id = struct.unpack_from(">ii", data)
+    assert (size, correlation_id) == (len(data) - 4, envelope.correlation_id)
+    shown = envelope.version if version is None else version
+    is_flexible = api.is_flexible(shown)
+    value, end = decode(api.response, shown, memoryview(data), 8, is_flexible=is_flexible)
+    assert end == len(data)
+    return value
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
+    """With error 35, and all that is served: a client goes on from there without another try."""
+    frame = memoryview(header(18, 77) + b"whatever a version from the future has")
+    value = answer_to(frame, apis.API_VERSIONS, ApiVersionsResponse(), version=0)
+    assert value.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [row.api_key for row in value.api_keys] == sorted(ADAPTERS)
+
+
+def test_what_is_announced_is_what_clients_were_seen_to_need() -> None:
+    """The minima, too: old librdkafka looks for exact versions."""
+    value = answer_to(request(apis.API_VERSIONS, 0), apis.API_VERSIONS, ApiVersionsResponse())
+    rows = {row.api_key: (row.min_version, row.max_version) for row in value.api_keys}
+    assert rows[0] == (0, 7)
+    assert rows[1] == (4, 11)
+    assert rows[10] == (0, 2)
+    assert rows[22] == (0, 1)
+    assert not rows.keys() & {4, 5, 6, 7, 23, 24, 25, 26, 28, 56, 60, 64, 68, 1001, 1002}
+
+
+def test_an_unknown_api_or_version_is_not_read() -> None:
+    """It ends the connection, as Kafka does."""
+    for key, version in ((0, 8), (1, 3), (23, 2), (1002, 0), (-1, 0)):
+        with pytest.raises(UnsupportedVersion):
+            decode_request(memoryview(header(key, version) + b"\0" * 40))
+
+
+def test_bytes_behind_the_last_field_are_refused() -> None:
+    """So is a frame without a header."""
+    with pytest.raises(ProtocolError, match="behind"):
+        decode_request(memoryview(bytes(request(apis.LIST_GROUPS, 0)) + b"\0"))
+    with pytest.raises(ProtocolError, match="no header"):
+        decode_request(memoryview(b"\0\x12\0\0"))
+
+
+def test_metadata_version_0_spells_all_topics_by_none() -> None:
+    """An empty list is all of them there, and none of them from version 1 on."""
+    assert decode_request(request(apis.METADATA, 0, []))[0].message == MetadataRequest(None)
+    assert decode_request(request(apis.METADATA, 1, None))[0].message == MetadataRequest(None)
+    assert decode_request(request(apis.METADATA, 1, []))[0].message == MetadataRequest(())
+    topic = apis.METADATA.request.of("topics").make
+    asked = decode_request(request(apis.METADATA, 4, [topic("t")], False))[0].message
+    assert asked == MetadataRequest(("t",), allow_auto_topic_creation=False)
+
+
+def test_a_fenced_broker_is_left_out_and_leads_nothing() -> None:
+    """A client is sent to nobody who is not listed."""
+    partitions = (
+        PartitionMetadata(0, 0, 1, 5, (1, 2), (1, 2)),
+        PartitionMetadata(1, 0, 2, 5, (1, 2), (1, 2)),
+    )
+    message = MetadataResponse(
+        (BrokerMetadata(1, "a", 1), BrokerMetadata(2, "b", 2, is_fenced=True)),
+        "cluster",
+        2,
+        (TopicMetadata("t", partitions=partitions),),
+    )
+    value = answer_to(request(apis.METADATA, 8, None), apis.METADATA, message)
+    assert [broker.node_id for broker in value.brokers] == [1]
+    assert value.controller_id == -1
+    told = [(one.error_code, one.leader_id) for one in value.topics[0].partitions]
+    assert told == [(0, 1), (ErrorCode.LEADER_NOT_AVAILABLE, -1)]
+
+
+def test_fetch_asks_for_no_session_and_gets_none() -> None:
+    """Everything below the high watermark is stable, and no transaction was aborted."""
+    topic = apis.FETCH.request.of("topics")
+    partition = topic.of("partitions").make(3, 9, 100, -1, 4096)
+    frame = request(
+        apis.FETCH, 11, max_wait_ms=5, session_epoch=0, topics=[topic.make("t", [partition])]
+    )
+    asked = decode_request(frame)[0].message
+    assert (asked.session_id, asked.session_epoch, asked.replica_id) == (0, -1, -1)
+    one = asked.partitions[0]
+    assert (one.topic, one.partition, one.fetch_offset, one.leader_epoch) == ("t", 3, 100, 9)
+    message = FetchResponse(0, 0, (PartitionFetched("t", 3, 0, 120, 7, [b"records"]),))
+    value = answer_to(frame, apis.FETCH, message)
+    (told,) = value.responses[0].partitions
+    assert value.session_id == 0
+    assert (told.high_watermark, told.last_stable_offset, told.log_start_offset) == (120, 120, 7)
+    assert told.aborted_transactions is None
+    assert bytes(told.records) == b"records"
+
+
+def test_old_members_join_without_being_told_an_id_first() -> None:
+    """JoinGroup before version 4 has no MEMBER_ID_REQUIRED, and version 0 one time-out for both."""
+    asked = {"group_id": "g", "session_timeout_ms": 9, "rebalance_timeout_ms": 60}
+    for version in range(6):
+        message = decode_request(request(apis.JOIN_GROUP, version, **asked))[0].message
+        assert isinstance(message, JoinGroupRequest)
+        assert message.needs_member_id == (version >= 4)
+        assert message.rebalance_timeout_ms == (60 if version else 9)
+
+
+def test_one_member_leaves_with_an_answer_of_its_own() -> None:
+    """Before version 3 the answer's error is the member's."""
+    frame = request(apis.LEAVE_GROUP, 1, group_id="g", member_id="m")
+    assert decode_request(frame)[0].message == LeaveGroupRequest("g", (LeavingMember("m"),))
+    left = LeaveGroupResponse(members=(LeftMember("m", None, ErrorCode.UNKNOWN_MEMBER_ID),))
+    assert answer_to(frame, apis.LEAVE_GROUP, left).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    member = apis.LEAVE_GROUP.request.of("members").make
+    frame = request(apis.LEAVE_GROUP, 3, group_id="g", members=[member("m", None)])
+    value = answer_to(frame, apis.LEAVE_GROUP, left)
+    assert (value.error_code, value.members[0].error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_what_an_old_version_cannot_say_ends_the_connection() -> None:
+    """OffsetFetch 1 has no error of its own: nothing committed would be a lie."""
+    frame = request(apis.OFFSET_FETCH, 1, "g", [])
+    message = OffsetFetchResponse(ErrorCode.NOT_COORDINATOR)
+    with pytest.raises(ProtocolError, match="cannot say"):
+        answer_to(frame, apis.OFFSET_FETCH, message)
+    assert answer_to(request(apis.OFFSET_FETCH, 2, "g", []), apis.OFFSET_FETCH, message).error_code
+
+
+def test_brokers_do_not_fetch_by_this_wire() -> None:
+    """A follower's fetch moves high watermarks; a stranger must not pose as one."""
+    with pytest.raises(ProtocolError, match="brokers"):
+        decode_request(request(apis.FETCH, 11, replica_id=2))
+
+
+def test_every_key_is_served_by_the_handler_of_its_name() -> None:
+    """But for AlterConfigs, which has two forms in Kafka and one here."""
+    for key, adapter in ADAPTERS.items():
+        same = adapter.key == key
+        assert same or adapter.api.name.endswith("AlterConfigs"), adapter.api.name
+        assert isinstance(adapter.key, ApiKey)
