@@ -19,6 +19,7 @@ rests on two private names of trio; `tests/sim/test_determinism.py` guards that 
 """
 
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -46,6 +47,15 @@ Arguments = TypeVarTuple("Arguments")
 EPOCH_MS = 1_700_000_000_000  # wall time at virtual time 0
 PORT = 9092
 DATA_DIRECTORY = PurePath("/data")
+
+# What no simulation needs: a story that is still running then will never end.
+VIRTUAL_S_MAX = 7200.0
+TURNS_MAX = 1_000_000  # of the event loop, at one moment
+PLACES_MAX = 12  # that an error names
+
+
+class StillRunning(Exception):
+    """A simulation that does not end."""
 
 
 class SimulatedWorld:
@@ -308,8 +318,78 @@ async def open_cluster(
                 broker.resume()  # or its tasks would never end
 
 
-def simulate(main: Callable[[], Awaitable[T]], seed: int) -> T:
-    """Run `main` on virtual time, deterministically."""
+def simulate(
+    main: Callable[[], Awaitable[T]],
+    seed: int,
+    *,
+    virtual_s_max: float = VIRTUAL_S_MAX,
+    turns_max: int = TURNS_MAX,
+) -> T:
+    """Run `main` on virtual time, deterministically.
+
+    Raises `StillRunning` after `virtual_s_max` seconds of virtual time, and after `turns_max` turns
+    of the event loop in which virtual time stood still.
+    """
     trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     trio._core._run._r.seed(seed)
-    return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    clock = trio.testing.MockClock(autojump_threshold=0)
+
+    async def bounded() -> T:
+        scope = trio.CancelScope(deadline=trio.current_time() + virtual_s_max)
+        guard = _TurnGuard(clock, scope, turns_max)
+        trio.lowlevel.add_instrument(guard)
+        error = None
+        try:
+            with scope:
+                return await main()
+        except Exception as caught:
+            if not scope.cancel_called:
+                raise
+            error = caught  # of its cleanup
+        raise StillRunning(
+            f"seed {seed}: still running at {clock.current_time():.3f} s of virtual time, after"
+            f" {guard.turns} turns in which time stood still; its tasks were at"
+            f" {'; '.join(guard.places)}"
+        ) from error
+
+    return trio.run(bounded, clock=clock)
+
+
+class _TurnGuard(trio.abc.Instrument):
+    """Cancels `scope` after so many turns of the event loop at one moment of `clock`."""
+
+    def __init__(
+        self, clock: trio.testing.MockClock, scope: trio.CancelScope, turns_max: int
+    ) -> None:
+        self.turns = 0  # at this moment
+        self.places: list[str] = []  # where tasks were when the bound was met
+        self._clock = clock
+        self._scope = scope
+        self._turns_max = turns_max
+        self._moment = 0.0
+
+    def before_io_wait(self, timeout: float) -> None:
+        """At the end of a turn."""
+        moment = self._clock.current_time()
+        if moment != self._moment:
+            self._moment = moment
+            self.turns = 0
+        self.turns += 1
+        if not self.places and (self.turns > self._turns_max or moment >= self._scope.deadline):
+            self.places = _places_of_tasks()
+            self._scope.cancel()
+
+
+def _places_of_tasks() -> list[str]:
+    """FILE:LINE of each task's innermost function outside of trio, the most frequent first."""
+    root = trio.lowlevel.current_root_task()
+    tasks = [root] if root is not None else []
+    places: Counter[str] = Counter()
+    for task in tasks:
+        tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        frames = [(frame.f_code.co_filename, line) for frame, line in task.iter_await_frames()]
+        ours = [frame for frame in frames if "/trio/" not in frame[0]]
+        if ours:
+            path, line = ours[-1]
+            places["/".join(PurePath(path).parts[-3:]) + f":{line}"] += 1
+    return [f"{place} ({count})" for place, count in places.most_common(PLACES_MAX)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from minibroker.audit.model import Finding
 from minibroker.audit.report.page import write_report
@@ -91,19 +91,17 @@ def opened(browser: Browser, report: Path) -> Iterator[Page]:
     page.close()
 
 
-def in_view(page: Page, selector: str) -> bool:
-    """Whether the whole of an element is to be seen without scrolling."""
-    box = page.locator(selector).bounding_box()
-    size = page.viewport_size
-    assert box
-    assert size
-    return box["y"] >= 0 and box["y"] + box["height"] <= size["height"]
+def expect_in_view(page: Page, selector: str) -> None:
+    """The whole of an element is to be seen without scrolling, once the page has followed a link.
+
+    It hears of its new address a moment after the click."""
+    expect(page.locator(selector)).to_be_in_viewport(ratio=1)
 
 
 def test_the_report_opens_with_its_verdict_and_its_pictures(opened: Page) -> None:
     """The verdict is the first thing to be seen; each lane has a picture with something in it."""
     assert opened.locator(".verdict p").inner_text().startswith("4 errors and 27 warnings")
-    assert in_view(opened, ".verdict")
+    expect_in_view(opened, ".verdict")
     lanes = opened.locator(".partition[open] .lane > svg")
     assert lanes.count() >= 12 * 3
     for lane in lanes.all()[:8]:
@@ -120,7 +118,7 @@ def test_a_finding_can_be_followed_to_its_place_and_back(opened: Page) -> None:
     """The offset in the table leads to the mark in the lane of its broker, and the mark back."""
     opened.click("#f0 .offset a")
     mark = opened.locator(".mark:target")
-    assert in_view(opened, ".mark:target")
+    expect_in_view(opened, ".mark:target")
     assert "divergence at offset 61,220" in (mark.locator("title").text_content() or "")
     lane = mark.locator("xpath=ancestor::div[contains(@class, 'lane')][1]")
     assert "Broker 2" in lane.inner_text()
@@ -128,7 +126,7 @@ def test_a_finding_can_be_followed_to_its_place_and_back(opened: Page) -> None:
     assert framed != "none"
     mark.locator(".hit").click()
     assert opened.url.endswith("#f0")
-    assert in_view(opened, "#f0")
+    expect_in_view(opened, "#f0")
 
 
 def test_a_finding_leads_to_its_place_where_that_is_folded(opened: Page) -> None:
@@ -140,14 +138,14 @@ def test_a_finding_leads_to_its_place_where_that_is_folded(opened: Page) -> None
     folded = opened.locator(f"details:has({place})")
     assert folded.get_attribute("open") is None
     row.locator(".offset a").click()
-    assert folded.get_attribute("open") is not None
-    assert in_view(opened, place)
+    opened.locator(f"details[open]:has({place})").wait_for()  # the page hears of it after the click
+    expect_in_view(opened, place)
     opened.select_option("select[name=severity]", "error")
     assert not row.is_visible()
     opened.locator(f"{place} .hit").click()
     assert opened.url.endswith(f"#{number}")
-    assert row.is_visible()
-    assert in_view(opened, f"#{number}")
+    row.wait_for()
+    expect_in_view(opened, f"#{number}")
 
 
 def test_the_table_is_filtered(opened: Page) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import trio
 
+from minibroker.broker.metadata import etcd_gateway
 from minibroker.broker.metadata.etcd_gateway import Access
 from minibroker.broker.metadata.etcd_store import EtcdStore
 from minibroker.broker.metadata.store import (
@@ -19,6 +20,13 @@ from minibroker.broker.metadata.store import (
 )
 
 HEADER = {"cluster_id": "1", "member_id": "1", "revision": "1"}
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """What is tested is what an answer says, not how soon a busy machine gives it."""
+    monkeypatch.setattr(etcd_gateway, "ANSWER_S_MAX", 60.0)
+    monkeypatch.setattr(etcd_gateway, "CONNECT_S_MAX", 60.0)
 
 
 class Server:
