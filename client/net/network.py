@@ -281,12 +281,16 @@ class TcpStream:
                 [part if isinstance(part, Buffer) else await self._read(part) for part in parts]
             )
         else:
+            buffers: list[Buffer] = []  # between two slices: one call sends them
             for part in parts:
                 if isinstance(part, Buffer):
-                    await self._send_all([part])
+                    buffers.append(part)
                     continue
+                await self._send_all(buffers)
+                buffers = []
                 for piece in part.pieces(PIECE_BYTES_MAX):
                     await self._send_piece(piece)
+            await self._send_all(buffers)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def close(self) -> None:

@@ -3,14 +3,20 @@
 A driver that does next to nothing sends the same frame again and again, and does not decode the
 answers, so that what is measured is the broker: its CPU time for a request, and how many requests
 it answers in a second.
+
+And how soon a test sees its first record: confluent-kafka in a new group, against a broker and
+against the mock cluster that librdkafka has for tests.
 """
 
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
+
+from confluent_kafka import Producer
 
 from minibroker.protocol.constants import ACKS_LEADER, PREFACE, ApiKey
 from minibroker.protocol.kafka import apis
@@ -21,12 +27,21 @@ from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.produce import PartitionProduce, ProduceRequest
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.rpc.codec import encode_request
-from tests.bench.rounds import Row, by_turns, cpu_seconds, create_topic, fresh_broker
+from tests.bench.rounds import (
+    Row,
+    by_turns,
+    cpu_seconds,
+    create_topic,
+    fresh_broker,
+    run_module,
+    seconds,
+)
 from tests.processes import BrokerProcess
 
 IN_FLIGHT = 4
 ROUNDS = 5
 COST_MAX = 1.15  # times what the msgpack wire takes
+FIRST_MAX = 0.2  # of what the mock takes
 TOPIC = "wires"
 
 
@@ -144,4 +159,35 @@ def _row(broker: BrokerProcess, load: Load, place: int, name: str, unit: str) ->
     )
 
 
-MEASURES = (wires,)
+def first_record() -> Iterator[Row]:
+    """A new consumer of a new group, until its first record."""
+
+    def measure(address: str) -> float:
+        return run_module("kafka_clients", "first", address, TOPIC)["seconds"]
+
+    with fresh_broker("--set", "group.initial.rebalance.delay.ms=0") as broker, _mock() as mock:
+        create_topic(broker.address, TOPIC, 1)
+        for address in (broker.address, mock):
+            run_module("kafka_clients", "produce", address, TOPIC, "--count", 10)
+        pair = by_turns(partial(measure, broker.address), partial(measure, mock), ROUNDS)
+    yield Row(
+        "a new group's first record, confluent-kafka",
+        seconds(pair.ours),
+        "librdkafka's mock",
+        seconds(pair.theirs),
+        f"{pair.ratio:.2f}",
+        f"<= {FIRST_MAX}",
+        pair.ratio <= FIRST_MAX,
+    )
+
+
+@contextmanager
+def _mock() -> Iterator[str]:
+    """The address of a mock cluster of one broker, which lives in this process."""
+    owner = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
+    [broker] = owner.list_topics(timeout=10).brokers.values()
+    yield f"{broker.host}:{broker.port}"
+    owner.flush(0)
+
+
+MEASURES = (wires, first_record)
