@@ -30,10 +30,17 @@ from rich.console import Console
 
 from minibroker.cli.terminal import counted
 from minibroker.client import Admin, Delivery, NewTopic, Producer
-from tests.etcd import ETCD, NO_ETCD, running_etcd
-from tests.processes import COMMAND, EXPORT, ClusterProcesses, running_cluster
-from tests.readers import Readers
-from tests.witness import STALLED_S_MAX, History, Lines, differences, log_digests, standard_library
+from tests.support.etcd import ETCD, NO_ETCD, running_etcd
+from tests.support.processes import COMMAND, EXPORT, ClusterProcesses, running_cluster
+from tests.support.readers import Readers
+from tests.support.witness import (
+    STALLED_S_MAX,
+    History,
+    Lines,
+    differences,
+    log_digests,
+    standard_library,
+)
 
 TOPIC = "standard-library"
 GROUP = "readers"

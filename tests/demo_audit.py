@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tests import demo
-from tests.damage import FAULTS, Planted, Replica
-from tests.processes import EXPORT
+from tests.support.damage import FAULTS, Planted, Replica
+from tests.support.processes import EXPORT
 
 DAMAGED: Final = demo.PLACE / "damaged"
 FOUND: Final = demo.PLACE / "audit-of-damaged"

@@ -32,8 +32,8 @@ from rich.console import Console
 from rich.table import Table
 
 from minibroker.client import Admin, NewTopic
-from tests.etcd import running_etcd
-from tests.processes import (
+from tests.support.etcd import running_etcd
+from tests.support.processes import (
     BrokerProcess,
     ClusterProcesses,
     resident_bytes,

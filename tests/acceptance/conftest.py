@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import BrokerProcess, Shell, running_broker
+from tests.support.processes import BrokerProcess, Shell, running_broker
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,8 @@ from minibroker.client import (
     TopicPartition,
 )
 from minibroker.protocol.constants import OFFSETS_TOPIC
-from tests.processes import BrokerProcess
-from tests.sound_group import TOPIC, Member, sound_group
+from tests.support.processes import BrokerProcess
+from tests.support.sound_group import TOPIC, Member, sound_group
 
 GROUP = "sound-beside-clients"
 SOON_S = 10.0

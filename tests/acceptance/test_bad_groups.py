@@ -40,9 +40,9 @@ from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.subscription import (
     decode_assignment,
 )
-from tests.processes import BrokerProcess
-from tests.sound_group import TOPIC, Member, join, join_of, sound_group
-from tests.wire import Wire
+from tests.support.processes import BrokerProcess
+from tests.support.sound_group import TOPIC, Member, join, join_of, sound_group
+from tests.support.wire import Wire
 
 GROUP = "sound-beside-wires"
 GONE = "a-topic-that-is-gone"

@@ -26,8 +26,8 @@ from minibroker.protocol.messages.produce import (
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 from minibroker.protocol.records.batch import iterate_headers
 from minibroker.protocol.records.record import Record, decode_records, encode_batch
-from tests.processes import BrokerProcess
-from tests.wire import Wire, frame_of
+from tests.support.processes import BrokerProcess
+from tests.support.wire import Wire, frame_of
 
 ANSWER_S_MAX = 2.0
 

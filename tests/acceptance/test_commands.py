@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import COMMAND, Shell, run_cli
+from tests.support.processes import COMMAND, Shell, run_cli
 
 
 def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""What the Dockerfile and docker-compose.yml say, run by `tests.containers` as it stands there.
+"""What the Dockerfile and docker-compose.yml say, run by `tests.support.containers`.
 
 One cluster of the compose file serves all tests but the first, each of which leaves it up.
 """
@@ -9,10 +9,10 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.containers import Engine, running
-from tests.etcd import NEEDS_ETCD
-from tests.namespaces import NEEDS_NAMESPACES
-from tests.topology import ROOT, Mount, Published, Service, read_images, read_services
+from tests.support.containers import Engine, running
+from tests.support.etcd import NEEDS_ETCD
+from tests.support.namespaces import NEEDS_NAMESPACES
+from tests.support.topology import ROOT, Mount, Published, Service, read_images, read_services
 
 pytestmark = [NEEDS_ETCD, NEEDS_NAMESPACES]
 IMAGES = read_images(ROOT / "Dockerfile")

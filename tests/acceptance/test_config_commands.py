@@ -6,9 +6,9 @@ import pytest
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
-from tests.processes import BrokerProcess, run_cli, running_broker
+from tests.support.processes import BrokerProcess, run_cli, running_broker
+from tests.support.wire import Wire
 from tests.unit.config.kafka_example import EXAMPLE
-from tests.wire import Wire
 
 LISTENERS = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0,PLAINTEXT_HOST://127.0.0.1:0"
 

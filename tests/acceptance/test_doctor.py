@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from tests.processes import BrokerProcess, free_base_port, run_cli
+from tests.support.processes import BrokerProcess, free_base_port, run_cli
 
 DISK = "% of its disk"  # how full this machine's is does not matter here
 

@@ -7,8 +7,8 @@ import pytest
 import trio
 
 from minibroker.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from tests.etcd import NEEDS_ETCD, running_etcd
-from tests.processes import COMMAND, EXPORT, free_base_port, running_cluster
+from tests.support.etcd import NEEDS_ETCD, running_etcd
+from tests.support.processes import COMMAND, EXPORT, free_base_port, running_cluster
 
 pytestmark = NEEDS_ETCD
 TOPIC = "numbers"

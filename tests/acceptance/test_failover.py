@@ -1,8 +1,8 @@
 """Three broker processes under load, killed, stopped and started again: nothing acknowledged goes.
 
-What the clients were told is held against what is there (`tests/evidence.py`). At the end the
-cluster stops, and the logs of the brokers are compared with each other. Then the audit judges the
-same by its own means: what the brokers left, and the ledgers of the clients.
+What the clients were told is compared with what is there (`tests/support/evidence.py`). At the end
+the cluster stops, and the logs of the brokers are compared with each other. Then the audit judges
+the same by its own means: what the brokers left, and the ledgers of the clients.
 """
 
 import random
@@ -13,10 +13,10 @@ import pytest
 import trio
 
 from minibroker.client import Admin, NewTopic
-from tests.audited import assert_clean
-from tests.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
-from tests.processes import ClusterProcesses, running_cluster
-from tests.witness import History, log_digests
+from tests.support.audited import assert_clean
+from tests.support.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
+from tests.support.processes import ClusterProcesses, running_cluster
+from tests.support.witness import History, log_digests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

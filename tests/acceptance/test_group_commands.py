@@ -13,7 +13,7 @@ import pytest
 from minibroker.cli.main import main
 from minibroker.client import NewTopic
 from minibroker.client.blocking import Admin, Producer
-from tests.processes import COMMAND, BrokerProcess
+from tests.support.processes import COMMAND, BrokerProcess
 
 
 class Typed:

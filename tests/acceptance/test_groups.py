@@ -1,10 +1,10 @@
 """Six consumers of one group in processes of their own, three brokers, and `kill -9` among both.
 
-Each consumer works on its records and then commits them (`tests/group_worker.py`); in its file is
-what it had done when it was killed. The files together say whether the group has done everything,
-and why it has done something twice: the one who did it first was killed before it had committed, or
-was not a member any more when it wanted to. At the end the replicas of the group's records are
-compared; what the audit says of such a group, `make demo` shows.
+Each consumer works on its records and then commits them (`tests/support/group_worker.py`); its file
+says what it had done when it was killed. The files together say whether the group has done
+everything, and why it has done something twice: the consumer that did it first was killed before it
+had committed, or was not a member any more when it wanted to. At the end the replicas of the
+group's records are compared; what the audit says of such a group, `make demo` shows.
 """
 
 import os
@@ -23,9 +23,9 @@ import trio
 from minibroker.client import Admin, GroupDescription, NewTopic, Producer, TopicPartition
 from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.errors import BrokerError
-from tests.group_worker import Account, Place, is_at_work, read_account
-from tests.processes import ClusterProcesses, running_cluster
-from tests.witness import History, log_digests
+from tests.support.group_worker import Account, Place, is_at_work, read_account
+from tests.support.processes import ClusterProcesses, running_cluster
+from tests.support.witness import History, log_digests
 
 TOPIC = "work"
 GROUP = "workers"
@@ -57,7 +57,8 @@ class Worker:
         self.file = place / f"worker-{number}.txt"
         self.is_killed = False
         self.has_stood_still = False
-        command = [sys.executable, "-m", "tests.group_worker", str(self.file), bootstrap, TOPIC]
+        worker = [sys.executable, "-m", "tests.support.group_worker"]
+        command = [*worker, str(self.file), bootstrap, TOPIC]
         self.process = subprocess.Popen(
             [*command, f"client.id=worker-{number}", *options],
             stdout=subprocess.PIPE,

@@ -7,7 +7,7 @@ from pathlib import Path
 from minibroker import __version__
 from minibroker.cli.broker.probe import describe
 from minibroker.client.net.servers import parse_servers
-from tests.processes import run_cli, running_broker
+from tests.support.processes import run_cli, running_broker
 
 
 def test_health_tells_how_a_broker_is(tmp_path: Path) -> None:

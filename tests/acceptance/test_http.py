@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.processes import BrokerProcess, run_cli, running_broker
+from tests.support.processes import BrokerProcess, run_cli, running_broker
 from tests.unit.observe.shown import parsed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"

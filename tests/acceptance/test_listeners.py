@@ -8,8 +8,8 @@ from minibroker.cli.broker.announcements import WIRES
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
 from minibroker.protocol.types import Endpoint
-from tests.processes import BrokerProcess, run_cli
-from tests.wire import Wire
+from tests.support.processes import BrokerProcess, run_cli
+from tests.support.wire import Wire
 
 
 def told_by(address: str) -> list[str]:

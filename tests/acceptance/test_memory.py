@@ -10,8 +10,8 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.fetch import FetchRequest, PartitionFetch
 from minibroker.protocol.messages.metadata import MetadataRequest
 from tests.bench.raw import fetch, fill
-from tests.processes import BrokerProcess, running_broker
-from tests.wire import Wire, frame_of
+from tests.support.processes import BrokerProcess, running_broker
+from tests.support.wire import Wire, frame_of
 
 MB = 1_000_000
 TOPIC = "flow"

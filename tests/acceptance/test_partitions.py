@@ -21,12 +21,12 @@ import pytest
 import trio
 
 from minibroker.client import Admin, NewTopic
-from tests.audited import assert_clean
-from tests.etcd import NEEDS_ETCD
-from tests.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
-from tests.namespaces import NEEDS_NAMESPACES
-from tests.spread import BROKERS, CLIENT, ETCDS, NODES, SpreadCluster, running_spread
-from tests.witness import Change, History, log_digests
+from tests.support.audited import assert_clean
+from tests.support.etcd import NEEDS_ETCD
+from tests.support.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
+from tests.support.namespaces import NEEDS_NAMESPACES
+from tests.support.spread import BROKERS, CLIENT, ETCDS, NODES, SpreadCluster, running_spread
+from tests.support.witness import Change, History, log_digests
 
 pytestmark = [NEEDS_ETCD, NEEDS_NAMESPACES]
 

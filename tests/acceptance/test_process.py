@@ -17,9 +17,9 @@ from minibroker.cli.broker.announcements import WIRES
 from minibroker.client import Delivery, Producer
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
-from tests.processes import COMMAND, BrokerProcess, run_cli, running_broker
-from tests.wire import Wire
-from tests.witness import differences, read_all, standard_library
+from tests.support.processes import COMMAND, BrokerProcess, run_cli, running_broker
+from tests.support.wire import Wire
+from tests.support.witness import differences, read_all, standard_library
 
 LINES = 60_000
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from shutil import rmtree
 
-from tests.processes import run_cli, running_broker
+from tests.support.processes import run_cli, running_broker
 
 
 def damage(data_dir: Path) -> None:

@@ -14,10 +14,10 @@ import trio
 
 from minibroker.cli.cluster.layout import Layout, exclusive
 from minibroker.client import Admin, Consumer, NewTopic
-from tests.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
-from tests.processes import COMMAND, free_base_port
-from tests.typed_cluster import PATIENCE_S, Cluster, Foreground, run_here
-from tests.witness import History, log_digests
+from tests.support.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
+from tests.support.processes import COMMAND, free_base_port
+from tests.support.typed_cluster import PATIENCE_S, Cluster, Foreground, run_here
+from tests.support.witness import History, log_digests
 
 NODES = (1, 2, 3)
 PRODUCERS = 2

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.installed import ROOT
-from tests.topology import context_files
+from tests.support.topology import context_files
 
 PROGRAM = """
 import trio

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 
 from minibroker import __version__
 from tests.installed import declared_files
-from tests.topology import ROOT, context_files
+from tests.support.topology import ROOT, context_files
 
 PARTS = ("audit", "broker", "cli", "client", "protocol", "testing")
 

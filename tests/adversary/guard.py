@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from tests.processes import ThisMachine
+from tests.support.processes import ThisMachine
 
 
 class Guard(ThisMachine):

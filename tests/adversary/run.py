@@ -33,8 +33,8 @@ from tests.adversary.journal import read_journal
 from tests.adversary.judge import judge
 from tests.adversary.verdict import Process, Run, Seen, Verdict
 from tests.adversary.worker import PEACE
-from tests.processes import ClusterProcesses, Machine
-from tests.witness import History, log_digests
+from tests.support.processes import ClusterProcesses, Machine
+from tests.support.witness import History, log_digests
 
 TOPIC = "adversary"
 GROUP = "adversaries"

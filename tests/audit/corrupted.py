@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minibroker.audit.model import Finding
-from tests.damage import CORRUPTIONS, Corruption, corrupt
-from tests.made_cluster import NODES, TOPIC
+from tests.support.damage import CORRUPTIONS, Corruption, corrupt
+from tests.support.made_cluster import NODES, TOPIC
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 # How many of a hundred corruptions hit a file of the kind.

@@ -14,7 +14,7 @@ from typing import Final
 from minibroker.broker.log.checkpoints import CheckpointError, load_epochs, load_offsets
 from minibroker.protocol.records.batch import BatchHeader, iterate_headers
 from minibroker.protocol.types import TopicPartition
-from tests.damage import Corruption
+from tests.support.damage import Corruption
 
 INDEX_ENTRY: Final = struct.Struct(">iI")
 TIME_ENTRY: Final = struct.Struct(">qi")

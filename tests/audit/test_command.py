@@ -8,8 +8,8 @@ from pathlib import Path
 from minibroker.audit.report.page import read_findings
 from minibroker.audit.summary import Summary
 from minibroker.cli.audit.commands import WRITTEN
-from tests.damage import FAULTS, Replica
-from tests.made_cluster import NODES, TOPIC, make_cluster
+from tests.support.damage import FAULTS, Replica
+from tests.support.made_cluster import NODES, TOPIC, make_cluster
 
 COMMAND = (sys.executable, "-m", "minibroker.cli", "audit")
 

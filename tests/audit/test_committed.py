@@ -6,9 +6,9 @@ from pyspark.sql import SparkSession
 
 from minibroker.audit.model import Finding, Severity
 from minibroker.protocol.constants import OFFSETS_TOPIC
-from tests.audited import audit
-from tests.damage import Replica, change_commit
-from tests.made_cluster import BATCHES, NODES, RECORDS, TOPIC, Commit, make_cluster
+from tests.support.audited import audit
+from tests.support.damage import Replica, change_commit
+from tests.support.made_cluster import BATCHES, NODES, RECORDS, TOPIC, Commit, make_cluster
 
 END = BATCHES * RECORDS
 PARTITIONS = 4  # retention took the front of the first one

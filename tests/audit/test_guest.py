@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from minibroker.audit.progress import Progress
 from minibroker.audit.run import AuditOptions, run_audit
-from tests.made_cluster import make_cluster
+from tests.support.made_cluster import make_cluster
 
 
 def test_what_others_have_in_the_cache_stays(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import trio
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.summary import Verdict
 from minibroker.client import Admin, NewTopic, Producer
-from tests.audited import audit
-from tests.processes import running_cluster
+from tests.support.audited import audit
+from tests.support.processes import running_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from minibroker.audit.model import Finding, Severity
 from tests.audit.corrupted import Case, corrupt_all
 from tests.audit.harmless import proof
-from tests.audited import audit
-from tests.made_cluster import TOPIC, make_cluster
+from tests.support.audited import audit
+from tests.support.made_cluster import TOPIC, make_cluster
 
 COUNT = 200
 CLEAN = 10  # partitions that nobody touches

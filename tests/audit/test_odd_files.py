@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.audited import audit
-from tests.made_cluster import NODES, TOPIC, make_cluster
+from tests.support.audited import audit
+from tests.support.made_cluster import NODES, TOPIC, make_cluster
 
 FIRST = "00000000000000000000"
 MIDDLE = "00000000000000000032"

@@ -19,8 +19,8 @@ from minibroker.audit.model import Finding
 from minibroker.audit.report.page import read_findings
 from minibroker.protocol.records.batch import iterate_headers
 from tests.audit.corrupted import corrupt_all
-from tests.made_cluster import BATCHES, RECORDS, TOPIC, make_cluster
-from tests.processes import COMMAND
+from tests.support.made_cluster import BATCHES, RECORDS, TOPIC, make_cluster
+from tests.support.processes import COMMAND
 
 PARTITIONS = 30
 CORRUPTED = 26

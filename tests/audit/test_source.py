@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from minibroker.audit.files.directories import find_brokers
 from minibroker.audit.source import FORMAT, TABLES, read_table, register
 from minibroker.protocol.records.batch import iterate_headers
-from tests.made_cluster import NOW_MS, RECORDS, TOPIC, make_cluster
+from tests.support.made_cluster import NOW_MS, RECORDS, TOPIC, make_cluster
 
 PARTITIONS = 4
 

@@ -13,9 +13,9 @@ from minibroker.audit.summary import Verdict
 from minibroker.cli.cluster.export import export_store
 from minibroker.client import Admin, Consumer, NewTopic, Producer
 from minibroker.protocol.constants import OFFSETS_TOPIC
-from tests.audited import STORE, audit
-from tests.damage import Replica, cut_tail, lower_checkpoints
-from tests.processes import EXPORT, running_cluster
+from tests.support.audited import STORE, audit
+from tests.support.damage import Replica, cut_tail, lower_checkpoints
+from tests.support.processes import EXPORT, running_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary, count_findings, in_order, worst_of
-from tests.audited import audit
-from tests.damage import (
+from tests.support.audited import audit
+from tests.support.damage import (
     FAULTS,
     SUBTLE_FAULTS,
     Batch,
@@ -37,8 +37,16 @@ from tests.damage import (
     spoil_body,
     swap_batches,
 )
-from tests.made_cluster import BATCHES, EPOCHS, NODES, RECORDS, TOPIC, TOPIC_ID, make_cluster
-from tests.processes import EXPORT
+from tests.support.made_cluster import (
+    BATCHES,
+    EPOCHS,
+    NODES,
+    RECORDS,
+    TOPIC,
+    TOPIC_ID,
+    make_cluster,
+)
+from tests.support.processes import EXPORT
 
 END = BATCHES * RECORDS
 LAST = NODES[0]  # the last to stop, and so the only one in the in-sync sets

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary
 from tests.audit.corrupted import corrupt_all
-from tests.audited import audit
-from tests.made_cluster import BATCHES, RECORDS, TOPIC, Commit, make_cluster
+from tests.support.audited import audit
+from tests.support.made_cluster import BATCHES, RECORDS, TOPIC, Commit, make_cluster
 
 PARTITIONS = 24
 CORRUPTED = 20

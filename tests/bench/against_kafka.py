@@ -28,7 +28,7 @@ from rich.console import Console
 from tests.bench import apache_kafka
 from tests.bench.__main__ import WIDTH, table_of
 from tests.bench.rounds import Row, by_turns, millions, milliseconds, run_module, seconds
-from tests.processes import running_cluster
+from tests.support.processes import running_cluster
 
 KAFKA = f"Apache Kafka {apache_kafka.VERSION}"
 RECORDS = 300_000

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.processes import free_base_port
+from tests.support.processes import free_base_port
 
 VERSION = "4.1.0"
 ROOT = Path(__file__).parents[2]

@@ -31,9 +31,9 @@ from minibroker.protocol.constants import BATCH_OVERHEAD_BYTES
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
-from tests import made_cluster
 from tests.bench.rounds import Row, gigabytes, run_module, seconds
-from tests.processes import COMMAND
+from tests.support import made_cluster
+from tests.support.processes import COMMAND
 
 GB: Final = 1_000_000_000
 CORES: Final = 2

@@ -27,9 +27,9 @@ import trio
 from minibroker.cli.cluster.layout import Layout
 from minibroker.client import Admin, Delivery, NewTopic, Producer
 from tests.bench.rounds import Row, median_of, millions, milliseconds, run_module, seconds
-from tests.processes import ClusterProcesses, free_base_port, run_cli, running_cluster
-from tests.typed_cluster import Cluster
-from tests.witness import History
+from tests.support.processes import ClusterProcesses, free_base_port, run_cli, running_cluster
+from tests.support.typed_cluster import Cluster
+from tests.support.witness import History
 
 TOPIC = "bench"
 NODES = 3

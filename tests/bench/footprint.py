@@ -31,8 +31,8 @@ from tests.bench.rounds import (
     run_module,
     seconds,
 )
-from tests.processes import BrokerProcess, resident_bytes
-from tests.wire import Wire
+from tests.support.processes import BrokerProcess, resident_bytes
+from tests.support.wire import Wire
 
 START_ROUNDS = 5
 ANSWER_S_MAX = 30.0

@@ -87,7 +87,7 @@ class _Heir:
             "session.timeout.ms": f"{session_s * 1000:.0f}",
         }
         file = place / self._options["group.id"]
-        command = [sys.executable, "-m", "tests.group_worker", str(file), address, TOPIC]
+        command = [sys.executable, "-m", "tests.support.group_worker", str(file), address, TOPIC]
         options = [f"{name}={value}" for name, value in self._options.items()]
         self._other = subprocess.Popen([*command, *options[1:]])
         self._file = file

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
-from tests.processes import BrokerProcess, running_broker
-from tests.wire import Wire
+from tests.support.processes import BrokerProcess, running_broker
+from tests.support.wire import Wire
 
 ROUNDS = 3
 PROCESS_S_MAX = 120.0

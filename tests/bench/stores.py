@@ -19,7 +19,7 @@ from minibroker.broker.config import Config
 from minibroker.broker.metadata.store import Compare, MetadataStore, Put
 from minibroker.cli.broker.stores import open_store
 from tests.bench.rounds import Row, milliseconds
-from tests.etcd import running_etcd
+from tests.support.etcd import running_etcd
 
 CALLS: Final = 200
 ENTRIES: Final = 100  # that a read returns, as of a cluster with that many partitions

@@ -22,7 +22,7 @@ from tests.bench.rounds import (
     milliseconds,
     run_module,
 )
-from tests.processes import run_cli
+from tests.support.processes import run_cli
 
 PRODUCED_COUNT = 1_000_000
 CONSUMED_COUNT = 2_000_000

@@ -36,7 +36,7 @@ from tests.bench.rounds import (
     run_module,
     seconds,
 )
-from tests.processes import BrokerProcess
+from tests.support.processes import BrokerProcess
 
 IN_FLIGHT = 4
 ROUNDS = 5

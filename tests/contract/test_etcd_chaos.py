@@ -15,8 +15,8 @@ from minibroker.broker.metadata import etcd_gateway
 from minibroker.broker.metadata.etcd_gateway import Access
 from minibroker.broker.metadata.etcd_store import EtcdStore
 from minibroker.broker.metadata.store import Compare, Put, StoreUnavailable
-from tests.etcd import EVERY_ETCD, running_etcd
-from tests.proxy import open_proxy
+from tests.support.etcd import EVERY_ETCD, running_etcd
+from tests.support.proxy import open_proxy
 
 pytestmark = pytest.mark.parametrize("program", EVERY_ETCD)
 WRITERS = 3

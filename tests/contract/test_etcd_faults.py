@@ -26,8 +26,8 @@ from minibroker.broker.metadata.store import (
     StoreUnavailable,
 )
 from tests.contract.patiently import patiently
-from tests.etcd import EVERY_ETCD, running_etcd
-from tests.proxy import open_proxy
+from tests.support.etcd import EVERY_ETCD, running_etcd
+from tests.support.proxy import open_proxy
 
 PATIENCE_S = 20.0
 LIVES = itertools.count()

@@ -19,7 +19,7 @@ from minibroker.broker.metadata.store import (
     TransactionTooLarge,
 )
 from tests.contract.patiently import patiently
-from tests.etcd import EVERY_ETCD, running_etcd
+from tests.support.etcd import EVERY_ETCD, running_etcd
 
 LIVES = itertools.count()
 SECRET = "correct horse"

@@ -31,7 +31,7 @@ from minibroker.protocol.messages.offsets import (
 )
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import Endpoint
-from tests.leaders import Leader, frame, leading
+from tests.support.leaders import Leader, frame, leading
 from tests.unit.log.workbench import stored
 from tests.unit.replication.copying import fetcher_threads_left
 

@@ -20,7 +20,7 @@ from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import ABSENT, Compare, Delete, LeaseLost, Put
 from minibroker.testing.store import StoreLink
-from tests.etcd import EVERY_ETCD, running_etcd
+from tests.support.etcd import EVERY_ETCD, running_etcd
 
 TTL_S = 60.0
 STORES = ["memory", "links", "sqlite", "two sqlite"]

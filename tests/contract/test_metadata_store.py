@@ -24,7 +24,7 @@ from minibroker.broker.metadata.store import (
     StoreUnavailable,
 )
 from minibroker.testing.store import StoreLink
-from tests.etcd import EVERY_ETCD, running_etcd
+from tests.support.etcd import EVERY_ETCD, running_etcd
 
 
 async def open_sqlite(path):

@@ -9,8 +9,8 @@ import trio
 
 from minibroker.client.net.network import Stream
 from minibroker.protocol.types import Endpoint
-from tests.namespaces import NEEDS_NAMESPACES, Network, network
-from tests.spread import HostNetwork
+from tests.support.namespaces import NEEDS_NAMESPACES, Network, network
+from tests.support.spread import HostNetwork
 
 pytestmark = NEEDS_NAMESPACES
 PORT = 5000

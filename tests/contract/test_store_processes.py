@@ -17,7 +17,7 @@ from minibroker.broker.metadata import sqlite_file
 from minibroker.broker.metadata.sqlite_store import BootClock, SqliteStore
 from minibroker.broker.metadata.store import ABSENT, Compare, Put, StoreUnavailable
 from minibroker.cli.broker.stores import open_store
-from tests.etcd import EVERY_ETCD, running_etcd
+from tests.support.etcd import EVERY_ETCD, running_etcd
 
 TTL_S = 1.0
 PATIENCE_S = 30.0

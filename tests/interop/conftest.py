@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from tests.interop.clients import CLIENTS, Client
-from tests.processes import BrokerProcess, running_broker
+from tests.support.processes import BrokerProcess, running_broker
 
 FOREIGN_WARNINGS = (
     "ignore:.*:DeprecationWarning:(kafka|aiokafka|confluent_kafka)",

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tests.interop.clients import Confluent, Record, Settings, make_topic
-from tests.processes import BrokerProcess
+from tests.support.processes import BrokerProcess
 
 TIMEOUT_S: Final = 10.0
 RECORDS: Final = [Record(b"one"), Record(b"two")]

@@ -15,7 +15,7 @@ from minibroker.client import NewTopic, TopicPartition
 from minibroker.client.blocking import Admin, Consumer
 from tests.interop.clients import LIBRARIES, Client, Confluent, Record, Settings
 from tests.interop.features import Feature, shows
-from tests.processes import ClusterProcesses, running_cluster
+from tests.support.processes import ClusterProcesses, running_cluster
 
 COUNT: Final = 60_000
 FIRST: Final = 2_000  # records in the log when the leader is killed

@@ -15,7 +15,7 @@ from tests.interop.clients import (
     make_topic,
 )
 from tests.interop.features import Feature, shows
-from tests.processes import BrokerProcess
+from tests.support.processes import BrokerProcess
 
 TOPIC: Final = "matrix"
 RECORDS: Final = (

@@ -7,7 +7,7 @@ import pytest
 
 from tests.interop.clients import FOREIGN, Client, Record, Settings, make_topic
 from tests.interop.features import Feature, shows
-from tests.processes import BrokerProcess, run_cli
+from tests.support.processes import BrokerProcess, run_cli
 
 RECORDS: Final = tuple(Record(b"%d " % number * 1000, b"key") for number in range(5))
 EACH_FOREIGN: Final = pytest.mark.parametrize("client", FOREIGN, ids=lambda client: client.name)

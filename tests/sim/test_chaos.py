@@ -5,8 +5,8 @@ import trio
 
 from minibroker.broker.log.producers import ProducerStates
 from minibroker.testing.disk import SimulatedFile
-from tests.seeds import always, rest_in_soak
 from tests.sim.chaos import PROMISES, run_seed
+from tests.support.seeds import always, rest_in_soak
 
 SEEDS = range(21)
 REPEAT = "python -m tests.sim --story broker --seeds"

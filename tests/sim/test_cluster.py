@@ -3,8 +3,8 @@
 import pytest
 
 from minibroker.testing.mutants import MUTANTS
-from tests.seeds import always, rest_in_soak
 from tests.sim.cluster import FLUSHES, run_seed
+from tests.support.seeds import always, rest_in_soak
 
 SEEDS = range(30)
 PART = 50

@@ -9,7 +9,7 @@ import trio
 from minibroker.broker.turns import without_pause
 from minibroker.client import Admin, Consumer, NewTopic, Producer
 from minibroker.testing.cluster import SimulatedCluster, SimulatedWorld, open_cluster, simulate
-from tests.census import census, grown
+from tests.support.census import census, grown
 
 SETTINGS = {
     "auto.create.topics.enable": "false",  # or clients would make them again

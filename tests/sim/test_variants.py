@@ -3,8 +3,8 @@
 import pytest
 
 from minibroker.testing.cluster import SimulatedWorld, simulate
-from tests.seeds import rest_in_soak
 from tests.sim.variants import CROWDS, VariantStory, draw_variant
+from tests.support.seeds import rest_in_soak
 
 SEEDS = (0, 1, 3, 4)  # the first two with both numbers of replicas
 PART = 20

@@ -16,12 +16,12 @@ from minibroker.protocol.messages.produce import PartitionProduce, ProduceReques
 from minibroker.protocol.records.record import encode_batch
 from minibroker.testing.cluster import SimulatedBroker, simulate
 from minibroker.testing.mutants import WIRE_MUTANTS, mutated
-from tests.seeds import rest_in_soak
 from tests.sim.__main__ import causes
 from tests.sim.checkers import Violation
 from tests.sim.cut_wires import take_roles
 from tests.sim.trial import SESSION_S, Trial, open_trial, play
 from tests.sim.wires import WiresStory
+from tests.support.seeds import rest_in_soak
 
 STALL_S_MAX = 5.0
 FENCE_S = 2.0  # a session and four heartbeats

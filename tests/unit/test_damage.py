@@ -14,7 +14,7 @@ from minibroker.broker.groups.records import (
 )
 from minibroker.protocol.records.batch import has_valid_crc, stamp
 from minibroker.protocol.records.record import Record, decode_records, encode_batch
-from tests.damage import (
+from tests.support.damage import (
     CORRUPTIONS,
     EPOCHS,
     Replica,

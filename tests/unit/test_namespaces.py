@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.namespaces import IS_ROOT, NEEDS_NAMESPACES, Host, Network, network
+from tests.support.namespaces import IS_ROOT, NEEDS_NAMESPACES, Host, Network, network
 
 pytestmark = NEEDS_NAMESPACES
 
@@ -28,7 +28,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
 """
 # A test run that has the brokers of a network, and then is killed.
 HOLD = """
-from tests.namespaces import network
+from tests.support.namespaces import network
 with network() as net:
     net.add("one").popen(["sh", "-c", "echo held; exec sleep 1000"])
     input()

@@ -14,8 +14,8 @@ from tests.quick import ROOT, is_in_share, starts_processes
         ("import subprocess\n", True),
         ("from subprocess import run\n", True),
         ("import trio\n\nasync def f():\n    await trio.run_process([])\n", True),
-        ("from tests.processes import running_broker\n", True),
-        ("from tests.witness import Lines\n", False),
+        ("from tests.support.processes import running_broker\n", True),
+        ("from tests.support.witness import Lines\n", False),
     ],
 )
 def test_a_file_that_starts_processes_is_known(tmp_path: Path, text: str, starts: bool) -> None:

@@ -11,7 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import minibroker
-from tests.topology import ROOT
+from tests.support.topology import ROOT
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.processes import BrokerProcess, running_broker
+from tests.support.processes import BrokerProcess, running_broker
 
 
 @pytest.fixture(scope="session")

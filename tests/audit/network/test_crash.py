@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from minibroker.client import NewTopic
 from minibroker.client.blocking import Admin, Consumer, Producer
 from tests.audit.network.driver import COLUMNS, PARTITIONS, RECORDS_PER_TRIGGER, run
-from tests.processes import running_broker
+from tests.support.processes import running_broker
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENCE_S = 240.0

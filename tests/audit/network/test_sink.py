@@ -18,7 +18,7 @@ from minibroker.client.blocking import Consumer, Producer
 from minibroker.protocol.errors import BrokerError
 from tests.audit.network.driver import started
 from tests.audit.network.topics import create, options
-from tests.processes import BrokerProcess
+from tests.support.processes import BrokerProcess
 
 NOW_MS = 1_790_000_000_000
 

@@ -21,7 +21,7 @@ from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.types import TopicPartition
 from tests.audit.network.topics import consumers, create, expected, options, read_all, send, values
-from tests.processes import BrokerProcess, running_broker
+from tests.support.processes import BrokerProcess, running_broker
 
 NOW_MS = 1_790_000_000_000
 

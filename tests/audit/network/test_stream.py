@@ -11,7 +11,7 @@ from minibroker.audit.network.source import DataLoss, Range
 from minibroker.audit.network.stream import StreamReader
 from minibroker.client.blocking import Admin
 from tests.audit.network.topics import consumers, create, expected, options, read_all, send, values
-from tests.processes import BrokerProcess
+from tests.support.processes import BrokerProcess
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from minibroker.audit.network.source import BatchReader
 from minibroker.audit.network.stream import StreamReader
 from minibroker.client import NewTopic
 from minibroker.client.blocking import Admin, Producer
-from tests.processes import BrokerProcess
+from tests.support.processes import BrokerProcess
 
 FOREVER = {"retention.ms": "-1"}
 LINGER_MS = 10_000

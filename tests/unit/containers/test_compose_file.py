@@ -12,8 +12,8 @@ import yaml
 import minibroker
 from minibroker.broker.config import load
 from minibroker.cli.broker.start import FILES_MAX
-from tests.etcd import ETCD, NEEDS_ETCD
-from tests.topology import FOREIGN, ROOT, Service, read_images, read_services
+from tests.support.etcd import ETCD, NEEDS_ETCD
+from tests.support.topology import FOREIGN, ROOT, Service, read_images, read_services
 
 COMPOSE = ROOT / "docker-compose.yml"
 IMAGES = read_images(ROOT / "Dockerfile")

@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import minibroker
-from tests.topology import ROOT, context_files, read_images
+from tests.support.topology import ROOT, context_files, read_images
 
 DOCKERFILE = ROOT / "Dockerfile"
 TEXT = DOCKERFILE.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from minibroker.client.net.channel import ChannelOptions
 from minibroker.protocol.messages.control import PartitionState
 from minibroker.protocol.types import Endpoint, TopicPartition
 from minibroker.testing.network import SimulatedNetwork
-from tests.leaders import LogLeader, leading
+from tests.support.leaders import LogLeader, leading
 from tests.unit.log.workbench import NOW, Bench
 
 EPOCH = 5

@@ -13,7 +13,7 @@ from minibroker.client.net.channel import ChannelOptions
 from minibroker.client.net.network import TcpNetwork
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.types import Endpoint, TopicPartition
-from tests.leaders import LogLeader, leading
+from tests.support.leaders import LogLeader, leading
 from tests.unit.log.workbench import Bench
 from tests.unit.replication.copying import (
     EPOCH,

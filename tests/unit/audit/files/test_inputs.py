@@ -12,7 +12,7 @@ from minibroker.audit.files.directories import UsageError
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.types import TopicPartition
-from tests.made_cluster import CLUSTER_ID, NODES, TOPIC, TOPIC_ID, make_cluster
+from tests.support.made_cluster import CLUSTER_ID, NODES, TOPIC, TOPIC_ID, make_cluster
 
 OTHER_ID = bytes(range(1, 17)).hex()
 NAME = TopicPartition(TOPIC, 0)

@@ -31,7 +31,7 @@ from minibroker.audit.files.unreadable import (
 from minibroker.audit.model import BATCHES, Finding, Severity
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.constants import INT64_MAX
-from tests.made_cluster import TOPIC, make_cluster
+from tests.support.made_cluster import TOPIC, make_cluster
 
 LAST = 64
 

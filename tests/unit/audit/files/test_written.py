@@ -13,7 +13,7 @@ from minibroker.audit.files.written import count_batches, with_positions
 from minibroker.audit.model import BATCHES as SCHEMA
 from minibroker.audit.model import Finding, Severity
 from minibroker.protocol.records.batch import iterate_headers
-from tests.made_cluster import BATCHES, RECORDS, TOPIC, make_cluster
+from tests.support.made_cluster import BATCHES, RECORDS, TOPIC, make_cluster
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from minibroker.protocol.messages.brokers import DescribeBrokerRequest, DescribeBrokerResponse
 from minibroker.protocol.types import Endpoint
-from tests import leaders
-from tests.leaders import Leader, frame, leading
+from tests.support import leaders
+from tests.support.leaders import Leader, frame, leading
 
 READY = DescribeBrokerResponse(7, 3, "c", 1, is_ready=True)
 UNREADY = DescribeBrokerResponse(7, 3, "c", 1, False, ("it is shutting down", "a\x1b[2Jb"))

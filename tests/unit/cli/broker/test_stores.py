@@ -12,7 +12,7 @@ from minibroker.broker.metadata.store import Put
 from minibroker.cli.broker import stores
 from minibroker.cli.cluster.export import export_store
 from minibroker.cli.terminal import Failure
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.support.etcd import NEEDS_ETCD, running_etcd
 
 pytestmark = NEEDS_ETCD
 

@@ -14,7 +14,7 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages import RequestEnvelope
 from minibroker.protocol.messages.brokers import DescribeBrokerResponse, MachineDescription
 from minibroker.protocol.types import Endpoint
-from tests.leaders import Leader, frame, leading
+from tests.support.leaders import Leader, frame, leading
 
 FINDINGS = [
     Finding(Level.OK, "all is well"),

@@ -19,7 +19,7 @@ from minibroker.broker.findings.storage import (
 )
 from minibroker.cli.broker.stores import open_store
 from minibroker.cli.doctor.local import inspect_directory, inspect_store
-from tests.etcd import NEEDS_ETCD, running_etcd
+from tests.support.etcd import NEEDS_ETCD, running_etcd
 
 FAST = DirectorySeen(Path("/data"), "", 50 * GIB, 100 * GIB, 1.0, 200.0, 65_536)
 NEAR = StoreSeen("etcd:http://e:2379", read_ms=2.0)

@@ -23,7 +23,7 @@ from minibroker.client import TopicPartition, blocking
 from minibroker.client.blocking import Admin, Consumer, Producer
 from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, DeliveryFailed
 from minibroker.client.producer.delivery import Delivery
-from tests.interrupts import every_line, files_of
+from tests.support.interrupts import every_line, files_of
 
 FILES = files_of(blocking)
 ENDS_WITHIN_S = 10.0

@@ -23,7 +23,7 @@ from minibroker.protocol.messages.metadata import (
 )
 from minibroker.protocol.messages.offsets import ListOffsetsRequest
 from minibroker.protocol.types import Endpoint, TopicPartition
-from tests.census import census
+from tests.support.census import census
 
 T0 = TopicPartition("t", 0)
 

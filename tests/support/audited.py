@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary, Verdict
 from minibroker.cli.cluster.export import export_store
-from tests.processes import EXPORT
+from tests.support.processes import EXPORT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

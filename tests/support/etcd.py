@@ -24,7 +24,7 @@ from typing import Final
 
 import pytest
 
-from tests.processes import Machine, ThisMachine, free_base_port
+from tests.support.processes import Machine, ThisMachine, free_base_port
 
 START_S_MAX: Final = 20.0
 

@@ -26,7 +26,7 @@ from minibroker.protocol.constants import OFFSETS_TOPIC
 from minibroker.protocol.records.batch import ProducerStamp
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.types import TopicPartition
-from tests.processes import EXPORT
+from tests.support.processes import EXPORT
 
 NODES: Final = (1, 2, 3)
 TOPIC: Final = "made"

@@ -12,7 +12,7 @@ from pathlib import Path
 from minibroker.cli.cluster.layout import Layout
 from minibroker.cli.commands import app_for
 from minibroker.cli.terminal import failures_as_one_line
-from tests.processes import COMMAND, run_cli
+from tests.support.processes import COMMAND, run_cli
 
 PATIENCE_S = 30.0
 # Commands that only ask are run in this process: most of their time is the start of another one.

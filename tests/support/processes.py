@@ -33,7 +33,7 @@ PORTS = range(12_000, 32_000)
 
 
 class Machine(Protocol):
-    """Where processes run: this machine, or a host of `tests/namespaces.py`."""
+    """Where processes run: this machine, or a host of `tests/support/namespaces.py`."""
 
     address: str
 

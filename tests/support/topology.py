@@ -9,7 +9,7 @@ Nothing in the files is passed over in silence: an instruction or key that neith
 a container here nor stands in a table with the reason why it need not is an error. What is said of
 the base images stands in `FOREIGN`: they are not at hand.
 
-`tests.containers` runs them.
+`tests.support.containers` runs them.
 """
 
 import io
@@ -25,7 +25,7 @@ import yaml
 from docker.utils.build import exclude_paths
 from dockerfile_parse import DockerfileParser
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Instructions that say how an image is made, not what runs in it.

@@ -27,7 +27,7 @@ from minibroker.protocol.messages.produce import PartitionProduce, ProduceReques
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 from minibroker.protocol.records.record import encode_batch
 from minibroker.protocol.subscription import Subscription, encode_subscription
-from tests.wire import Wire
+from tests.support.wire import Wire
 
 TOPIC = "of-sound-groups"  # with one partition and one record
 COMMITTED = 1  # by the member

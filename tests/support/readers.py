@@ -10,7 +10,7 @@ from pathlib import Path
 import trio
 
 from minibroker.client import Consumer
-from tests.witness import Lines
+from tests.support.witness import Lines
 
 POLL_S = 0.5
 

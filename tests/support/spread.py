@@ -1,7 +1,7 @@
 """A cluster whose parts are each on a host of their own: brokers, the members of an etcd, clients.
 
-The hosts are those of `tests/namespaces.py`. What asks the cluster stays in the process of the
-test, and takes sockets of the clients' host (`seams`): so it has one clock with the faults.
+The hosts are those of `tests/support/namespaces.py`. The test's process asks the cluster, through
+sockets of the clients' host (`seams`), so that it has one clock with the faults.
 """
 
 import time
@@ -14,9 +14,9 @@ from typing import Final
 from minibroker.client import Seams
 from minibroker.client.net.network import Stream, TcpNetwork, TcpStream, connected_socket
 from minibroker.protocol.types import Endpoint
-from tests.etcd import EtcdMember, running_etcd
-from tests.namespaces import Host, Network, network
-from tests.processes import COMMAND, EXPORT, ClusterProcesses, Machine
+from tests.support.etcd import EtcdMember, running_etcd
+from tests.support.namespaces import Host, Network, network
+from tests.support.processes import COMMAND, EXPORT, ClusterProcesses, Machine
 
 NODES: Final = (1, 2, 3)
 BROKERS: Final = tuple(f"kafka-{node}" for node in NODES)

@@ -1,4 +1,4 @@
-"""Runs what `tests.topology` reads: containers made of Linux namespaces, without an engine.
+"""Runs what `tests.support.topology` reads: containers made of Linux namespaces, without an engine.
 
     with running(read_services(...), tmp_path) as engine:
         engine.up()                                # as `docker compose up --wait`
@@ -6,9 +6,9 @@
         engine.execute("kafka-1", "minibroker", "topic", "list")  # as `docker compose exec`
         engine.stop("kafka-1")                     # by the image's signal; the exit code
 
-A container is a host of `tests.namespaces` under its service's name, and in it, for each command,
-process 1 of a process namespace, in a root directory of its own: an empty file system with the
-machine's programs, the service's volumes and the image's files in it. It has exactly the
+A container is a host of `tests.support.namespaces` under its service's name. Each command is
+process 1 of a process namespace in it, in a root directory of its own: an empty file system with
+the machine's programs, the service's volumes and the image's files in it. It has exactly the
 environment that the files tell, no capabilities and no way to gain privileges where they say so,
 and a root that cannot be written where they say so. `/opt/minibroker`, which the Dockerfile
 installs to, is the environment that runs the tests, and etcd the program that they have.
@@ -29,9 +29,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tests.etcd import ETCD, EVERY_ETCD
-from tests.namespaces import PATH, Network, network
-from tests.topology import ROOT, Mount, Service
+from tests.support.etcd import ETCD, EVERY_ETCD
+from tests.support.namespaces import PATH, Network, network
+from tests.support.topology import ROOT, Mount, Service
 
 MACHINE: Final = "machine"  # where the engine runs, and whose ports are published
 # What every root has of the machine: programs, libraries, devices.
@@ -92,7 +92,7 @@ class Engine:
             for service in services
             for one in service.published
         ]
-        command = [sys.executable, "-m", "tests.published", *ports]
+        command = [sys.executable, "-m", "tests.support.published", *ports]
         popen = self.machine.popen(command, stdout=subprocess.PIPE)
         process = self._ended.enter_context(popen)
         assert process.stdout

@@ -1,6 +1,6 @@
 """A member of a group in a process of its own, which writes down what it has done, as it does it.
 
-    python -m tests.group_worker FILE BOOTSTRAP TOPIC OPTION=VALUE...
+    python -m tests.support.group_worker FILE BOOTSTRAP TOPIC OPTION=VALUE...
 
 It works on one record after the other and commits after each poll's worth, through the blocking
 consumer, until SIGTERM. Each line goes to the file by one write of its own, so what a `kill -9`

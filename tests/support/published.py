@@ -1,6 +1,6 @@
 """Ports of a host that lead to ports of others, as an engine publishes those of containers.
 
-    python -m tests.published 127.0.0.1:29092=kafka-1:9092 127.0.0.1:39092=kafka-2:9092
+    python -m tests.support.published 127.0.0.1:29092=kafka-1:9092 127.0.0.1:39092=kafka-2:9092
 
 says `published` once all of them are open, and goes on until it is killed.
 """
@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 import trio
 
-from tests.proxy import open_proxy
+from tests.support.proxy import open_proxy
 
 
 async def main() -> None:
