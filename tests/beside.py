@@ -21,7 +21,8 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[1]
 PATHS: Final = (
     "tests/audit",
-    "tests/acceptance/test_failover.py",  # with the audits, all that need Spark
+    "tests/acceptance/test_failover.py",
+    "tests/interop/test_failover.py",  # with these and the audits, all that need Spark
     "tests/sim",
 )
 NICE: Final = 5

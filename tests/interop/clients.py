@@ -9,7 +9,8 @@ import os
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
+from functools import partial
 from importlib.metadata import version
 from tempfile import NamedTemporaryFile
 from typing import Any, Final, NamedTuple, Protocol
@@ -24,6 +25,7 @@ from minibroker.client.blocking import Admin, Consumer, Producer
 
 READ_S_MAX: Final = 30.0
 WRITE_S_MAX: Final = 30.0
+ANY_PARTITION: Final = -1
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 KCAT: Final = shutil.which("kcat")
 NEEDS_KCAT: Final = pytest.mark.skipif(
@@ -48,6 +50,13 @@ class Settings(NamedTuple):
     compression: str = "none"
 
 
+class Place(NamedTuple):
+    """Of a record. The offset is -1 where the client was not told."""
+
+    partition: int
+    offset: int
+
+
 class Client(Protocol):
     """A client that writes and reads. `keeps_timestamps`: it can say the time of a record."""
 
@@ -55,9 +64,13 @@ class Client(Protocol):
     keeps_timestamps: bool
 
     def write(
-        self, bootstrap: str, topic: str, partition: int, records: Sequence[Record], how: Settings
-    ) -> None:
-        """Send the records in order, and return once all are acknowledged."""
+        self, bootstrap: str, topic: str, partition: int, records: Iterable[Record], how: Settings
+    ) -> list[Place]:
+        """Send the records in order, and return once all are acknowledged.
+
+        `ANY_PARTITION` leaves the partitions to the client. The answer is where each record lies;
+        it is empty if the client does not tell. `records` may take its time to give the next one.
+        """
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """So many records of each partition, from its beginning on."""
@@ -87,9 +100,10 @@ class Ours:
     keeps_timestamps = True
 
     def write(
-        self, bootstrap: str, topic: str, partition: int, records: Sequence[Record], how: Settings
-    ) -> None:
-        """With the blocking producer."""
+        self, bootstrap: str, topic: str, partition: int, records: Iterable[Record], how: Settings
+    ) -> list[Place]:
+        """With the blocking producer, which tells of batches; so this does not."""
+        assert partition != ANY_PARTITION
         with Producer(
             bootstrap,
             acks=how.acks,
@@ -101,6 +115,7 @@ class Ours:
                     topic, record.value, record.key, record.headers, partition, record.timestamp_ms
                 )
             producer.flush()
+        return []
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """With the blocking consumer."""
@@ -122,8 +137,8 @@ class KafkaPython:
     keeps_timestamps = True
 
     def write(
-        self, bootstrap: str, topic: str, partition: int, records: Sequence[Record], how: Settings
-    ) -> None:
+        self, bootstrap: str, topic: str, partition: int, records: Iterable[Record], how: Settings
+    ) -> list[Place]:
         """Each record's future tells whether it was acknowledged."""
         producer = kafka.KafkaProducer(
             bootstrap_servers=bootstrap,
@@ -139,16 +154,16 @@ class KafkaPython:
                     record.value,
                     key=record.key,
                     headers=list(record.headers),
-                    partition=partition,
+                    partition=None if partition == ANY_PARTITION else partition,
                     timestamp_ms=record.timestamp_ms,
                 )
                 for record in records
             ]
             producer.flush(WRITE_S_MAX)
-            for future in sent:
-                future.get(WRITE_S_MAX)
+            told = [future.get(WRITE_S_MAX) for future in sent]
         finally:
             producer.close()
+        return [Place(one.partition, one.offset) for one in told]
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """By assignment."""
@@ -176,14 +191,14 @@ class AioKafka:
     keeps_timestamps = True
 
     def write(
-        self, bootstrap: str, topic: str, partition: int, records: Sequence[Record], how: Settings
-    ) -> None:
+        self, bootstrap: str, topic: str, partition: int, records: Iterable[Record], how: Settings
+    ) -> list[Place]:
         """As an asyncio program would."""
-        asyncio.run(self._write(bootstrap, topic, partition, records, how))
+        return asyncio.run(self._write(bootstrap, topic, partition, records, how))
 
     async def _write(
-        self, bootstrap: str, topic: str, partition: int, records: Sequence[Record], how: Settings
-    ) -> None:
+        self, bootstrap: str, topic: str, partition: int, records: Iterable[Record], how: Settings
+    ) -> list[Place]:
         async with aiokafka.AIOKafkaProducer(
             bootstrap_servers=bootstrap,
             acks="all" if how.acks == -1 else how.acks,
@@ -191,18 +206,20 @@ class AioKafka:
             compression_type=None if how.compression == "none" else how.compression,
             linger_ms=20,
         ) as producer:
-            sent = [
-                await producer.send(
+            sent = []
+            for record in records:
+                future = await producer.send(
                     topic,
                     record.value,
                     key=record.key,
                     headers=list(record.headers),
-                    partition=partition,
+                    partition=None if partition == ANY_PARTITION else partition,
                     timestamp_ms=record.timestamp_ms,
                 )
-                for record in records
-            ]
-            await asyncio.wait_for(asyncio.gather(*sent), WRITE_S_MAX)
+                sent.append(future)
+                await asyncio.sleep(0)  # the library's own tasks have their turn
+            told = await asyncio.wait_for(asyncio.gather(*sent), WRITE_S_MAX)
+        return [Place(one.partition, one.offset) for one in told]
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """By assignment."""
@@ -230,10 +247,17 @@ class Confluent:
     keeps_timestamps = True
 
     def write(
-        self, bootstrap: str, topic: str, partition: int, records: Sequence[Record], how: Settings
-    ) -> None:
+        self, bootstrap: str, topic: str, partition: int, records: Iterable[Record], how: Settings
+    ) -> list[Place]:
         """Each record's report tells whether it was acknowledged."""
+        places: dict[int, Place] = {}
         failed: list[object] = []
+
+        def on_delivery(number: int, error: object, message: Any) -> None:
+            places[number] = Place(message.partition(), message.offset())
+            if error is not None:
+                failed.append(error)
+
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -243,7 +267,7 @@ class Confluent:
                 "linger.ms": 20,
             }
         )
-        for record in records:
+        for number, record in enumerate(records):
             producer.produce(
                 topic,
                 value=record.value,
@@ -251,10 +275,11 @@ class Confluent:
                 headers=list(record.headers),
                 partition=partition,
                 timestamp=record.timestamp_ms,
-                on_delivery=lambda error, _: error and failed.append(error),
+                on_delivery=partial(on_delivery, number),
             )
         assert producer.flush(WRITE_S_MAX) == 0, "not acknowledged in time"
         assert not failed, failed
+        return [places[number] for number in sorted(places)]
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """By assignment; the library asks for a group's name even so."""
@@ -290,8 +315,8 @@ class Kcat:
     keeps_timestamps = False
 
     def write(
-        self, bootstrap: str, topic: str, partition: int, records: Sequence[Record], how: Settings
-    ) -> None:
+        self, bootstrap: str, topic: str, partition: int, records: Iterable[Record], how: Settings
+    ) -> list[Place]:
         """A file is one record, whatever its bytes; behind a key, `-Z` makes a null."""
         options: list[str | bytes] = ["-P", "-b", bootstrap, "-t", topic, "-p", str(partition)]
         options += ["-z", how.compression, "-X", f"acks={how.acks}"]
@@ -307,6 +332,7 @@ class Kcat:
                 file.write(record.value)
                 file.flush()
                 kcat(*options, *key, *headers, file.name)
+        return []
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """A line of lengths, then the bytes."""

@@ -5,10 +5,9 @@ and what they read of themselves.
 """
 
 import asyncio
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -22,36 +21,12 @@ from minibroker.client import GroupDescription
 from minibroker.client.blocking import Admin, Consumer
 from tests.interop.clients import Confluent, Record, Settings, make_topic
 from tests.interop.features import Feature, shows
+from tests.interop.members import Member
 
 PARTITIONS: Final = 8
 POLL_S: Final = 0.1
 SETTLED_S_MAX: Final = 30.0
 LOOK_EVERY_S: Final = 0.05
-
-
-class Member:
-    """A consumer in a thread of its own, until `leave`."""
-
-    def __init__(self, run: Callable[["Member", str, str, str], None], *where: str) -> None:
-        self.values: list[bytes | None] = []
-        self.leaving = threading.Event()
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(run, *where))
-        self._thread.start()
-
-    def _run(self, run: Callable[..., None], *where: str) -> None:
-        try:
-            run(self, *where)
-        except BaseException as error:
-            self.error = error
-
-    def leave(self) -> None:
-        """Close the consumer in order."""
-        self.leaving.set()
-        self._thread.join(SETTLED_S_MAX)
-        assert not self._thread.is_alive(), "it does not leave"
-        if self.error is not None:
-            raise self.error
 
 
 def run_ours(member: Member, bootstrap: str, group: str, topic: str) -> None:
