@@ -6,12 +6,15 @@
         check()
 
 runs the program again and again, each time with a KeyboardInterrupt (or a call of `act`) at the
-next line that this thread executes in one of the files, until it runs through without.
+next line that this thread executes in one of the files, until it runs through without. `alarms` is
+for real signals, at moments that a timer chooses.
 """
 
 import gc
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, Self
@@ -85,3 +88,28 @@ def every_line(
             assert number, f"the program executes no line of {sorted(map(str, paths))}"
             return
     raise AssertionError(f"the program executes more than {limit} lines")
+
+
+@contextmanager
+def alarms(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """SIGALRM calls the handler meanwhile.
+
+    The collector of cycles rests: what a handler raises inside of a callback of it, or of a
+    finalizer, Python can only report."""
+    before = signal.signal(signal.SIGALRM, handler)
+    gc.disable()
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        gc.enable()
+
+
+def is_inside(frame: FrameType | None, name: str) -> bool:
+    """Whether a frame belongs to a call into a file of this name."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(name):
+            return True
+        frame = frame.f_back
+    return False

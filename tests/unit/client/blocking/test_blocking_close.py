@@ -23,7 +23,7 @@ from minibroker.client import TopicPartition, blocking
 from minibroker.client.blocking import Admin, Consumer, Producer
 from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout, DeliveryFailed
 from minibroker.client.producer.delivery import Delivery
-from tests.support.interrupts import every_line, files_of
+from tests.support.interrupts import alarms, every_line, files_of, is_inside
 
 FILES = files_of(blocking)
 ENDS_WITHIN_S = 10.0
@@ -510,29 +510,23 @@ def test_random_interrupts_lose_nothing(address: str) -> None:
             producer.send(name.topic, b"%d" % number, partition=0)
 
     def strike(_: int, frame: FrameType | None) -> None:
-        while frame is not None:
-            if frame.f_code.co_filename.endswith("client/blocking/consumer.py"):
-                raise KeyboardInterrupt
-            frame = frame.f_back
+        if is_inside(frame, "client/blocking/consumer.py"):
+            raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGALRM, strike)
     count = 0
-    try:
-        with Consumer(address, group_id="struck", max_poll_records=7) as consumer:
-            consumer.assign([name])
-            while count < 50:
-                consumer.seek(name, 0)
-                got: list[int] = []
-                while len(got) < 1000:
-                    try:
-                        signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 1e-3))
-                        records = consumer.poll(5)
-                    except KeyboardInterrupt:
-                        count += 1
-                        continue
-                    finally:
-                        signal.setitimer(signal.ITIMER_REAL, 0)
-                    got += [record.offset for record in records]
-                assert got == list(range(1000))
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with alarms(strike), Consumer(address, group_id="struck", max_poll_records=7) as consumer:
+        consumer.assign([name])
+        while count < 50:
+            consumer.seek(name, 0)
+            got: list[int] = []
+            while len(got) < 1000:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 1e-3))
+                    records = consumer.poll(5)
+                except KeyboardInterrupt:
+                    count += 1
+                    continue
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                got += [record.offset for record in records]
+            assert got == list(range(1000))

@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -19,6 +19,7 @@ from minibroker.client.blocking import Admin, Consumer, Producer
 from minibroker.client.blocking import portal as portal_module
 from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.producer.delivery import Delivery
+from tests.support.interrupts import alarms, is_inside
 
 NAME = TopicPartition("states", 0)
 
@@ -30,26 +31,6 @@ def filled(address: str) -> str:
         for number in range(10):
             producer.send(NAME.topic, b"%d" % number, partition=0)
     return address
-
-
-@contextmanager
-def alarms(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """SIGALRM calls the handler meanwhile."""
-    before = signal.signal(signal.SIGALRM, handler)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def is_inside(frame: FrameType | None, name: str) -> bool:
-    """Whether a frame belongs to a call into a file of this name."""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith(name):
-            return True
-        frame = frame.f_back
-    return False
 
 
 @pytest.mark.parametrize("calls", [False, True])
