@@ -26,11 +26,11 @@ from kafka import TopicPartition as KafkaPartition
 from kafka.admin import ConfigResource as KafkaConfigResource
 from kafka.admin import KafkaAdminClient
 from kafka.admin import NewTopic as KafkaNewTopic
-from tests.processes import BrokerProcess, ClusterProcesses, running_cluster
 
 from minibroker.client.blocking import Admin
 from tests.interop.clients import NEEDS_KCAT, Confluent, Record, Settings, kcat, make_topic
 from tests.interop.features import Feature, shows
+from tests.support.processes import BrokerProcess, ClusterProcesses, running_cluster
 
 TIMEOUT_S: Final = 30.0
 PARTITIONS: Final = 3
