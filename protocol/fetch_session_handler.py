@@ -61,10 +61,10 @@ class FetchSessionHandler:
         if known is not wanted and known != wanted:
             self._asked[name] = wanted
             self._changed.append(wanted)
-            self._forgotten.pop(name, None)
 
     def forget(self, name: TopicPartition) -> None:
-        """Have the broker fetch it no more."""
+        """Have the broker fetch it no more. If it is asked for again, even in the next request, the
+        broker tells everything about it anew: an answer under way may not be taken."""
         if self._asked.pop(name, None) is not None:
             self._forgotten[name] = None
 

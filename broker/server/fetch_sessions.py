@@ -118,7 +118,15 @@ class FetchSession:
     def update(
         self, partitions: Iterable[PartitionFetch], forgotten: Iterable[TopicPartition]
     ) -> None:
-        """Take over what is new or changed, to the end of the order, and drop what is to go."""
+        """Drop what is to go, and take over what is new or changed, to the end of the order.
+
+        Who names a partition in both begins anew with it: what it was told, it may not have taken.
+        """
+        for name in forgotten:
+            gone = self._wanted.pop(TopicPartition(*name), None)
+            if gone is not None:
+                self._take_out(gone)
+                self._purgatory.unwatch(self.watch, gone.name)
         for request in partitions:
             wanted = Wanted(request)
             before = self._wanted.get(wanted.name)
@@ -130,11 +138,6 @@ class FetchSession:
                     wanted.high_watermark = before.high_watermark
                     wanted.log_start = before.log_start
             self._wanted[wanted.name] = self._awake[wanted.name] = wanted
-        for name in forgotten:
-            gone = self._wanted.pop(TopicPartition(*name), None)
-            if gone is not None:
-                self._take_out(gone)
-                self._purgatory.unwatch(self.watch, gone.name)
 
     @property
     def is_empty(self) -> bool:

@@ -2,8 +2,9 @@
 
 Sessions: a request with session 0 and session epoch 0 opens one, and the answer names it; the
 next requests carry its id and the session epochs 1, 2, ... and list only partitions that are new
-or changed, and in `forgotten` those that are to go. Answers then hold only partitions with
-something to say. Epoch -1 asks for no session (and closes the named one).
+or changed, and in `forgotten` those that are to go. Those go first: a partition in both lists is
+told anew. Answers then hold only partitions with something to say. Epoch -1 asks for no session
+(and closes the named one).
 """
 
 from dataclasses import dataclass

@@ -161,13 +161,13 @@ class LogLeader(Leader):
             session_id = len(self._sessions) + 1
             self._sessions[session_id], self._epochs[session_id] = {}, 0
         session = self._sessions[session_id]
+        for name in message.forgotten:
+            session.pop(TopicPartition(*name), None)
+            self._told.pop((session_id, TopicPartition(*name)), None)
         for asked in message.partitions:
             name = TopicPartition(asked.topic, asked.partition)
             session.pop(name, None)
             session[name] = asked
-        for name in message.forgotten:
-            session.pop(TopicPartition(*name), None)
-            self._told.pop((session_id, TopicPartition(*name)), None)
         return session_id
 
     def _is_news(self, session_id: int, fetched: PartitionFetched) -> bool:

@@ -94,6 +94,16 @@ def test_another_topic_of_the_same_name_is_told_anew() -> None:
     assert answers(second, told(0, 3)) == (told(0, 3),)
 
 
+def test_what_is_forgotten_and_named_again_is_told_anew() -> None:
+    """Its asker has not taken the answer that was under way."""
+    slots = sessions()
+    first = slots.context(opening(want(0)), 0.0)
+    assert len(answers(first, told(0, 3))) == 1
+    again = replace(later(first.session_id, 1, want(0)), forgotten=(TopicPartition("t", 0),))
+    second = slots.context(again, 0.0)
+    assert answers(second, told(0, 3)) == (told(0, 3),)
+
+
 def test_errors_and_divergences_always_travel() -> None:
     """An error is told each time, and after it the partition is told anew."""
     slots = sessions()
