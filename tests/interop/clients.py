@@ -163,7 +163,10 @@ class KafkaPython:
             told = [future.get(WRITE_S_MAX) for future in sent]
         finally:
             producer.close()
-        return [Place(one.partition, one.offset) for one in told]
+        return [
+            Place(one.partition, one.offset) if one else Place(partition, -1)  # acks=0
+            for one in told
+        ]
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """By assignment."""
@@ -219,7 +222,10 @@ class AioKafka:
                 sent.append(future)
                 await asyncio.sleep(0)  # the library's own tasks have their turn
             told = await asyncio.wait_for(asyncio.gather(*sent), WRITE_S_MAX)
-        return [Place(one.partition, one.offset) for one in told]
+        return [
+            Place(one.partition, one.offset) if one else Place(partition, -1)  # acks=0
+            for one in told
+        ]
 
     def read(self, bootstrap: str, topic: str, counts: dict[int, int]) -> dict[int, list[Record]]:
         """By assignment."""

@@ -8,6 +8,7 @@ the groups and their producers.
 import gc
 import random
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,15 @@ SEEDS: Final = range(3)
 pytestmark = pytest.mark.filterwarnings(
     r"ignore:unclosed <socket.socket .*laddr=.'0\.0\.0\.0':ResourceWarning"
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Iterator[None]:
+    """What the tests here leave to the collector is gone before the next module's begin."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(scope="module")
