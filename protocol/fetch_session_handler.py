@@ -33,7 +33,8 @@ class FetchSessionHandler:
         # What the broker fetches for us; what is new or changed in it; and what it fetches in vain.
         self._asked: dict[TopicPartition, PartitionFetch] = {}
         self._changed: list[PartitionFetch] = []
-        self._forgotten: dict[TopicPartition, None] = {}
+        # Whether it is named as forgotten, too, where it is asked for again at once.
+        self._forgotten: dict[TopicPartition, bool] = {}
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -61,12 +62,20 @@ class FetchSessionHandler:
         if known is not wanted and known != wanted:
             self._asked[name] = wanted
             self._changed.append(wanted)
+            if not self._forgotten.get(name, True):
+                del self._forgotten[name]
 
     def forget(self, name: TopicPartition) -> None:
-        """Have the broker fetch it no more. If it is asked for again, even in the next request, the
-        broker tells everything about it anew: an answer under way may not be taken."""
+        """Have the broker fetch it no more."""
         if self._asked.pop(name, None) is not None:
-            self._forgotten[name] = None
+            self._forgotten[name] = False
+
+    def renew(self, name: TopicPartition) -> None:
+        """Have the broker fetch it no more, and tell everything about it if it is asked for again:
+        an answer that is under way is not taken."""
+        self.forget(name)
+        if name in self._forgotten:
+            self._forgotten[name] = True
 
     def forget_all_but(self, names: set[TopicPartition]) -> None:
         """Have the broker fetch no other partitions."""

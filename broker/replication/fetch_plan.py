@@ -189,7 +189,7 @@ class FetchPlan:
         assert partition.role is role
         name, backoff = partition.topic_partition, Backoff(self._limits.backoff_s_max)
         self._assignments[name] = self._agenda[name] = Assignment(partition, role, backoff)
-        self._session.forget(name)  # the role is another, so the leader is asked again
+        self._session.renew(name)  # the role is another: what comes for the last one is dropped
 
     def remove(self, name: TopicPartition) -> None:
         """Copy it no more; an answer that is under way does not count for it."""
@@ -234,7 +234,7 @@ class FetchPlan:
                 session.forget(name)
             elif each.backoff.due > now:
                 del self._agenda[name]
-                session.forget(name)
+                session.renew(name)  # the last answer was not taken
                 heapq.heappush(self._delayed, (each.backoff.due, next(self._numbers), name, each))
             else:
                 del self._agenda[name]

@@ -155,6 +155,18 @@ def test_an_assignment_renewed_between_two_requests_is_said_anew():
     assert request.forgotten == (A,)
 
 
+def test_what_was_backed_off_is_told_anew():
+    """Its last answer was not taken. The leader forgets what it told, even where there was no
+    request in between."""
+    desk = Desk(A)
+    desk.next()
+    desk.answered(A)
+    desk.assignment(A).backoff.fail(0.0)
+    assert desk.plan.next(0.0, 77) is None
+    request = desk.next(now=1.0)
+    assert (names(request), request.forgotten) == ([0], (A,))
+
+
 def test_nothing_to_ask_for():
     """All are backed off or have failed: when to try again is told."""
     desk = Desk(A, B)
