@@ -42,6 +42,7 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+TOPIC_ID_SIZE = 16
 _VERSION = "0"
 
 
@@ -182,14 +183,17 @@ class Checkpoint:
 
 
 def read_topic_id(files: Files, directory: PurePath) -> bytes:
-    """Return the topic id of the log in a directory, b"" if it is unknown."""
+    """Return the topic id of the log in a directory, b"" if it is unknown: the file is missing, or a
+    power cut has left a part of it."""
     path = directory / PARTITION_METADATA
     data = files.read_bytes(path) if files.exists(path) else b""
     for line in data.splitlines():
         name, _, value = line.partition(b": ")
         if name == b"topic_id":
             with suppress(ValueError):
-                return base64.urlsafe_b64decode(value + b"==")
+                topic_id = base64.urlsafe_b64decode(value + b"==")
+                if len(topic_id) == TOPIC_ID_SIZE:
+                    return topic_id
     LOGGER.warning("%s names no topic id", path)
     return b""
 

@@ -8,6 +8,9 @@ left out of a request
 * while a fsync of it is pending that counts (`flush=always`): a fetch offset is the follower's word
   that it has everything below, and then everything durable.
 
+The log start that a request names is durable, too: a leader acknowledges a deletion by it. While the
+disk is too full for the checkpoint of log starts, a request repeats the start that was named last.
+
 A request does not wait for records longer than the next partition is backed off, so that one does
 not wait behind the others; while a fsync is pending it does not wait at all.
 
@@ -40,6 +43,7 @@ from typing import NamedTuple
 from minibroker.broker.config import Config
 from minibroker.broker.replication.follower import Follower
 from minibroker.broker.replication.partition import Partition
+from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.fetch_session_handler import FetchSessionHandler
 from minibroker.protocol.messages.fetch import (
     SESSION_NONE,
@@ -106,15 +110,19 @@ class Assignment:
         """Whether its log end is not durable, and has to be before it may be told."""
         return self.partition.own_end < self.partition.log.log_end
 
-    def ask(self, bytes_max: int) -> PartitionFetch:
-        """What to ask for now."""
+    def ask(self, bytes_max: int, *, is_start_durable: bool) -> PartitionFetch:
+        """What to ask for now. A log start that is not durable is not named: the last one that was
+        named, or -1, stands for it."""
         log, name = self.partition.log, self.partition.topic_partition
         asked = self.asked
+        log_start = log.log_start
+        if not is_start_durable:
+            log_start = NO_OFFSET if asked is None else min(asked.log_start, log.log_start)
         if (
             asked is not None
             and asked.fetch_offset == log.log_end
             and asked.last_fetched_epoch == self.role.last_fetched_epoch(log)
-            and asked.log_start == log.log_start
+            and asked.log_start == log_start
         ):
             return asked
         return PartitionFetch(
@@ -123,7 +131,7 @@ class Assignment:
             bytes_max,
             self.role.leader_epoch,
             self.role.last_fetched_epoch(log),
-            log.log_start,
+            log_start,
             self.partition.topic_id,
         )
 
@@ -171,6 +179,8 @@ class FetchPlan:
         self._agenda: dict[TopicPartition, Assignment] = {}
         # When each that is backed off is looked at again, and a number that orders equal times.
         self._delayed: list[tuple[float, int, TopicPartition, Assignment]] = []
+        # Those whose log start the leader does not know, for it was not durable.
+        self._unnamed_starts: dict[TopicPartition, Assignment] = {}
         self._numbers = itertools.count()
         self._session = FetchSessionHandler()
         self._has_room = True  # the leader, for a session
@@ -211,14 +221,21 @@ class FetchPlan:
         dues = [each.backoff.due for each in self._agenda.values() if each.is_open]
         return min([latest, self._next_delayed(), *(due for due in dues if due > now)])
 
-    def next(self, now: float, broker_epoch: int) -> FetchRequest | None:
-        """The next request, or None while there is nothing to ask for."""
+    def next(
+        self, now: float, broker_epoch: int, *, are_starts_durable: bool
+    ) -> FetchRequest | None:
+        """The next request, or None while there is nothing to ask for.
+
+        `are_starts_durable`: the log starts of this broker would survive a power cut.
+        """
         session = self._session
         if session.is_new:
             self._agenda = dict(self._assignments)
             self._delayed.clear()
         session.begin()
         self._recall(now)
+        if are_starts_durable:
+            self._ask_again(self._unnamed_starts)
         limits = self._limits
         wait_s = min(limits.wait_s_max, limits.keepalive_s)
         news_max = NEWS_MAX if self._has_room else len(self._agenda)
@@ -238,7 +255,11 @@ class FetchPlan:
                 heapq.heappush(self._delayed, (each.backoff.due, next(self._numbers), name, each))
             else:
                 del self._agenda[name]
-                each.asked = each.ask(limits.partition_bytes_max)
+                each.asked = each.ask(
+                    limits.partition_bytes_max, is_start_durable=are_starts_durable
+                )
+                if each.asked.log_start != each.partition.log.log_start:
+                    self._unnamed_starts[name] = each
                 session.ask(name, each.asked)
         wait_s = min(wait_s, self._next_delayed() - now)
         if not session:
@@ -268,6 +289,13 @@ class FetchPlan:
         """Look again at what was backed off until now."""
         while self._delayed and self._delayed[0][0] <= now:
             _, _, name, each = heapq.heappop(self._delayed)
+            if self._assignments.get(name) is each:
+                self._agenda.setdefault(name, each)
+
+    def _ask_again(self, assignments: dict[TopicPartition, Assignment]) -> None:
+        """Ask for these in the next request, though no answer came. Empties `assignments`."""
+        while assignments:
+            name, each = assignments.popitem()
             if self._assignments.get(name) is each:
                 self._agenda.setdefault(name, each)
 

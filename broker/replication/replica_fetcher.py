@@ -271,8 +271,9 @@ class ReplicaFetcher:
             now = trio.current_time()
             self._events.flush(now)
             self._connected.deadline = math.inf  # for who joined until now
-            replicas.checkpoint_log_starts()  # what the request says of them must be durable
-            request = self._plan.next(now, replicas.broker_epoch)
+            request = self._plan.next(
+                now, replicas.broker_epoch, are_starts_durable=replicas.checkpoint_log_starts()
+            )
             if request is None:
                 if now >= self._plan.keepalive_at:
                     await self._fetch(connection, self._plan.keepalive(now, replicas.broker_epoch))

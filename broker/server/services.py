@@ -103,6 +103,12 @@ class Services:
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is known")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
 
+    def may_be_replaced(self, name: TopicPartition, now: float) -> bool:
+        """Whether another broker may lead this partition in the place of this one: the lease of this
+        broker has lapsed, or the controller has not told it of the role since it registered again."""
+        is_sure = self.controller.is_lease_current(now) and self.replicas.is_role_present(name)
+        return not is_sure
+
     def check_followed(self, leader: Leader, now: float) -> None:
         """Raise `Refused` where none of a leader's followers in sync has asked for anything for a
         session, and for as long as a follower may wait: past its own session it may have been

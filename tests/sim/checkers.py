@@ -230,8 +230,8 @@ class Deletions:
 
 
 class Deleted:
-    """Records that were deleted never come back: the members of the in-sync set that the store
-    knows, of which one leads now or may lead next, begin where clients were told."""
+    """Records that were deleted never come back: no member of the in-sync set that the store knows,
+    of which one leads now or may lead next, has records below what clients were told."""
 
     def __init__(self, deletions: Deletions) -> None:
         self._deletions = deletions
@@ -241,10 +241,11 @@ class Deleted:
         for each in sight.sound:
             agreed = sight.agreed.get(each.key)
             told = self._deletions.told.get(each.name, 0)
-            if agreed is not None and each.broker in agreed.isr and each.log_start < told:
+            has_deleted = each.log_start < min(told, each.log_end)
+            if agreed is not None and each.broker in agreed.isr and has_deleted:
                 raise Violation(
-                    f"{each} is in sync and starts at {each.log_start}: records below {told} were"
-                    " deleted"
+                    f"{each} is in sync and has records from {each.log_start} on: those below"
+                    f" {told} were deleted"
                 )
 
 

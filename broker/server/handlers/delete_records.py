@@ -51,11 +51,15 @@ class _DeleteRecords:
                 what = f"{OFFSETS_TOPIC} holds the offsets of all groups; delete groups instead"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = services.partition(name, asked.topic_id)
-            if not services.controller.is_lease_current(now):
+            if services.may_be_replaced(name, now):
                 services.check_followed(partition.leader(), now)
             offset = services.replicas.delete_records(partition, asked.offset)
         except Refused as refused:
-            self._answers.append(PartitionRecordsDeleted(*name, refused.code, refused.message))
+            code, message = refused.code, refused.message
+            if code == ErrorCode.OFFSET_OUT_OF_RANGE and services.may_be_replaced(name, now):
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                message = "another broker may lead, and have committed more: ask for metadata"
+            self._answers.append(PartitionRecordsDeleted(*name, code, message))
             return
         place = len(self._answers)
         self._waiting.append(_Waiting(place, partition, partition.leader_epoch, offset))

@@ -9,7 +9,8 @@ nor a later request looks at it before it is notified.
 
 A consumer reads up to the high watermark, a follower up to the log end. An offset between high
 watermark and log end is no error: a new leader may not know yet that it is committed, so there is
-nothing to read for now. Beyond the log end it is OFFSET_OUT_OF_RANGE, at once.
+nothing to read for now. Beyond the log end it is OFFSET_OUT_OF_RANGE, at once; a consumer would
+start anew for it, so a leader that may have been replaced says NOT_LEADER_OR_FOLLOWER instead.
 
 A follower's fetch is also its word that it has everything below the offsets it asks for, and that
 it lives: each read that is granted is noted before the answer is made, so that the answer carries
@@ -201,6 +202,9 @@ class _Fetch:
         divergence = partition.divergence(asked.fetch_offset, asked.last_fetched_epoch)
         log_end = partition.log.log_end
         if divergence is None and asked.fetch_offset > log_end:
+            if not self._is_follower and self._services.may_be_replaced(wanted.name, self._now):
+                what = "another broker may lead, and have more: ask for metadata"
+                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log ends at {log_end}")
         return _View(partition, end, divergence)
 

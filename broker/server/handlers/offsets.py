@@ -49,7 +49,7 @@ def _list_offset(
         partition = services.partition(name, asked.topic_id)
         leader = partition.leader(asked.leader_epoch)
         end = partition.readable_end(replica_id, asked.leader_epoch)
-        if replica_id < 0 and not services.controller.is_lease_current(now):
+        if replica_id < 0 and services.may_be_replaced(name, now):
             services.check_followed(leader, now)
         log = partition.log
         if asked.timestamp == EARLIEST_TIMESTAMP:

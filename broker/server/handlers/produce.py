@@ -73,10 +73,11 @@ class _Produce:
                 what = f"{OFFSETS_TOPIC} is written by brokers only; use the group apis"
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, what)
             partition = self._services.partition(name, asked.topic_id)
-            if self._acks == ACKS_ALL and not self._services.controller.is_lease_current(now):
+            if self._services.may_be_replaced(name, now):
+                if self._acks != ACKS_ALL:
+                    what = "its session ended since it led"
+                    raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
                 self._services.check_followed(partition.leader(), now)
-            if self._acks != ACKS_ALL and not replicas.is_role_present(name):
-                raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session ended since it led")
             # A decoded request has views; an empty one is refused like any other non-batch.
             batch = cast(memoryview, asked.records)
             appended = replicas.append(partition, batch, self._acks, now, now_ms)

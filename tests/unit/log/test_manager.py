@@ -197,6 +197,18 @@ def test_a_partition_without_a_role_keeps_its_high_watermark():
     assert manager.get(B).checkpointed_high_watermark == 4
 
 
+@pytest.mark.parametrize("size", [0, 20, 40])
+def test_a_part_of_a_topic_id_is_none(size):
+    """A power cut may leave a part of the file: it must not look like another topic's id."""
+    files = disk()
+    manager = start(files)
+    manager.create(A, ID, UNLIMITED, NOW)
+    path = ROOT / str(A) / "partition.metadata"
+    files.write_atomic(path, files.read_bytes(path)[:size])
+    files.kill()
+    assert start(files).get(A).topic_id == b""
+
+
 def test_a_cut_is_checkpointed_before_it_happens():
     """A crash right after a cut finds a whole, shorter log, no damage (REC-11)."""
     files = disk()

@@ -42,9 +42,9 @@ class Desk:
         self.partitions[name] = partition
         self.plan.add(partition, partition.role)
 
-    def next(self, now: float = 0.0) -> FetchRequest:
+    def next(self, now: float = 0.0, *, are_starts_durable: bool = True) -> FetchRequest:
         """The next request."""
-        request = self.plan.next(now, 77)
+        request = self.plan.next(now, 77, are_starts_durable=are_starts_durable)
         assert request is not None
         return request
 
@@ -137,7 +137,7 @@ def test_what_is_to_be_forgotten_is_told_when_something_is_asked():
     desk.answered()
     for name in (A, B):
         desk.plan.remove(name)
-    assert desk.plan.next(0.0, 77) is None
+    assert desk.plan.next(0.0, 77, are_starts_durable=True) is None
     desk.plan.add(desk.partitions[A], desk.partitions[A].role)
     request = desk.next()
     assert (names(request), request.forgotten) == ([0], (A, B))
@@ -162,7 +162,7 @@ def test_what_was_backed_off_is_told_anew():
     desk.next()
     desk.answered(A)
     desk.assignment(A).backoff.fail(0.0)
-    assert desk.plan.next(0.0, 77) is None
+    assert desk.plan.next(0.0, 77, are_starts_durable=True) is None
     request = desk.next(now=1.0)
     assert (names(request), request.forgotten) == ([0], (A,))
 
@@ -175,7 +175,7 @@ def test_nothing_to_ask_for():
     desk.partitions[B].role.failure = "it broke a rule"
     desk.assignment(B).backoff.fail(0.0)
     assert desk.plan.next_due(0.0) == pytest.approx(0.02)
-    assert desk.plan.next(0.0, 77) is None
+    assert desk.plan.next(0.0, 77, are_starts_durable=True) is None
     assert desk.plan.next_due(0.0) == pytest.approx(0.02)
     assert names(desk.next(now=0.02)) == [0]
 
@@ -274,6 +274,32 @@ def test_a_session_is_given_up_seldom_for_those_that_join():
     assert Desk(A).plan.may_reopen_at(5.0) == pytest.approx(5.0, abs=0.005)
     many = [TopicPartition("t", number) for number in range(1000)]
     assert Desk(*many).plan.may_reopen_at(5.0) == pytest.approx(7.0)
+
+
+def test_a_log_start_is_named_once_it_is_durable():
+    """Until then the last one that was named stands for it, or none; then the leader is told though
+    no answer came meanwhile."""
+    desk = Desk(A, B)
+    for name in (A, B):
+        desk.benches[name].append(5)
+    desk.next()
+    desk.answered(A)
+    desk.benches[A].log.raise_start(3)
+    desk.benches[B].log.raise_start(4)
+    desk.benches[A].append(1)
+    (asked,) = desk.next(are_starts_durable=False).partitions
+    assert (asked.fetch_offset, asked.log_start) == (6, 0)
+    desk.answered()
+    assert not desk.next(are_starts_durable=False).partitions
+    desk.answered()
+    desk.add(C)
+    (asked,) = desk.next(are_starts_durable=False).partitions
+    assert asked.log_start == -1
+    desk.answered()
+    told = {each.partition: each.log_start for each in desk.next().partitions}
+    assert told == {0: 3, 2: 0}
+    desk.answered()
+    assert not desk.next().partitions
 
 
 def test_who_got_records_comes_last():

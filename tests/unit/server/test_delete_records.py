@@ -123,6 +123,20 @@ def test_a_new_leader_that_does_not_know_what_is_committed_says_so() -> None:
     assert node.partition().log.log_start == 0
 
 
+def test_a_leader_that_may_have_been_replaced_calls_no_offset_out_of_range() -> None:
+    """The next leader may have committed more. It may be elected before a broker that has
+    registered again is told of it, too."""
+    node = alone()
+    node.controller.is_session_over = True
+    assert answered(delete(node, 11)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answered(delete(node, 9)).low_watermark == 9
+    node.controller.is_session_over = False
+    assert answered(delete(node, 11)).error == ErrorCode.OFFSET_OUT_OF_RANGE
+    node.broker_epoch += 1
+    assert answered(delete(node, 11)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answered(delete(node, 10)).low_watermark == 10
+
+
 def test_every_replica_that_may_lead_is_waited_for() -> None:
     """Those in sync, and those that live; not one that is down and out of sync."""
     node = replicated(1, 2)

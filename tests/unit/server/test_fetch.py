@@ -155,6 +155,19 @@ def test_between_high_watermark_and_end_there_is_nothing_yet() -> None:
     assert len(records_of(done.partitions[0])) == SMALL
 
 
+def test_a_leader_that_may_have_been_replaced_sends_no_consumer_back() -> None:
+    """The next leader may have more; a broker that registered again may not know of it yet."""
+    node = Node()
+    node.lead()
+    append(node, batch_of())
+    node.broker_epoch += 1
+    assert answer(node, want(2)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    node.lead()
+    assert answer(node, want(2)).error == ErrorCode.OFFSET_OUT_OF_RANGE
+    node.controller.is_session_over = True
+    assert answer(node, want(2)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 def test_out_of_range() -> None:
     """LOG-11, FET-12: beyond the end, or below the start whatever the epochs say."""
     node = Node()

@@ -54,6 +54,10 @@ def test_who_was_left_by_its_followers_tells_no_consumer_its_end() -> None:
     config = node.services.config
     left_at = (config.broker_session_timeout_ms + config.replica_fetch_wait_max_ms) / 1000 + 0.1
     assert list_offset(node, LATEST_TIMESTAMP, now=left_at).offset == 5
+    node.broker_epoch += 1  # it registered again, and was not told of its roles yet
+    assert list_offset(node, LATEST_TIMESTAMP, now=left_at).error
+    node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
+    assert list_offset(node, LATEST_TIMESTAMP, now=left_at).offset == 5
     node.controller.is_session_over = True
     assert list_offset(node, LATEST_TIMESTAMP, now=left_at - 0.2).offset == 5
     for timestamp in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP, 0):
