@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from minibroker.broker.groups.records import GroupMetadata
 from minibroker.protocol.constants import ErrorCode
@@ -208,6 +208,9 @@ class Holding:
         return not self.shown or self.shown[-1][1] < self.committed
 
 
+SESSION_S_MIN: Final = 1.0  # the shortest session time-out of these stories
+
+
 class Holdings:
     """Members are shown records of the partitions they hold, each the next one, and the first one
     is never behind what the group was shown until then. So what was shown is always without gaps.
@@ -215,6 +218,7 @@ class Holdings:
     A client that commits by itself does so when the application has let go of a partition; until
     the next assignment is there, what ends the member, or puts it out of its generation, has also
     ended that. Of partitions that it still has then, it tells the application that they are lost.
+    It goes on without the answer to its commit only when its session may have ended meanwhile.
     """
 
     def __init__(self) -> None:
@@ -225,7 +229,7 @@ class Holdings:
         self._waits: dict[str, list[Span]] = defaultdict(list)  # of applications for their commits
         self._closing: dict[str, tuple[float, float]] = {}
         self._let_go: dict[str, list[Holding]] = defaultdict(list)
-        self._sent: dict[int, Offsets] = {}
+        self._sent: dict[int, tuple[float, CommitSent]] = {}  # when, and what; without an answer
         self._generations = Generations()
 
     def look(self, now: float, event: Event) -> None:
@@ -233,7 +237,9 @@ class Holdings:
         self._generations.look(now, event)
         match event:
             case Assigned():
-                self._let_go.pop(event.who, None)
+                for holding in self._let_go.pop(event.who, ()):
+                    if not holding.is_committed and self._has_waited(now, holding):
+                        holding.excuse = holding.excuse or "its commit was not answered"
                 self._assign(now, event.who, event.places)
             case Shown():
                 self._show(now, event)
@@ -248,9 +254,10 @@ class Holdings:
             case CommitFailed():
                 self._excuse(event.who, f"its commit failed: {event.error}")
             case CommitSent():
-                self._sent[event.number] = event.offsets
+                self._sent[event.number] = now, event
             case CommitAnswered():
-                self._note_commit(event.who, self._sent.pop(event.number), event.errors)
+                _, sent = self._sent.pop(event.number)
+                self._note_commit(event.who, sent.offsets, event.errors)
             case Closing():
                 self._closing[event.who] = (now, event.timeout_s)
             case Closed():
@@ -265,6 +272,15 @@ class Holdings:
     def of(self, who: str) -> Places:
         """What a member holds."""
         return tuple(place for name, place in self.held if name == who)
+
+    def _has_waited(self, now: float, holding: Holding) -> bool:
+        """Whether a commit of all that was shown had no answer for a session."""
+        return any(
+            sent.who == holding.who
+            and sent.offsets.get(holding.place, 0) > holding.shown[-1][1]
+            and now >= sent_at + SESSION_S_MIN
+            for sent_at, sent in self._sent.values()
+        )
 
     def _assign(self, now: float, who: str, places: Places) -> None:
         for place in places:

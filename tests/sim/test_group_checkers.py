@@ -205,6 +205,10 @@ def test_what_a_member_may_not_be_shown_is_found(events, reason):
         [Revoked("a", (P,)), PutOut("a", 0)],
         [Revoked("a", (P,)), PutOut("b", 1)],
         [Revoked("a", (P,)), Assigned("a", ()), PutOut("a", 1)],
+        # Three commits that are no reason to go on: of less, of another, and of a moment ago.
+        [CommitSent("a", 1, 1, {P: 0}), Revoked("a", (P,)), Assigned("a", ())],
+        [CommitSent("b", 1, 1, {P: 1}), Revoked("a", (P,)), Assigned("a", ())],
+        [*shown("a", 1), Revoked("a", (P,)), *commit("a", 1, 1), Assigned("a", ())],
     ],
 )
 def test_a_duplicate_without_an_excuse_is_found(end):
@@ -228,12 +232,13 @@ def test_a_duplicate_without_an_excuse_is_found(end):
         [CommitFailed("a", "no coordinator"), Revoked("a", (P,))],
         [Revoked("a", (P,)), Crashed("a")],
         [Revoked("a", (P,)), CommitSent("a", 1, 1, {P: 1}), PutOut("a", 1)],
+        [Revoked("a", (P,)), CommitSent("a", 1, 1, {P: 1}), Assigned("a", ())],
         [Closing("a", 0.5), Closed("a")],
     ],
 )
 def test_a_duplicate_with_an_excuse_is_counted(end):
     """A crash, a lost partition, a generation that ended before the commit was done, a commit that
-    was refused or failed, a close that ran out."""
+    was refused, failed or was not answered for a session, a close that ran out."""
     begun = (Synced("a", 1, "a", (P,)), Assigned("a", (P,)))
     holdings = tell(Holdings(), *begun, *shown("a", 0), *end)
     tell(holdings, Assigned("b", (P,)), *shown("b", 0, 1))
