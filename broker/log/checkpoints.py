@@ -183,8 +183,8 @@ class Checkpoint:
 
 
 def read_topic_id(files: Files, directory: PurePath) -> bytes:
-    """Return the topic id of the log in a directory, b"" if it is unknown: the file is missing, or a
-    power cut has left a part of it."""
+    """Return the topic id of the log in a directory, b"" if it is unknown: the file is missing, or
+    a power cut has left a part of it."""
     path = directory / PARTITION_METADATA
     data = files.read_bytes(path) if files.exists(path) else b""
     for line in data.splitlines():

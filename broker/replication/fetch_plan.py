@@ -8,8 +8,9 @@ left out of a request
 * while a fsync of it is pending that counts (`flush=always`): a fetch offset is the follower's word
   that it has everything below, and then everything durable.
 
-The log start that a request names is durable, too: a leader acknowledges a deletion by it. While the
-disk is too full for the checkpoint of log starts, a request repeats the start that was named last.
+The log start that a request names is durable, too: a leader acknowledges a deletion by it. While
+the disk is too full for the checkpoint of log starts, a request repeats the start that was named
+last.
 
 A request does not wait for records longer than the next partition is backed off, so that one does
 not wait behind the others; while a fsync is pending it does not wait at all.

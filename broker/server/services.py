@@ -6,6 +6,7 @@ It owns nothing.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from minibroker.broker.config import Config
 from minibroker.broker.controller.node import ControllerNode
@@ -15,7 +16,7 @@ from minibroker.broker.machine import MachineFacts
 from minibroker.broker.metadata.model import ClusterImage
 from minibroker.broker.observe.readiness import Readiness, ReadinessFacts, readiness
 from minibroker.broker.replication.partition import Partition
-from minibroker.broker.replication.purgatory import Purgatory
+from minibroker.broker.replication.purgatory import Parked, Purgatory
 from minibroker.broker.replication.replicas import Replicas
 from minibroker.broker.replication.roles import Leader
 from minibroker.broker.server.connected_clients import ConnectedClients
@@ -24,6 +25,8 @@ from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.turns import Turns, at_once
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE, PLAINTEXT, ErrorCode
 from minibroker.protocol.types import TopicPartition
+
+Answer = TypeVar("Answer")
 
 
 class HangUp(Exception):
@@ -103,9 +106,26 @@ class Services:
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, "another topic of this name is known")
         raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{name} is not on this broker")
 
+    def run_by_controller(
+        self, request: Any, now: float, timeout_ms: int, expire: Callable[[], Answer]
+    ) -> Parked[Answer]:
+        """Hand a request to the controller, if that is here; elsewhere it is NOT_CONTROLLER. It is
+        answered when it is done, or by `expire` after `timeout_ms`, when it may still happen."""
+        job = self.controller.submit(request)
+        deadline = now + max(0, timeout_ms) / 1000
+        return Parked((job,), lambda: deadline, lambda now: job.result, expire)
+
+    def why_late(self) -> str:
+        """Return what to say of a job of the controller that is not done in time."""
+        trouble = self.controller.store_trouble()
+        return f"not done in time; it may still happen{f' ({trouble})' if trouble else ''}"
+
     def may_be_replaced(self, name: TopicPartition, now: float) -> bool:
-        """Whether another broker may lead this partition in the place of this one: the lease of this
-        broker has lapsed, or the controller has not told it of the role since it registered again."""
+        """Whether another broker may lead this partition in the place of this one.
+
+        It may if this broker's lease has lapsed, or if the controller has not told this broker of
+        the role since it registered again.
+        """
         is_sure = self.controller.is_lease_current(now) and self.replicas.is_role_present(name)
         return not is_sure
 

@@ -84,7 +84,7 @@ class FollowerFetcher:
         if not isinstance(role, Follower):
             why = "it leads" if isinstance(role, Leader) else role.reason
             return f"{self._number} does not fetch: {why}"
-        request = process.copier.plan.next(now, process.broker_epoch)
+        request = process.copier.plan.next(now, process.broker_epoch, are_starts_durable=True)
         if request is None:
             why = "it waits before it tries again"
             if role.failure:

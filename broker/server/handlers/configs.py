@@ -81,7 +81,7 @@ def alter(
         return job.result and replace(job.result, resource_types=types)
 
     def expire() -> AlterConfigsResponse:
-        results = tuple(late(services, topic.name) for topic in request.topics)
+        results = late(services, [topic.name for topic in request.topics])
         return AlterConfigsResponse(results, types)
 
     return Parked((job,), lambda: now + ALTER_WAIT_S, attempt, expire)

@@ -10,20 +10,16 @@ from minibroker.protocol.messages.leaders import (
     HandOverResponse,
 )
 
-LATE = "not done in time; it may still happen"
-
 
 def elect(
     services: Services, request: ElectLeadersRequest, now: float
 ) -> Parked[ElectLeadersResponse]:
     """Answered when the leaders were elected and the brokers know; NOT_CONTROLLER elsewhere."""
-    job = services.controller.submit(request)
-    return Parked(
-        (job,),
-        lambda: now + max(0, request.timeout_ms) / 1000,
-        lambda now: job.result,
-        lambda: ElectLeadersResponse(ErrorCode.REQUEST_TIMED_OUT, LATE),
-    )
+
+    def expire() -> ElectLeadersResponse:
+        return ElectLeadersResponse(ErrorCode.REQUEST_TIMED_OUT, services.why_late())
+
+    return services.run_by_controller(request, now, request.timeout_ms, expire)
 
 
 def hand_over(services: Services, request: HandOverRequest, now: float) -> HandOverResponse:
