@@ -74,6 +74,10 @@ class Calls:
             lines.append(f"  {package or 'all':<26}{files:>8}{sum(of_it.values()):>8}")
         return "\n".join(lines)
 
+    def files(self) -> set[str]:
+        """The files of these functions, below the package."""
+        return {each.file for each in self.counts}
+
     def listing(self) -> str:
         """Each function with its calls, by file."""
         return "\n".join(
