@@ -168,21 +168,25 @@ async def _unless(
     function: Callable[[*Arguments], Awaitable[Result]],
     *arguments: *Arguments,
 ) -> Result | None:
-    """What the function returns or raises; None if the shutdown comes first."""
+    """Return what the function returns; None if the shutdown comes first. Raises what it raises.
+
+    Only a cancel scope tells the cancellation apart from a failure: it may arrive as a group of
+    `trio.Cancelled`, when it finds the function in a nursery of its own.
+    """
     result: Result | None = None
-    failure: BaseException | None = None
+    failure: Exception | None = None
     async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
 
         async def watch() -> None:
             await shutdown.wait()
-            nursery.cancel_scope.cancel()
+            scope.cancel()
 
         nursery.start_soon(watch)
         try:
-            result = await function(*arguments)
-        except trio.Cancelled:
-            raise
-        except BaseException as error:  # raised below, where no nursery wraps it
+            with scope:
+                result = await function(*arguments)
+        except Exception as error:  # raised below, where no nursery wraps it
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:

@@ -1,14 +1,34 @@
 """A broker that is told to stop while it starts, at every moment of the start."""
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 import pytest
 import trio
 
+from minibroker.broker.metadata.store import Snapshot
 from minibroker.client.admin import Admin, NewTopic
 from minibroker.testing.cluster import SimulatedBroker, SimulatedWorld, open_cluster, simulate
+from minibroker.testing.store import StoreLink
+
+T = TypeVar("T")
 
 STEP_S = 0.0005
 MOMENTS = 60
 ENDS_WITHIN_S = 15.0  # it asks a controller to let it go for ten
+
+
+class UninterruptibleLink(StoreLink):
+    """A store whose calls cannot be cancelled once they have begun, except for `watch`: SQLite in
+    a worker thread."""
+
+    async def watch(self, prefix: str, after: int) -> Snapshot:
+        return await super()._call(lambda: self._store.watch(prefix, after))
+
+    async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(shield=True):
+            return await super()._call(call)
 
 
 async def stop_at(broker: SimulatedBroker, after_s: float) -> bool:
@@ -24,8 +44,11 @@ async def stop_at(broker: SimulatedBroker, after_s: float) -> bool:
     return was_serving
 
 
+@pytest.mark.parametrize("link_type", [StoreLink, UninterruptibleLink])
 @pytest.mark.parametrize("is_alone", [True, False])
-def test_a_stop_at_any_moment_of_a_start_is_clean(is_alone: bool) -> None:
+def test_a_stop_at_any_moment_of_a_start_is_clean(
+    is_alone: bool, link_type: type[StoreLink]
+) -> None:
     """Alone or beside others: it ends without an error, and the next start finds all in order."""
 
     async def main() -> None:
@@ -37,6 +60,7 @@ def test_a_stop_at_any_moment_of_a_start_is_clean(is_alone: bool) -> None:
                 await admin.create_topics(NewTopic("t", 5, len(cluster.brokers)))
             broker = cluster.brokers[-1]
             await broker.stop()
+            broker.link = link_type(world.store, world.rng("link"))
             for moment in range(MOMENTS):
                 served.append(await stop_at(broker, moment * STEP_S))
                 assert broker.failure is None
