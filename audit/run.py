@@ -407,6 +407,7 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
             high_watermark=checkpoints.high_watermarks.get(name),
             recovery_point=checkpoints.recovery_points.get(name),
             is_lost=log is None,
+            trace=inputs.traces.get(replica),
         )
 
 

@@ -13,7 +13,8 @@ Offsets are judged below `judged_end`, and each rule for it claims no more than 
   What lay below it was committed, wherever an in-sync member ends now.
 
 Where that judges none of the records of a log whose high watermark nobody knows, the verdict is
-held back: it would be clean whatever has been lost. So it is for a partition whose logs are empty.
+held back: it would be clean whatever has been lost. So it is for a partition whose logs are empty,
+if anything beside them tells of records, or nothing says that there never were any.
 
 In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
 logs and are waiting for one that has not; if all are unsafe, the ISR. A broker that stops in order
@@ -38,6 +39,7 @@ from typing import NamedTuple
 
 from minibroker.audit.files.cluster import Assignment, Left
 from minibroker.audit.files.directories import LIVE, STOPPED
+from minibroker.audit.files.inputs import Trace
 from minibroker.audit.summary import Unjudged, plural
 from minibroker.protocol.types import TopicPartition
 
@@ -84,7 +86,8 @@ class ReplicaFacts:
 
     `state` is that of its broker: "stopped", "killed" or "live". `is_lost`: the broker's directory
     is at hand, and has no directory of this log; it counts as an empty one. `left` is how far it
-    went when its broker had stopped in order.
+    went when its broker had stopped in order. `trace` is the file beside the segments that tells
+    of the most records.
     """
 
     broker: int
@@ -97,6 +100,7 @@ class ReplicaFacts:
     recovery_point: int | None = None
     is_lost: bool = False
     left: Left | None = None
+    trace: Trace | None = None
 
     @property
     def as_left(self) -> LogFacts:
@@ -383,20 +387,36 @@ class _Partition:
             self.unjudged.append(self._unjudged(reason, None, holds_back=True))
 
     def _note_emptied(self) -> None:
-        """Whether it ever had records nothing says: no log, no high watermark, no broker that left.
+        """Hold the verdict back on a partition without records that may have had some.
 
-        A partition whose leader has changed has been there for longer than a broker takes to write
-        its high watermarks down, so files are gone.
+        Files beside the segments may tell of records, even where no log and no high watermark does.
+        Where nothing tells of any, a partition whose leader has changed is older than the time that
+        a broker takes to write its high watermarks down, and a broker makes the directory of a log
+        before anything else: so files are gone.
         """
+        in_sync = [each for each in self._replicas if each.broker in self._in_sync]
+        logs = in_sync or self._replicas
+        if any(each.log.first_offset is not None for each in logs):
+            return
+        is_live = any(each.state == LIVE for each in self._replicas)
+        log_end = max(each.log.log_end for each in logs)
+        traces = [
+            (each.trace.end, each.broker, each.trace.file)
+            for each in self._replicas
+            if each.trace is not None and each.trace.end > max(log_end, each.log.log_end)
+        ]
+        if traces and not is_live:
+            end, broker, file = max(traces)
+            reason = f"it is empty, and {file} of broker {broker} tells of records up to {end:,}"
+            self.unjudged.append(self._unjudged(reason, None, holds_back=True))
         if self._assignment is None or any(
-            replica.log.log_end or replica.high_watermark is not None or replica.left is not None
-            for replica in self._replicas
+            each.high_watermark is not None or each.left is not None for each in self._replicas
         ):
             return
-        is_live = any(replica.state == LIVE for replica in self._replicas)
-        reason = "it is empty, and no high watermark says whether it ever had records"
-        holds_back = self._assignment.leader_epoch > 0 and not is_live
-        self.unjudged.append(self._unjudged(reason, None, holds_back))
+        if log_end == 0:
+            is_gone = self._assignment.leader_epoch > 0 or all(each.is_lost for each in logs)
+            reason = "it is empty, and no high watermark says whether it ever had records"
+            self.unjudged.append(self._unjudged(reason, None, is_gone and not is_live))
 
     def _above(self, judged_end: int) -> int:
         """How many records the running brokers have that are not judged yet."""

@@ -87,7 +87,10 @@ class SegmentFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """One log. `topic_id` is hex, or "" if it cannot be told; `segments` ascend."""
+    """One log. `topic_id` is hex, or "" if it cannot be told; `segments` ascend.
+
+    `names` are those of all files in it.
+    """
 
     broker: int
     topic: str
@@ -96,6 +99,7 @@ class LogDirectory:
     topic_id: str
     segments: tuple[SegmentFile, ...]
     problems: tuple[Finding, ...]
+    names: tuple[str, ...] = ()
 
     @property
     def replica(self) -> Replica:
@@ -202,8 +206,13 @@ def _read_broker(root: Path) -> BrokerDirectory:
         elif os.path.isdir(path) or replica is not None:
             ignored.append(name.encode(errors="backslashreplace").decode())
     return BrokerDirectory(
-        *(root, meta.broker, meta.cluster_id, state),
-        *(tuple(logs), tuple(ignored), tuple(problems)),
+        root,
+        meta.broker,
+        meta.cluster_id,
+        state,
+        tuple(logs),
+        tuple(ignored),
+        tuple(problems),
     )
 
 
@@ -254,7 +263,7 @@ def _read_log(replica: Replica, path: Path, state: str) -> LogDirectory | Unread
         detail = f"{topic_id.path.name}: {topic_id.reason}"
         problems.append(Finding("checkpoint", Severity.WARNING, **replica.columns, detail=detail))
         topic_id = ""
-    return LogDirectory(*replica, path, topic_id, segments, tuple(problems))
+    return LogDirectory(*replica, path, topic_id, segments, tuple(problems), tuple(names))
 
 
 def _list_segment(directory: Path, base_offset: int, is_indexed: bool) -> SegmentFile:

@@ -13,8 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from minibroker.audit.files.checkpoints import (
+    EPOCH_STARTS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
@@ -31,6 +33,7 @@ from minibroker.audit.files.directories import (
     STOPPED,
     BrokerDirectory,
     LogDirectory,
+    Replica,
     UsageError,
     find_brokers,
 )
@@ -40,6 +43,13 @@ from minibroker.protocol.types import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 Row = tuple[object, ...]
+
+
+class Trace(NamedTuple):
+    """A file beside the segments of a log, and the end that the log had according to it."""
+
+    file: str
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,8 @@ class Checkpoints:
 class Inputs:
     """All that is small. `findings`, `notes` and `unjudged` are what reading it brought to light.
 
-    `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS.
+    `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS. `traces` has for
+    each log the file beside its segments that tells of the most records.
     """
 
     brokers: tuple[BrokerDirectory, ...]
@@ -76,6 +87,7 @@ class Inputs:
     checkpoints: dict[int, Checkpoints]
     epoch_starts: list[Row] = field(default_factory=list)
     producers: list[Row] = field(default_factory=list)
+    traces: dict[Replica, Trace] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     unjudged: list[Unjudged] = field(default_factory=list)
@@ -116,6 +128,10 @@ def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None
     for log in inputs.logs:
         inputs.findings += log.problems
         _read_log(log, inputs)
+        _find_traces(log, inputs)
+    for broker in known:
+        for name, end in checkpoints[broker.broker].recovery_points.items():
+            _add_traces(inputs, Replica(broker.broker, *name), [Trace(RECOVERY_POINTS, end)])
     return inputs
 
 
@@ -167,11 +183,28 @@ def _read_log(log: LogDirectory, inputs: Inputs) -> None:
             inputs.findings.append(_unreadable(log, "epoch-checkpoint", starts))
     else:
         inputs.epoch_starts += ((*log.replica, epoch, start) for epoch, start in starts)
+        _add_traces(inputs, log.replica, (Trace(EPOCH_STARTS, start) for _, start in starts))
     for snapshot in read_snapshots(log.path):
         if isinstance(snapshot, Unreadable):
             inputs.findings.append(_unreadable(log, "snapshot", snapshot))
         else:
             inputs.producers += _producer_rows(log, snapshot)
+
+
+def _find_traces(log: LogDirectory, inputs: Inputs) -> None:
+    """What the names of its files say of how far a log went."""
+    for name in log.names:
+        offset = parse_offset_name(name.partition(".")[0])
+        if offset is not None:
+            _add_traces(inputs, log.replica, [Trace(f"{log.path.name}/{name}", offset)])
+
+
+def _add_traces(inputs: Inputs, replica: Replica, traces: Iterable[Trace]) -> None:
+    """Keep the one that tells of the most records."""
+    known = [inputs.traces[replica]] if replica in inputs.traces else []
+    found = [*known, *traces]
+    if found:
+        inputs.traces[replica] = max(found, key=lambda trace: trace.end)
 
 
 def _unreadable(log: LogDirectory, check: str, problem: Unreadable) -> Finding:

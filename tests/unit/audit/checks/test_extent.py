@@ -8,6 +8,7 @@ import pytest
 from minibroker.audit import model
 from minibroker.audit.checks.extent import LogFacts, ReplicaFacts, ReplicaRow, judge
 from minibroker.audit.files.cluster import Assignment, Left
+from minibroker.audit.files.inputs import Trace
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.types import TopicPartition
 from tests.unit.audit.checks.logs import log
@@ -329,6 +330,50 @@ CASES = {
         *(0, dict.fromkeys((1, 2, 3), 0)),
         assigned=assignment(epoch=0),
         unjudged=[(None, NO_WORD, False)],
+    ),
+    "empty and never led by another, but a file beside the segments tells of records": Case(
+        [
+            replica(1, LogFacts.empty(), "killed", high_watermark=0),
+            replace(replica(2, LogFacts.empty(), "killed"), trace=Trace("a file", 30)),
+            replace(replica(3, LogFacts.empty(), "killed"), trace=Trace("another", 20)),
+        ],
+        *(0, dict.fromkeys((1, 2, 3), 0)),
+        assigned=assignment(epoch=0),
+        unjudged=[(None, "it is empty, and a file of broker 2 tells of records up to 30", True)],
+    ),
+    "the same without metadata": Case(
+        [
+            replace(replica(broker, LogFacts.empty(), "killed"), trace=Trace("a file", 30))
+            for broker in (1, 2, 3)
+        ],
+        *(0, dict.fromkeys((1, 2, 3), 0)),
+        assigned=None,
+        unjudged=[(None, "it is empty, and a file of broker 3 tells of records up to 30", True)],
+    ),
+    "all records removed by retention, of which other files know": Case(
+        [
+            replace(
+                replica(broker, LogFacts.empty(50), high_watermark=50, log_start=50),
+                trace=Trace("a file", 50),
+            )
+            for broker in (1, 2, 3)
+        ],
+        *(50, dict.fromkeys((1, 2, 3), 50)),
+    ),
+    "in sync is an empty log, and only others have records, that no high watermark judges": Case(
+        [
+            replica(1, LogFacts.empty(), "killed"),
+            *(replica(broker, WHOLE, "killed") for broker in (2, 3)),
+        ],
+        *(0, {1: 0, 2: 0, 3: 0}),
+        assigned=assignment(isr=(1,)),
+        unjudged=[(None, NO_WORD, True)],
+    ),
+    "no log is there, of a partition that never had another leader": Case(
+        [],
+        *(0, dict.fromkeys((1, 2, 3), 0)),
+        assigned=assignment(epoch=0),
+        unjudged=[(None, NO_WORD, True)],
     ),
     "empty, as one broker wrote down": Case(
         [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minibroker.audit.files.cluster import Cluster, cluster_of
-from minibroker.audit.files.directories import UsageError
+from minibroker.audit.files.directories import Replica, UsageError
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.types import TopicPartition
@@ -105,3 +105,29 @@ def test_without_metadata_most_logs_of_a_name_say_which_topic_it_is(
     assert inputs.notes == [f"{path} is of another topic than most logs of that name"]
     assert inputs.findings == inputs.unjudged == []
     assert [len(inputs.checkpoints[node].high_watermarks) for node in NODES] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("file", "end"),
+    [
+        ("recovery-point-offset-checkpoint", 72),
+        ("leader-epoch-checkpoint", 48),
+        (f"{TOPIC}-1/00000000000000000096.snapshot", 96),
+    ],
+)
+def test_files_beside_an_emptied_log_tell_how_far_it_went(
+    tmp_path: Path, file: str, end: int
+) -> None:
+    """Of the broker's recovery point, the epochs and the names of files the one that tells most."""
+    make_cluster(tmp_path, 2)
+    broker = tmp_path / "broker-1"
+    log = broker / f"{TOPIC}-1"
+    for path in log.iterdir():
+        if path.name not in ("partition.metadata", file):
+            path.unlink()
+    if file != "recovery-point-offset-checkpoint":
+        (broker / "recovery-point-offset-checkpoint").unlink()
+    if file.endswith("snapshot"):
+        (broker / file).touch()
+    found = read(tmp_path, None).traces
+    assert found[Replica(1, TOPIC, 1)] == (file, end)
