@@ -332,7 +332,11 @@ def _emptied(inputs: Inputs, rows: Sequence[ReplicaRow]) -> Iterator[Finding]:
             continue
         if (end := indexed_end(log)) > max(row.log_end, row.log_start or 0):
             yield Finding(
-                *("missing-committed", Severity.ERROR, row.topic, row.partition, row.broker),
+                "missing-committed",
+                Severity.ERROR,
+                row.topic,
+                row.partition,
+                row.broker,
                 offset=row.log_end,
                 detail=f"it is empty, and its index files tell of records up to offset {end}",
             )

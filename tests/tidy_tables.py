@@ -158,9 +158,3 @@ SIZES_ALLOWED: dict[str, str] = {
     "client/consumer/positions.py:Positions": "one table of partitions, seen by the application,"
     " the group and the brokers; most methods are a few lines",
 }
-
-# Where a literal may be spread into another one, as in `[*("a", "b")]`, with the reason: a file's
-# path or a folder.
-SPREAD_ALLOWED = {
-    "audit/": "expressions of Spark, one subject a line",
-}

@@ -83,7 +83,11 @@ def find_divergences(
         for broker in sorted(wrong):
             other = _counterpart(broker, groups, wrong)
             named[broker] = Divergence(
-                *(broker, other, offset, held[broker], held[other]),
+                broker,
+                other,
+                offset,
+                held[broker],
+                held[other],
                 max(pair.differing for pair in pairs if broker in pair.brokers),
                 said,
             )

@@ -168,7 +168,7 @@ def _unkept(tables: Tables) -> DataFrame:
     each partition the last that any was told. What was forgotten since is no loss.
     """
     kept_there = _told_by_reference(tables).select(
-        *("group", *PARTITION), col("offset").alias("kept"), "highest"
+        "group", *PARTITION, col("offset").alias("kept"), "highest"
     )
     homes = tables.replicas.where(col("topic") == OFFSETS_TOPIC)
     # Of what running brokers have just been told the high watermarks do not know yet.

@@ -59,8 +59,14 @@ from minibroker.audit.files.directories import LIVE, STOPPED, Replica
 from minibroker.audit.model import Severity, Tables
 
 _BATCH: Final = (
-    *("segment", "position", "size", "base_offset", "last_offset", "leader_epoch"),
-    *("torn", "problem"),
+    "segment",
+    "position",
+    "size",
+    "base_offset",
+    "last_offset",
+    "leader_epoch",
+    "torn",
+    "problem",
 )
 
 
@@ -150,7 +156,10 @@ def crc(tables: Tables) -> DataFrame | None:
         return None
     batch = format_string(
         "the batch of offsets %d to %d has CRC %08x, stored with it is %08x",
-        *("base_offset", "last_offset", "crc_computed", "crc_stored"),
+        "base_offset",
+        "last_offset",
+        "crc_computed",
+        "crc_stored",
     )
     suspected = runs(tables.batches).where("has_bad_crc").select(*REPLICA, "segment").distinct()
     batches = tables.batches.join(broadcast(suspected), [*REPLICA, "segment"], "left_semi")
@@ -241,7 +250,9 @@ def overlap(tables: Tables) -> DataFrame | None:
     """Batches that begin before the end of the one before them."""
     again = format_string(
         "offsets %d to %d stand where %d should follow",
-        *("base_offset", "last_offset", "expected"),
+        "base_offset",
+        "last_offset",
+        "expected",
     )
     return _of_joints(tables, "overlap", "base_offset", again)
 
@@ -259,7 +270,9 @@ def epoch_order(tables: Tables) -> DataFrame | None:
     """Batches of an older leader epoch than the one before them."""
     before = format_string(
         "leader epoch %d follows on %d, in which offset %d is",
-        *("leader_epoch", "previous.leader_epoch", "previous.last_offset"),
+        "leader_epoch",
+        "previous.leader_epoch",
+        "previous.last_offset",
     )
     alone = format_string("leader epoch %d is none", "leader_epoch")
     detail = when(col("previous").isNull(), alone).otherwise(before)
@@ -347,7 +360,10 @@ def epoch_checkpoint(tables: Tables) -> DataFrame | None:
             smallest_of(
                 struct(
                     least("in_log", "in_file").alias("offset"),
-                    *("epoch", "in_log", "in_file", "has_newest"),
+                    "epoch",
+                    "in_log",
+                    "in_file",
+                    "has_newest",
                 )
             ).alias("first"),
             count_of("*").alias("differing"),

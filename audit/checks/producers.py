@@ -51,7 +51,10 @@ def sequence_gap(tables: Tables) -> DataFrame | None:
     not_repeated = _suspects(tables).where("NOT is_repeated")
     detail = format_string(
         "producer %d epoch %d: sequence %d comes where %d is next",
-        *("producer_id", "producer_epoch", "base_sequence", "expected"),
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+        "expected",
     )
     found = _expected(not_repeated).where("base_sequence != expected").withColumn("detail", detail)
     return _found("sequence-gap", found, in_sync())
@@ -68,7 +71,9 @@ def sequence_duplicate(tables: Tables) -> DataFrame | None:
     is_same = col("identity") == col("earlier_identity")
     detail = format_string(
         "producer %d epoch %d: sequence %d again; %s with it is at offset %d",
-        *("producer_id", "producer_epoch", "base_sequence"),
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
         when(is_same, "the same batch").otherwise("another batch"),
         "earlier_offset",
     )
@@ -88,7 +93,10 @@ def snapshot(tables: Tables) -> DataFrame | None:
     state = "epoch %d, sequence %d, offset %d"
     detail = format_string(
         f"the snapshot says of producer %d: {state}; the batches before it say: %s",
-        *("producer_id", "stand.epoch", "stand.sequence", "stand.offset"),
+        "producer_id",
+        "stand.epoch",
+        "stand.sequence",
+        "stand.offset",
         when(col("previous").isNull(), "nothing").otherwise(
             format_string(state, "previous.epoch", "previous.sequence", "previous.offset")
         ),
@@ -124,14 +132,22 @@ def _wrong(tables: Tables) -> DataFrame:
     )
     nothing = lit(None).cast("bigint")
     batches = _batches(tables).select(
-        *(*_PRODUCER, "base_sequence", "segment", "position"),
-        *(col("base_offset").alias("offset"), batch.alias("stand")),
+        *_PRODUCER,
+        "base_sequence",
+        "segment",
+        "position",
+        col("base_offset").alias("offset"),
+        batch.alias("stand"),
         lit(False).alias("is_snapshot"),
     )
     snapshots = tables.producers.where("last_offset >= 0 AND last_sequence >= 0").select(
-        *(*_PRODUCER, nothing.cast("int").alias("base_sequence")),
-        *(nothing.alias("segment"), nothing.alias("position")),
-        *("offset", snapshot.alias("stand"), lit(True).alias("is_snapshot")),
+        *_PRODUCER,
+        nothing.cast("int").alias("base_sequence"),
+        nothing.alias("segment"),
+        nothing.alias("position"),
+        "offset",
+        snapshot.alias("stand"),
+        lit(True).alias("is_snapshot"),
     )
     # A snapshot comes before the batch that begins where it ends.
     before = (

@@ -60,20 +60,32 @@ BUCKET_BITS: Final = 12
 BUCKET_OFFSETS: Final = 1 << BUCKET_BITS
 _PAIR: Final = (*PARTITION, "pair")
 _BATCH: Final = (
-    *("base_offset", "last_offset", "identity", "leader_epoch", "segment", "position", "is_sound"),
+    "base_offset",
+    "last_offset",
+    "identity",
+    "leader_epoch",
+    "segment",
+    "position",
+    "is_sound",
 )
 # Two logs side by side, a row for each of the two; offsets from `start` to `end` are compared.
 _SIDES: Final = pa.schema(
     [
-        *(("topic", pa.string()), ("partition", pa.int32()), ("pair", pa.int32())),
-        *(("broker", pa.int32()), ("is_first", pa.bool_())),
-        *(("start", pa.int64()), ("end", pa.int64())),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("pair", pa.int32()),
+        ("broker", pa.int32()),
+        ("is_first", pa.bool_()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
     ]
 )
 _STRETCHES: Final = pa.schema(
     [
-        *(("topic", pa.string()), ("partition", pa.int32())),
-        *(("first", pa.int64()), ("last", pa.int64())),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
     ]
 )
 
@@ -169,7 +181,9 @@ def _bounds(replicas: DataFrame) -> _Logs:
         ends = [row.judged_end, row.log_end, *([] if is_promised else [row.kept_end])]
         logs.setdefault(TopicPartition(row.topic, row.partition), []).append(
             _Bounds(
-                *(row.broker, row.is_reference, is_promised),
+                row.broker,
+                row.is_reference,
+                is_promised,
                 max(known) if row.state == LIVE else known[0],
                 min(ends),
             )

@@ -49,6 +49,16 @@ HERE_BYTES_MAX: Final = 16 << 20
 BEGINNING: Final = "startup_complete"
 _BLOCK_BYTES: Final = 1 << 20
 ACKS_ALL: Final = -1
+# What lines raise that are no JSON, or do not hold what a ledger does.
+_NOT_A_LEDGER: Final = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+    pa.ArrowException,
+)
 
 # ledger, line, event, acks, topic, partition, offset, key, value, timestamp, topic_id, group
 Row: TypeAlias = tuple[Any, ...]
@@ -144,10 +154,7 @@ def _batches_of(
 ) -> list[pa.RecordBatch]:
     try:
         return [_batch_of(ledger, lines)]
-    except (
-        *(ValueError, TypeError, KeyError, AttributeError),  # no JSON, or not what it should hold
-        *(RecursionError, OverflowError, pa.ArrowException),
-    ):
+    except _NOT_A_LEDGER:
         if len(lines) > 1:
             half = len(lines) // 2
             first = _batches_of(ledger, lines[:half], lines[half][1])
