@@ -3,8 +3,9 @@
 Each lies in a partition of its own of a cluster that was stopped in order, so that the metadata
 have one broker in each in-sync set, and remember with what the others left. The files are such as
 an honest broker would have left: no checkpoint contradicts a log, no checksum is wrong. All is
-judged twice, without a ledger and with one that tells of everything that was sent. A partition's
-verdict is what the audit would have said of it alone.
+judged twice, without a ledger and with ledgers that tell of everything that was sent and committed.
+These tell, too, of a topic that had the name before, and one has a line that is cut off in its
+middle. A partition's verdict is what the audit would have said of it alone.
 """
 
 import json
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary, count_findings, in_order, worst_of
+from minibroker.protocol.constants import OFFSETS_TOPIC
 from tests.support.audited import audit
 from tests.support.damage import (
     FAULTS,
@@ -34,6 +36,7 @@ from tests.support.damage import (
     flag_control,
     lower_checkpoints,
     remove_batch,
+    spoil_batch,
     spoil_body,
     swap_batches,
 )
@@ -41,9 +44,11 @@ from tests.support.made_cluster import (
     BATCHES,
     EPOCHS,
     NODES,
+    NOW_MS,
     RECORDS,
     TOPIC,
     TOPIC_ID,
+    Commit,
     make_cluster,
 )
 from tests.support.processes import EXPORT
@@ -51,6 +56,8 @@ from tests.support.processes import EXPORT
 END = BATCHES * RECORDS
 LAST = NODES[0]  # the last to stop, and so the only one in the in-sync sets
 AT = 5 * RECORDS  # a batch in the middle of a segment
+COMMITS_EACH = 2  # in each partition of the offsets topic
+FORMER_ID = bytes(range(50, 66))  # of a deleted topic that had the same name
 CLEAN, FOUND, NOT_CHECKED = range(3)
 
 Described = dict[str, Any]  # a partition in the export
@@ -113,6 +120,13 @@ def header(replica: Replica) -> None:
     )
 
 
+def spoil_first_and_last(replica: Replica) -> None:
+    """Nobody can read a batch of the first segment and one of the last: what is found in the
+    segments between them is a table without a row."""
+    for offset in (0, END - RECORDS):
+        spoil_batch(batch_at(replica, offset))
+
+
 def forget(*brokers: int, also: Callable[..., None]) -> Callable[..., None]:
     """The metadata do not say with what these left, as those of an older minibroker do not."""
 
@@ -140,6 +154,26 @@ def empty(replica: Replica) -> None:
     for path in replica.directory.glob("*.log"):
         path.write_bytes(b"")
     lower_checkpoints(replica, None)
+
+
+def empty_with_indexes(replica: Replica) -> None:
+    """The same, and the index files are those of an empty log."""
+    empty(replica)
+    for path in (*replica.directory.glob("*.index"), *replica.directory.glob("*.timeindex")):
+        path.write_bytes(b"")
+
+
+def make_new(replica: Replica) -> None:
+    """The log is as one that never had a record."""
+    empty_with_indexes(replica)
+    for path in replica.directory.glob("*.snapshot"):
+        path.unlink()
+    (replica.directory / "leader-epoch-checkpoint").write_text("0\n0\n")
+
+
+def first_leader(_: dict[int, Replica], described: Described) -> None:
+    """The metadata know of no other leader than the first."""
+    described["leader_epoch"] = 0
 
 
 def both(*plants: Callable[..., None]) -> Callable[..., None]:
@@ -187,6 +221,15 @@ CASES: dict[str, Case] = {
         *(FOUND, [("missing-committed", broker, CUT) for broker in NODES]),
         told_places=[("unseen", broker, CUT) for broker in NODES],
     ),
+    "an older copy of one, of which the metadata know more": Case(
+        on(2, plant=always(cut_tail)),
+        *(
+            FOUND,
+            [("missing-committed", 2, CUT)],
+            f"on broker 2 lacks committed records from offset {CUT}",
+        ),
+        told_places=[("unseen", 2, CUT)],
+    ),
     "an older copy of one, of which the metadata know nothing": Case(
         forget(2, also=on(2, plant=always(cut_tail))),
         *(NOT_CHECKED, [], f"the records from offset {CUT} to {END} are on 2 of 3 replicas"),
@@ -199,6 +242,17 @@ CASES: dict[str, Case] = {
         on(2, 3, plant=always(delete_log)),
         *(FOUND, [("missing-committed", 2, 0), ("missing-committed", 3, 0)]),
         told_places=[("unseen", 2, 0), ("unseen", 3, 0)],
+    ),
+    "logs deleted on all": Case(
+        on(*NODES, plant=always(delete_log)),
+        *(FOUND, [("missing-committed", broker, 0) for broker in NODES]),
+        told_places=[("unseen", broker, 0) for broker in NODES],
+    ),
+    "logs deleted on all, of which the metadata know nothing": Case(
+        both(forget(*NODES, also=on(*NODES, plant=always(delete_log))), first_leader),
+        *(NOT_CHECKED, [], "it is empty, and no high watermark says"),
+        told_code=FOUND,
+        told_places=[("unseen", LAST, 0)],
     ),
     "segments emptied on all, of which only index files know": Case(
         forget(*NODES, also=on(*NODES, plant=empty)),
@@ -229,6 +283,11 @@ CASES: dict[str, Case] = {
         told_code=FOUND,
         told_places=[("lost-write", broker, AT) for broker in NODES],
     ),
+    "a value changed on two: only a ledger knows which": Case(
+        on(2, 3, plant=OTHER),
+        *(FOUND, [("divergence", 1, AT)], "2 and 3 agree, 1 differs"),
+        told_places=[("divergence", 2, AT), ("divergence", 3, AT), ("lost-write", 2, AT)],
+    ),
     "each another": Case(
         both(on(1, plant=OTHER), on(2, plant=ANOTHER)),
         *(FOUND, [("divergence", broker, AT) for broker in NODES], CANNOT),
@@ -241,6 +300,9 @@ CASES: dict[str, Case] = {
     ),
     "a header removed on one": Case(
         on(1, 2, plant=header), FOUND, [("divergence", 3, AT)], "1 and 2 agree, 3 differs"
+    ),
+    "a header removed on all: nothing knows it, for ledgers have no headers": Case(
+        on(*NODES, plant=header), CLEAN
     ),
     "batches exchanged on one": Case(
         on(2, plant=always(swap_batches)), FOUND, [("gap", 2, None), ("overlap", 2, None)]
@@ -257,6 +319,14 @@ CASES: dict[str, Case] = {
     "a body that nobody can read, on all": Case(
         on(*NODES, plant=always(spoil_body)), FOUND, [("undecodable", None, None)]
     ),
+    "bodies that nobody can read, with segments between them that all can read": Case(
+        on(*NODES, plant=spoil_first_and_last),
+        *(FOUND, [("undecodable", None, 0), ("undecodable", None, END - RECORDS)]),
+    ),
+    "records called a control batch, on one": Case(
+        on(2, plant=always(flag_control)),
+        *(FOUND, [("undecodable", 2, None), ("divergence", 2, None)]),
+    ),
     "records called a control batch, on all": Case(
         on(*NODES, plant=always(flag_control)),
         *(FOUND, [("undecodable", broker, None) for broker in NODES]),
@@ -269,13 +339,36 @@ CASES: dict[str, Case] = {
     ),
 }
 
+OFFSETS_CASES: dict[str, Case] = {
+    "nothing: the offsets topic as it was": Case(nothing, CLEAN),
+    "emptied on all, but the metadata know how far it went": Case(
+        on(*NODES, plant=make_new), FOUND, [("missing-committed", broker, 0) for broker in NODES]
+    ),
+    "emptied with the high watermarks, but for index files": Case(
+        forget(*NODES, also=on(*NODES, plant=empty)),
+        *(FOUND, [("missing-committed", LAST, 0)]),
+    ),
+    "emptied with the high watermarks and the index files": Case(
+        both(forget(*NODES, also=on(*NODES, plant=empty_with_indexes)), first_leader),
+        *(NOT_CHECKED, [], f"snapshot of broker 3 tells of records up to {COMMITS_EACH}"),
+    ),
+    "emptied with all other files, after its leader had changed": Case(
+        forget(*NODES, also=on(*NODES, plant=make_new)),
+        *(NOT_CHECKED, [], "no high watermark says whether it ever had records"),
+    ),
+    "emptied with all other files: only a ledger of a commit knows it": Case(
+        both(forget(*NODES, also=on(*NODES, plant=make_new)), first_leader), CLEAN
+    ),
+}
+
 
 def of_partition(
-    summary: Summary, findings: Iterable[Finding], partition: int
+    summary: Summary, findings: Iterable[Finding], partition: int, topic: str = TOPIC
 ) -> tuple[Summary, list[Finding]]:
     """What an audit would have said of one partition alone."""
-    mine = in_order(each for each in findings if each.partition == partition)
-    unjudged = tuple(each for each in summary.unjudged if each.partition == partition)
+    place = (topic, partition)
+    mine = in_order(each for each in findings if (each.topic, each.partition) == place)
+    unjudged = tuple(each for each in summary.unjudged if (each.topic, each.partition) == place)
     alone = replace(
         summary,
         counts=count_findings(mine),
@@ -286,32 +379,55 @@ def of_partition(
     return alone, mine
 
 
-def make_stopped(root: Path, count: int, plant: Callable[[int, Described], None]) -> None:
+def make_stopped(
+    root: Path,
+    count: int,
+    plant: Callable[[str, int, Described], None],
+    commits: Sequence[Commit] = (),
+) -> None:
     """A cluster that was stopped in order, and what is done to each partition."""
-    make_cluster(root, count)
+    make_cluster(root, count, commits)
     export = root / EXPORT
     exported = json.loads(export.read_text())
-    for partition in exported["topics"][0]["partitions"]:
-        partition |= {"leader": LAST, "isr": [LAST]}
-        partition["left"] = [
-            {"node_id": node, "last_epoch": EPOCHS - 1, "log_end": END} for node in NODES
-        ]
-        plant(partition["partition"], partition)
+    for topic in exported["topics"]:
+        end = END if topic["name"] == TOPIC else COMMITS_EACH
+        for partition in topic["partitions"]:
+            partition |= {"leader": LAST, "isr": [LAST]}
+            partition["left"] = [
+                {"node_id": node, "last_epoch": EPOCHS - 1, "log_end": end} for node in NODES
+            ]
+            plant(topic["name"], partition["partition"], partition)
     export.write_text(json.dumps(exported))
 
 
-def write_ledger(path: Path, root: Path, count: int) -> Path:
-    """All that was sent to a made cluster, read from a log that is whole."""
-    lines: list[dict[str, object]] = [{"name": "startup_complete"}]
+def write_ledgers(directory: Path, count: int, commits: Sequence[Commit]) -> list[Path]:
+    """All that was sent to a made cluster, as clients were told it; and the ledger of a client of a
+    topic that had the name before, with a line that is cut off in the middle."""
+    sent: list[dict[str, object]] = []
+    former: list[dict[str, object]] = []
     for partition in range(count):
         for offset in range(END):
             number, n = divmod(offset, RECORDS)
-            place = {"topic": TOPIC, "topicId": TOPIC_ID.hex(), "partition": partition}
             record = {"key": f"{n}", "value": f"{partition} {number} {n}", "offset": offset}
-            lines.append({"name": "producer_send_success", "acks": -1} | place | record)
-    lines.append({"name": "shutdown_complete"})
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
+            sent.append(acknowledged(partition, TOPIC_ID) | record)
+        former.append(acknowledged(partition, FORMER_ID) | record | {"value": "of the former"})
+    for commit in commits:
+        place = {"topic": TOPIC, "topicId": TOPIC_ID.hex(), "partition": commit.partition}
+        told: dict[str, object] = {"name": "offsets_committed", "group": commit.group}
+        sent.append(told | {"success": True, "offsets": [place | {"offset": commit.offset}]})
+    paths = [directory / "ledger", directory / "former"]
+    for path, lines in zip(paths, (sent, former), strict=True):
+        whole = [{"name": "startup_complete"}, *lines, {"name": "shutdown_complete"}]
+        path.write_text("".join(json.dumps(line) + "\n" for line in whole))
+    begin, cut, *rest = paths[1].read_text().splitlines(keepends=True)
+    paths[1].write_text("".join([begin, cut[:-20] + "\n", *rest]))
+    return paths
+
+
+def acknowledged(partition: int, topic_id: bytes) -> dict[str, object]:
+    """What a ledger says of each record of a partition."""
+    told: dict[str, object] = {"name": "producer_send_success", "acks": -1, "timestamp": NOW_MS}
+    return told | {"topic": TOPIC, "topicId": topic_id.hex(), "partition": partition}
 
 
 def partitions_without_retention(count: int) -> list[int]:
@@ -319,11 +435,12 @@ def partitions_without_retention(count: int) -> list[int]:
     return [number for number in range(2 * count) if number % 5][:count]
 
 
-def problems(summary: Summary, findings: Sequence[Finding], *, with_ledger: bool) -> Iterable[str]:
-    """Where the verdicts are not those of the table."""
-    numbers = partitions_without_retention(len(CASES))
-    for number, (name, case) in zip(numbers, CASES.items(), strict=True):
-        alone, mine = of_partition(summary, findings, number)
+def problems(
+    summary: Summary, findings: Sequence[Finding], cases: "Cases", *, with_ledger: bool
+) -> Iterable[str]:
+    """Where the verdicts are not those of the tables."""
+    for (topic, number), (name, case) in cases.items():
+        alone, mine = of_partition(summary, findings, number, topic)
         code, places, said = case.code, case.places, case.said
         if with_ledger:
             code = code if case.told_code is None else case.told_code
@@ -350,30 +467,61 @@ def problems(summary: Summary, findings: Sequence[Finding], *, with_ledger: bool
             yield f"accused are {accused}, not {wanted}: {shown}"
 
 
+Cases = dict[tuple[str, int], tuple[str, Case]]  # by partition, with their names
+
+
+def all_cases() -> Cases:
+    """Each in a partition of its own."""
+    numbers = partitions_without_retention(len(CASES))
+    placed = {(TOPIC, number): named for number, named in zip(numbers, CASES.items(), strict=True)}
+    return placed | {
+        (OFFSETS_TOPIC, home): named for home, named in enumerate(OFFSETS_CASES.items())
+    }
+
+
 def test_each_corruption_has_its_verdict(spark: SparkSession, tmp_path: Path) -> None:
     """Without a ledger and with one: the exit code, the places, and who is accused."""
-    numbers = partitions_without_retention(len(CASES))
-    cases = dict(zip(numbers, CASES.values(), strict=True))
+    cases = all_cases()
 
-    def plant(partition: int, described: Described) -> None:
-        if case := cases.get(partition):
+    def plant(topic: str, partition: int, described: Described) -> None:
+        if (topic, partition) in cases:
             brokers = {node: tmp_path / f"broker-{node}" for node in NODES}
-            logs = {node: Replica(path, TOPIC, partition) for node, path in brokers.items()}
-            case.plant(logs, described)
+            logs = {node: Replica(path, topic, partition) for node, path in brokers.items()}
+            cases[topic, partition][1].plant(logs, described)
 
-    count = numbers[-1] + 1
-    make_stopped(tmp_path, count, plant)
-    wrong = [*problems(*audit(spark, tmp_path, tmp_path / "audit"), with_ledger=False)]
-    ledger = write_ledger(tmp_path / "ledger", tmp_path, count)
-    judged = audit(spark, tmp_path, tmp_path / "again", [ledger], is_ledger_complete=True)
-    wrong += [*problems(*judged, with_ledger=True)]
-    untouched = {*range(count)} - {*numbers}
+    count = 1 + max(partition for _, partition in cases)
+    read = [0, 5, 10, 15, 20, 25]  # partitions with nothing planted, by the home of their group
+    commits = [
+        Commit(f"readers-{home}", read[home], offset, home)
+        for home in range(len(OFFSETS_CASES))
+        for offset in (END - 1, END)
+    ]
+    make_stopped(tmp_path, count, plant, commits)
+    unaided = audit(spark, tmp_path, tmp_path / "audit")
+    wrong = [*problems(*unaided, cases, with_ledger=False)]
+    ledgers = write_ledgers(tmp_path, count, commits)
+    judged = audit(spark, tmp_path, tmp_path / "again", ledgers, is_ledger_complete=True)
+    wrong += [*problems(*judged, cases, with_ledger=True)]
     wrong += [
         f"nothing is there: {finding}"
-        for finding in judged[1]
-        if finding.partition in untouched and finding.check not in ("lost-write", "unseen")
+        for finding in (*unaided[1], *judged[1])
+        if (finding.topic, finding.partition) not in cases
+        and finding.check not in ("lost-write", "unseen", "committed-offset")
     ]
     assert not wrong, "\n".join(wrong)
+    forgotten = {each.partition for each in judged[1] if each.check == "committed-offset"}
+    assert forgotten == {*read[1:]}, "a ledger tells of commits that are not there"
+    assert not [each for each in unaided[1] if each.check == "committed-offset"]
+    reasons = {(each.reason, each.holds_back) for each in judged[0].unjudged if not each.topic}
+    former = f"{tmp_path / 'former'}: "
+    assert {(why.removeprefix(former), back) for why, back in reasons if former in why} == {
+        ("1 lines are not what a ledger holds, the first is line 2", True),
+        (
+            f"{count - 1} lines, the first is line 3, are of a topic that was deleted,"
+            f" {TOPIC} with the id {FORMER_ID.hex()}",
+            False,
+        ),
+    }
 
 
 PAIRS = 50
@@ -391,7 +539,7 @@ def test_no_pair_of_faults_is_clean(spark: SparkSession, tmp_path: Path, seed: i
     numbers = partitions_without_retention(PAIRS)
     said: dict[int, str] = {}
 
-    def plant(partition: int, described: Described) -> None:
+    def plant(_: str, partition: int, described: Described) -> None:
         if partition not in numbers:
             return
         pair = rng.choices([*FAULTS, *SUBTLE_FAULTS], k=2)

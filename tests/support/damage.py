@@ -194,11 +194,15 @@ def change_value(replica: Replica, rng: random.Random) -> Planted:
 def spoil_body(replica: Replica, rng: random.Random) -> Planted:
     """The bytes of a batch are no records, and its checksum is right."""
     batch = _choose(replica, rng)
-    content = batch.path.read_bytes()
-    whole = bytearray(content[batch.position : batch.end])
+    spoil_batch(batch)
+    return replica.planted("body spoilt", batch, batch.header.base_offset, "undecodable")
+
+
+def spoil_batch(batch: Batch) -> None:
+    """The same of a given batch."""
+    whole = bytearray(batch.path.read_bytes()[batch.position : batch.end])
     whole[BATCH_HEADER_BYTES:] = b"\xff" * (len(whole) - BATCH_HEADER_BYTES)
     _write_back(batch, whole, batch.header)
-    return replica.planted("body spoilt", batch, batch.header.base_offset, "undecodable")
 
 
 def flag_control(replica: Replica, rng: random.Random) -> Planted:

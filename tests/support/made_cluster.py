@@ -63,12 +63,13 @@ class Commit(NamedTuple):
     group: str
     partition: int
     offset: int
+    home: int = 0  # the partition of the offsets topic that has it
 
 
 def make_cluster(root: Path, partition_count: int, commits: Sequence[Commit] = ()) -> Path:
     """Fill `root` with `broker-1` to `broker-3` and `cluster.json`, whose path is returned.
 
-    With commits there is an offsets topic too, of one partition: a batch and an offset for each.
+    With commits there is an offsets topic too: a batch and an offset for each.
     """
     first = root / f"broker-{NODES[0]}"
     manager = LogManager(RealFiles(), first, LIMITS)
@@ -76,9 +77,10 @@ def make_cluster(root: Path, partition_count: int, commits: Sequence[Commit] = (
     for number in range(partition_count):
         log = manager.create(TopicPartition(TOPIC, number), TOPIC_ID, LIMITS, NOW_MS)
         _fill(log, number)
-    if commits:
-        name = TopicPartition(OFFSETS_TOPIC, 0)
-        _fill_offsets(manager.create(name, OFFSETS_TOPIC_ID, LIMITS, NOW_MS), commits)
+    homes = 1 + max((commit.home for commit in commits), default=-1)
+    for home in range(homes):
+        log = manager.create(TopicPartition(OFFSETS_TOPIC, home), OFFSETS_TOPIC_ID, LIMITS, NOW_MS)
+        _fill_offsets(log, [commit for commit in commits if commit.home == home])
     manager.close({name: log.log_end for name, log in manager.logs.items()})
     for node in NODES[1:]:
         copy = root / f"broker-{node}"
@@ -87,7 +89,7 @@ def make_cluster(root: Path, partition_count: int, commits: Sequence[Commit] = (
         text = meta.read_text().replace(f"node.id={NODES[0]}\n", f"node.id={node}\n")
         meta.write_text(text.replace("directory.id=00", f"directory.id={node:02}"))
     export = root / EXPORT
-    export.write_text(json.dumps(described(partition_count, has_groups=bool(commits))))
+    export.write_text(json.dumps(described(partition_count, homes)))
     return export
 
 
@@ -109,17 +111,17 @@ def _fill(log: Log, partition: int) -> None:
 
 def _fill_offsets(log: Log, commits: Sequence[Commit]) -> None:
     """A batch for each."""
-    for group, partition, offset in commits:
+    for group, partition, offset, _ in commits:
         key = encode_key(OffsetKey(group, TOPIC, partition))
         record = (NOW_MS, key, encode_value(CommittedOffset(offset)), ())
         log.append_as_leader(memoryview(encode_batch([record])), EPOCHS - 1, NOW_MS)
 
 
-def described(partition_count: int, *, has_groups: bool = False) -> dict[str, object]:
-    """What `minibroker cluster export` would say."""
+def described(partition_count: int, homes: int = 0) -> dict[str, object]:
+    """What `minibroker cluster export` would say; `homes` are partitions of the offsets topic."""
     topics = [_described_topic(TOPIC, TOPIC_ID, partition_count)]
-    if has_groups:
-        topics.append(_described_topic(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, 1))
+    if homes:
+        topics.append(_described_topic(OFFSETS_TOPIC, OFFSETS_TOPIC_ID, homes))
     return {
         "version": 1,
         "cluster_id": CLUSTER_ID,
