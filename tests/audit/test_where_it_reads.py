@@ -3,11 +3,16 @@
 import json
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
+from minibroker.audit.files.directories import find_brokers
+from minibroker.audit.files.ledger import ledger_chunks, ledger_table
 from minibroker.audit.model import Finding
+from minibroker.audit.source import TABLES, read_table
 from minibroker.audit.summary import Summary
 from tests.audit.corrupted import corrupt_all
 from tests.support.audited import audit
@@ -41,12 +46,47 @@ def write_ledger(path: Path, *, is_right: bool) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three brokers' directories with damage in files of every kind."""
+    root = tmp_path_factory.mktemp("damaged")
+    make_cluster(root, CORRUPTED)
+    corrupt_all(root, CORRUPTED, seed=3)
+    return root
+
+
 def without_times(summary: Summary) -> Summary:
     """What two audits of the same have in common."""
     checks = tuple(replace(check, seconds=0.0) for check in summary.checks)
     return replace(summary, started_at_ms=0, stages=(), checks=checks)
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_driver_and_executors_read_the_same_rows(
+    spark: SparkSession, damaged: Path, name: str
+) -> None:
+    """Of damaged logs, in each table of what lies on the disks."""
+    logs = [log for broker in find_brokers([damaged]) for log in broker.logs]
+    here, there = (
+        read_table(spark, logs, name, may_read_here=may_read_here).toArrow().to_pylist()
+        for may_read_here in (True, False)
+    )
+    assert sorted(here, key=repr) == sorted(there, key=repr)
+    assert here or name == "bodies"
+
+
+def test_driver_and_executors_parse_the_same_lines(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a ledger."""
+    chunks, problems = ledger_chunks([write_ledger(tmp_path / "ledger", is_right=True)], 10_000)
+    assert (len(chunks) > 1, problems) == (True, [])
+    here, there = (
+        ledger_table(spark, chunks, may_read_here=may_read_here).toArrow().to_pylist()
+        for may_read_here in (True, False)
+    )
+    assert sorted(here, key=itemgetter("line")) == sorted(there, key=itemgetter("line"))
+
+
+@pytest.mark.soak
 def test_driver_and_executors_find_the_same(spark: SparkSession, tmp_path: Path) -> None:
     """On damaged logs, with groups and a ledger."""
     root = tmp_path / "cluster"
