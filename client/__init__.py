@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         PositionError,
     )
     from minibroker.client.groups.admin import GroupDescription, GroupsReport
+    from minibroker.client.option_types import AdminConfig, ConsumerConfig, ProducerConfig
     from minibroker.client.options import Seams
     from minibroker.client.producer.delivery import (
         CloseReport,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "AdminConfig",
     "BrokerError",
     "BufferFull",
     "ClientClosed",
@@ -58,6 +60,7 @@ __all__ = [
     "CommitFailed",
     "ConfigError",
     "Consumer",
+    "ConsumerConfig",
     "ConsumerHealth",
     "ConsumerRecord",
     "CorruptRecords",
@@ -74,6 +77,7 @@ __all__ = [
     "PendingDelivery",
     "PositionError",
     "Producer",
+    "ProducerConfig",
     "RecordDelivered",
     "ReplicasReport",
     "Seams",
@@ -106,6 +110,7 @@ _HOMES: Final = {
         "PositionError",
     ),
     "minibroker.client.groups.admin": ("GroupDescription", "GroupsReport"),
+    "minibroker.client.option_types": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
     "minibroker.client.options": ("Seams",),
     "minibroker.client.producer.delivery": (
         "CloseReport",

@@ -18,7 +18,7 @@ compared: nobody else creates the same topic in that very second.)
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar, Unpack
 
 import trio
 
@@ -36,6 +36,7 @@ from minibroker.client.net.controller import (
 )
 from minibroker.client.net.delete_records import delete_records
 from minibroker.client.net.list_offsets import list_offsets
+from minibroker.client.option_types import AdminConfig, AdminKeywords
 from minibroker.client.options import (
     AdminOptions,
     Seams,
@@ -138,7 +139,11 @@ class Admin:
     """See the head of this module. Any task may call it. All calls raise `ClientTimeout` too."""
 
     def __init__(
-        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
+        self,
+        bootstrap_servers: Servers | AdminConfig = None,
+        *,
+        seams: Seams | None = None,
+        **options: Unpack[AdminKeywords],
     ) -> None:
         self._options = read_options(AdminOptions, bootstrap_servers, options)
         self._seams = seams

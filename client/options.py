@@ -1,10 +1,14 @@
 """The options of the clients, under Kafka's names, and what a simulation replaces.
 
-An option is described once, at the field that holds its value: its default and its range. From
-that come the check and the error for a name that nobody knows. `read_options` takes them as
-keyword arguments (`linger_ms=5`) or as a mapping (`{"linger.ms": "5"}`); dots and underscores are
-the same, text is read as the option's type, and a keyword wins over the mapping. Times are
-milliseconds, sizes are bytes.
+An option is described once, at the field that holds its value: its default, its range, and what it
+does. Everything else is made from that table or compared with it: the check of a value, the types
+that editors and type checkers read (option_types.py), and the tables of docs/producer.md,
+docs/consumer.md and docs/admin.md. `python -m tests.unit.client.option_tables` writes these again.
+
+`read_options` takes options as keyword arguments (`linger_ms=5`) or as a mapping
+(`{"linger.ms": "5"}`). Dots and underscores are the same, text is read as the option's type, and a
+keyword wins over the mapping. Times are milliseconds, sizes are bytes. An option that other Kafka
+clients have and these do not is refused with a sentence (foreign_options.py).
 
 Nothing stands here that no part of the client reads: an option that is accepted and does nothing
 is worse than an error, for its user believes in it.
@@ -18,6 +22,7 @@ from random import Random
 from typing import Any, Final, TypeAlias, TypeVar
 
 from minibroker.client.errors import ConfigError
+from minibroker.client.foreign_options import foreign_option
 from minibroker.client.groups.assignors import ASSIGNORS
 from minibroker.client.net.network import Network, TcpNetwork
 from minibroker.client.net.servers import parse_servers
@@ -28,31 +33,61 @@ from minibroker.protocol.types import Endpoint
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 JOIN_SLACK_MS: Final = 5_000  # beyond max.poll.interval.ms, which all members have to join
-NEAR: Final = 0.5  # how alike names are of which one may have been meant, from 0 to 1
+WORD_CHARS_MIN: Final = 4  # of a part of a name that may have been meant
+NEAR: Final = 0.75  # how alike names are of which one may have been meant, from 0 to 1
 ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "0": 0, "1": 1}
 
 # "HOST:PORT,HOST:PORT", a list of such, or a mapping of options that has them.
 Servers: TypeAlias = str | Sequence[str] | Mapping[str, object] | None
 
 
-def option(default: Any, *, low: int = 0, high: int = INT_MAX, choices: Iterable[str] = ()) -> Any:
-    """The field of an option. Its type is that of `default`; `low` and `high` are inclusive."""
-    return field(default=default, metadata={"low": low, "high": high, "choices": tuple(choices)})
+def option(
+    default: Any, text: str, *, low: int = 0, high: int = INT_MAX, choices: Iterable[str] = ()
+) -> Any:
+    """The field of an option. Its type is that of `default`; `low` and `high` are inclusive.
+
+    `text` is a sentence for the documentation: what the option does, and what it trades.
+    """
+    described = {"low": low, "high": high, "choices": tuple(choices), "text": text}
+    return field(default=default, metadata=described)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
     """What all clients have in common."""
 
-    bootstrap_servers: tuple[Endpoint, ...] = option(())
-    client_id: str = option("minibroker")
-    request_timeout_ms: int = option(30_000, low=1)
-    retry_backoff_ms: int = option(100, low=1)
-    retry_backoff_max_ms: int = option(1_000, low=1)
-    reconnect_backoff_ms: int = option(50, low=1)
-    reconnect_backoff_max_ms: int = option(1_000, low=1)
-    socket_connection_setup_timeout_ms: int = option(10_000, low=1)
-    metadata_max_age_ms: int = option(300_000, low=1)
+    bootstrap_servers: tuple[Endpoint, ...] = option(
+        (), "The brokers to ask first. One that answers is enough; it names the others."
+    )
+    client_id: str = option("minibroker", "The name of this client in the brokers' logs.")
+    request_timeout_ms: int = option(
+        30_000,
+        "How long to wait for the answer to one request before it is sent again. A short time finds"
+        " a stuck broker sooner, and repeats requests that were only slow.",
+        low=1,
+    )
+    retry_backoff_ms: int = option(
+        100, "The pause before a request is repeated; it doubles with each failure.", low=1
+    )
+    retry_backoff_max_ms: int = option(1_000, "The longest such pause.", low=1)
+    reconnect_backoff_ms: int = option(
+        50, "The pause before a broker is connected to again; it doubles with each failure.", low=1
+    )
+    reconnect_backoff_max_ms: int = option(
+        1_000,
+        "The longest such pause. A long one spares a broker that restarts; a short one finds it"
+        " sooner.",
+        low=1,
+    )
+    socket_connection_setup_timeout_ms: int = option(
+        10_000, "How long a broker may take to accept a connection.", low=1
+    )
+    metadata_max_age_ms: int = option(
+        300_000,
+        "How old knowledge of topics may get. New partitions, and topics that match a pattern, are"
+        " noticed within this time. A change of leader is noticed at once, whatever this is.",
+        low=1,
+    )
 
     @property
     def call_timeout_ms(self) -> int:
@@ -84,17 +119,69 @@ class ClientOptions:
 class ProducerOptions(ClientOptions):
     """A producer's. Without `enable.idempotence` it is on wherever the others allow it."""
 
-    acks: int = option(ACKS_ALL, choices=ACKS)
-    enable_idempotence: bool = option(True)
-    linger_ms: int = option(5)
-    batch_size: int = option(16_384)
-    buffer_memory: int = option(33_554_432, low=1, high=LONG_MAX)
-    compression_type: str = option("none", choices=CODEC_NAMES)
-    max_in_flight_requests_per_connection: int = option(IN_FLIGHT_MAX, low=1, high=IN_FLIGHT_MAX)
-    max_request_size: int = option(1_048_576, low=1)
-    retries: int = option(INT_MAX)
-    delivery_timeout_ms: int = option(120_000, low=1)
-    max_block_ms: int = option(60_000)
+    acks: int = option(
+        ACKS_ALL,
+        "How many replicas have a record before it counts as delivered. all (-1): every in-sync"
+        " replica, and the record survives the loss of all but one. 1: the leader alone, which is"
+        " faster and loses records when it fails. 0: nobody is asked.",
+        choices=ACKS,
+    )
+    enable_idempotence: bool = option(
+        True,
+        "Whether brokers recognize a repeated batch, so that a retry stores nothing twice and"
+        " changes no order. Needs acks=all; without being asked for it gives way to acks=1 and 0.",
+    )
+    linger_ms: int = option(
+        5,
+        "How long a batch waits for more records. Longer makes batches larger and throughput"
+        " higher; 0 sends as soon as a connection is free.",
+    )
+    batch_size: int = option(
+        16_384,
+        "The size of a full batch. Larger ones compress better and cost less per record, and hold"
+        " more of buffer.memory for each partition.",
+    )
+    buffer_memory: int = option(
+        33_554_432,
+        "Memory for records that are not delivered yet. When it is used up, send waits"
+        " (max.block.ms).",
+        low=1,
+        high=LONG_MAX,
+    )
+    compression_type: str = option(
+        "none",
+        "How batches are compressed. lz4 and snappy cost little CPU, zstd and gzip make the"
+        " smallest batches.",
+        choices=CODEC_NAMES,
+    )
+    max_in_flight_requests_per_connection: int = option(
+        IN_FLIGHT_MAX,
+        "Requests to one broker without an answer. More keep a slow network busy. Without"
+        " idempotence, more than 1 lets a retry change the order.",
+        low=1,
+        high=IN_FLIGHT_MAX,
+    )
+    max_request_size: int = option(
+        1_048_576,
+        "The largest batch and request. Topics have a limit of their own (max.message.bytes).",
+        low=1,
+    )
+    retries: int = option(
+        INT_MAX,
+        "How often a batch is sent again. Leave it, and bound the time by delivery.timeout.ms.",
+    )
+    delivery_timeout_ms: int = option(
+        120_000,
+        "How long a record may take from send to its acknowledgement; then it has failed. At least"
+        " linger.ms + request.timeout.ms.",
+        low=1,
+    )
+    max_block_ms: int = option(
+        60_000, "How long send waits for memory, and a call for an answer about a topic."
+    )
+    statistics_interval_ms: int = option(
+        10_000, "How often on_statistics is called, where it is given.", low=1
+    )
 
     @property
     def call_timeout_ms(self) -> int:
@@ -127,24 +214,90 @@ class ConsumerOptions(ClientOptions):
     strategy in common, and if any of a member's is not cooperative, none works as if it were.
     """
 
-    auto_offset_reset: str = option("latest", choices=("latest", "earliest", "none"))
-    fetch_min_bytes: int = option(1)
-    fetch_max_wait_ms: int = option(500)
-    fetch_max_bytes: int = option(52_428_800, low=1)
-    max_partition_fetch_bytes: int = option(1_048_576, low=1)
-    max_poll_records: int = option(500, low=1)
-    check_crcs: bool = option(True)
-    allow_auto_create_topics: bool = option(True)
-    default_api_timeout_ms: int = option(60_000)
-    group_id: str = option("")
-    group_instance_id: str = option("")
-    enable_auto_commit: bool = option(True)
-    auto_commit_interval_ms: int = option(5_000, low=1)
-    session_timeout_ms: int = option(45_000, low=1)
-    heartbeat_interval_ms: int = option(3_000, low=1)
-    max_poll_interval_ms: int = option(300_000, low=1)
+    auto_offset_reset: str = option(
+        "latest",
+        "Where to begin without a committed offset, and where to go on if the log no longer has the"
+        " offset: earliest reads what is there, latest only what comes after, none raises"
+        " OffsetOutOfRange.",
+        choices=("latest", "earliest", "none"),
+    )
+    fetch_min_bytes: int = option(
+        1,
+        "A broker answers a fetch once it has so much, or after fetch.max.wait.ms. More makes"
+        " fewer, larger answers, and delays records.",
+    )
+    fetch_max_wait_ms: int = option(
+        500, "How long a broker may wait for fetch.min.bytes. Below request.timeout.ms."
+    )
+    fetch_max_bytes: int = option(
+        52_428_800, "The most an answer has, and the most that waits to be returned.", low=1
+    )
+    max_partition_fetch_bytes: int = option(
+        1_048_576,
+        "The most of one partition in an answer; a larger first batch comes all the same. Less"
+        " shares an answer more evenly among partitions.",
+        low=1,
+    )
+    max_poll_records: int = option(
+        500,
+        "The most records that poll returns. What is fetched beyond that waits, so a small number"
+        " costs calls and no requests.",
+        low=1,
+    )
+    check_crcs: bool = option(
+        True,
+        "Whether the checksum of each batch is compared. Off saves some CPU and may return damaged"
+        " records.",
+    )
+    default_api_timeout_ms: int = option(
+        60_000, "How long a call such as commit or end_offsets waits before it gives up."
+    )
+    group_id: str = option(
+        "", "The group whose members share the partitions. Without it nothing is committed."
+    )
+    group_instance_id: str = option(
+        "",
+        "A name that this member keeps over a restart (static membership): within"
+        " session.timeout.ms it gets its partitions back without a rebalance, and until then nobody"
+        " else reads them.",
+    )
+    enable_auto_commit: bool = option(
+        True,
+        "Whether what the application has come back from is committed by itself. Off: call commit"
+        " after your work.",
+    )
+    auto_commit_interval_ms: int = option(
+        5_000,
+        "How often that is done. Shorter means fewer records read again after a crash.",
+        low=1,
+    )
+    session_timeout_ms: int = option(
+        45_000,
+        "After so long without a heartbeat a member is put out, and others get its partitions."
+        " Short finds a dead member sooner, and puts out one whose machine was only busy.",
+        low=1,
+    )
+    heartbeat_interval_ms: int = option(
+        3_000,
+        "How often a heartbeat is sent, which is also how soon a member hears of a rebalance. Below"
+        " session.timeout.ms, a third of it at most.",
+        low=1,
+    )
+    max_poll_interval_ms: int = option(
+        300_000,
+        "The longest time between two polls. A member that takes longer leaves its group, for it"
+        " may be stuck; choose it above the time that max.poll.records of your records take.",
+        low=1,
+    )
     partition_assignment_strategy: tuple[str, ...] = option(
-        ("cooperative-sticky",), choices=ASSIGNORS
+        ("cooperative-sticky",),
+        "How a group shares out partitions, in order of preference. cooperative-sticky takes away"
+        " only what moves. Members of one group need one in common; if one of a member's is not"
+        " cooperative, none works as if it were.",
+        choices=ASSIGNORS,
+    )
+    statistics_interval_ms: int = option(
+        10_000, "How often on_statistics is called, where it is given.", low=1
     )
 
     @property
@@ -158,10 +311,6 @@ class ConsumerOptions(ClientOptions):
     @property
     def longest_join_ms(self) -> int:
         return self.max_poll_interval_ms + JOIN_SLACK_MS
-
-    @property
-    def may_create_topics(self) -> bool:
-        return self.allow_auto_create_topics
 
     def check(self) -> None:
         super().check()
@@ -183,7 +332,11 @@ class ConsumerOptions(ClientOptions):
 class AdminOptions(ClientOptions):
     """An admin client's."""
 
-    default_api_timeout_ms: int = option(60_000)
+    default_api_timeout_ms: int = option(
+        60_000,
+        "How long a call tries before it raises ClientTimeout. The controller is asked to answer"
+        " within nine tenths of it.",
+    )
 
     @property
     def call_timeout_ms(self) -> int:
@@ -230,14 +383,30 @@ def read_options(kind: type[Options], servers: Servers, given: Mapping[str, obje
     return options
 
 
-def _unknown(kind: type, name: str, described: Iterable[str]) -> ConfigError:
-    """The error for a name that nobody knows, with the one that was perhaps meant."""
-    near = get_close_matches(name.replace(".", "_"), list(described), n=1, cutoff=NEAR)
+def _unknown(kind: type[ClientOptions], name: str, described: Iterable[str]) -> ConfigError:
+    """The error for a name that this client does not have: what to do instead, as far as that is
+    known, or else the option that was perhaps meant."""
+    plain = name.replace(".", "_")
+    text = f"{_named(kind)} has no option {name!r}"
+    if (
+        sentence := foreign_option(kind.__name__.removesuffix("Options").lower(), plain)
+    ) is not None:
+        return ConfigError(f"{text}: {sentence}")
+    for other in (ProducerOptions, ConsumerOptions):
+        if plain in {each.name for each in fields(other)}:
+            return ConfigError(f"{text}: it is one of {_named(other)}")
+    near = get_close_matches(plain, list(described), n=1, cutoff=NEAR)
+    if not near and len(plain) >= WORD_CHARS_MIN:
+        near = [each for each in described if f"_{plain}_" in f"_{each}_"][:1]
     is_keyword = "_" in name and "." not in name
-    meant = [option if is_keyword else option.replace("_", ".") for option in near]
-    nearest = f"; the nearest is {meant[0]!r}" if meant else ""
+    meant = [each if is_keyword else each.replace("_", ".") for each in near]
+    return ConfigError(text + (f"; the nearest is {meant[0]!r}" if meant else ""))
+
+
+def _named(kind: type[ClientOptions]) -> str:
+    """The client that has these options, in a sentence."""
     client = kind.__name__.removesuffix("Options").lower()
-    return ConfigError(f"a {client} has no option {name!r}{nearest}")
+    return "an admin client" if client == "admin" else f"a {client}"
 
 
 def _read_value(name: str, default: object, value: object, metadata: Mapping[str, Any]) -> object:

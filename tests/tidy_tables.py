@@ -11,8 +11,8 @@ MAY_IMPORT = {
     "protocol": "protocol",
     "client": "protocol client",
     "client.net": "__version__ protocol client.errors client.options client.net",
-    "client.producer": "protocol client.errors client.options client.ledger client.net"
-    " client.producer",
+    "client.producer": "protocol client.errors client.option_types client.options client.ledger"
+    " client.net client.producer",
     "broker": "",
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",

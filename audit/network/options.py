@@ -42,7 +42,6 @@ _SERVERS: Final = "bootstrap.servers"
 # Of the client's options, those whose place is taken by one of the source's or its promises.
 _SETTLED_FOR_READING: Final = {
     "auto.offset.reset": "startingOffsets and failOnDataLoss say where reading begins",
-    "allow.auto.create.topics": "a source creates no topics",
 }
 
 Offsets: TypeAlias = dict[TopicPartition, int]
@@ -106,7 +105,7 @@ def _read_options(given: Mapping[str, str], known: tuple[str, ...], start: str) 
     if fails not in ("true", "false"):
         raise ValueError(f"failOnDataLoss is true or false, not {fails!r}")
     reset = "none" if fails == "true" else "earliest"
-    settled = {"auto.offset.reset": reset, "allow.auto.create.topics": "false"}
+    settled = {"auto.offset.reset": reset}
     starting = parse_offsets("startingOffsets", options["startingOffsets"] or start)
     ending = parse_offsets("endingOffsets", options.get("endingOffsets") or "latest")
     if "endingOffsets" in known:

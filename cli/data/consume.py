@@ -133,7 +133,6 @@ def consume(
     group = group if group is not None else given.get("group.id")
     config = {
         "bootstrap.servers": bootstrap,
-        "allow.auto.create.topics": "false",
         "max.poll.records": "10000",
         "default.api.timeout.ms": API_TIMEOUT_MS,
         **given,

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from minibroker.client.admin import Admin as TrioAdmin
 from minibroker.client.admin import ClusterDescription, ElectionsReport, NewTopic, ReplicasReport
 from minibroker.client.blocking.portal import Portal
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
+from minibroker.client.option_types import AdminConfig, AdminKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.protocol.constants import LATEST_TIMESTAMP
 from minibroker.protocol.messages.configs import ConfigDescription
@@ -22,7 +23,11 @@ class Admin:
     """As `minibroker.client.Admin`, with plain methods; used with `with`, from any thread."""
 
     def __init__(
-        self, bootstrap_servers: Servers = None, *, seams: Seams | None = None, **options: object
+        self,
+        bootstrap_servers: Servers | AdminConfig = None,
+        *,
+        seams: Seams | None = None,
+        **options: Unpack[AdminKeywords],
     ) -> None:
         self._admin = TrioAdmin(bootstrap_servers, seams=seams, **options)
         self._portal = Portal("minibroker-admin", self._admin)

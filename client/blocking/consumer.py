@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Thread, current_thread
 from time import monotonic
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
 import trio
 from outcome import Outcome
@@ -35,6 +35,7 @@ from minibroker.client.consumer.health import ConsumerHealth
 from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.groups.consumer_group import INSIDE, OffsetsToCommit
 from minibroker.client.groups.consumer_group import Callback as TrioCallback
+from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.protocol.types import TopicPartition
 
@@ -52,11 +53,11 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: Servers = None,
+        bootstrap_servers: Servers | ConsumerConfig = None,
         *,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
-        **options: object,
+        **options: Unpack[ConsumerKeywords],
     ) -> None:
         self._consumer = TrioConsumer(bootstrap_servers, ledger=ledger, seams=seams, **options)
         self._portal = Portal("minibroker-consumer", self._consumer)

@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from minibroker.client.blocking.portal import REFUSALS, Portal, State
 from minibroker.client.blocking.send_queue import SLOT_BYTES, SMALL_BYTES, Queued, SendQueue
 from minibroker.client.errors import ClientClosed
 from minibroker.client.net.cluster import in_background
+from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.producer.producer import Producer as TrioProducer
@@ -37,12 +38,12 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap_servers: Servers = None,
+        bootstrap_servers: Servers | ProducerConfig = None,
         *,
         on_delivery: Callable[[Delivery], None] | None = None,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
-        **options: object,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
         self._producer = TrioProducer(
             bootstrap_servers, on_delivery=on_delivery, ledger=ledger, seams=seams, **options

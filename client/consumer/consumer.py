@@ -33,7 +33,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self, Unpack
 
 import trio
 
@@ -53,6 +53,7 @@ from minibroker.client.groups.consumer_group import (
 from minibroker.client.ledger import ConsumerLedger
 from minibroker.client.net.cluster import Cluster, in_background, open_cluster
 from minibroker.client.net.list_offsets import find_time, list_offsets
+from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import (
     ConsumerOptions,
     Seams,
@@ -88,11 +89,11 @@ class Consumer:
 
     def __init__(
         self,
-        bootstrap_servers: Servers = None,
+        bootstrap_servers: Servers | ConsumerConfig = None,
         *,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
-        **options: object,
+        **options: Unpack[ConsumerKeywords],
     ) -> None:
         self._options = read_options(ConsumerOptions, bootstrap_servers, options)
         self._seams = seams or default_seams()

@@ -1,8 +1,7 @@
 """Which topics a group's member reads, and how many partitions the topics of its group have.
 
 Topics are named, or matched by a pattern against the names of all topics but internal ones: once
-before the first join, then with the age of metadata. A pattern takes what is there, so a consumer
-that has one creates no topics by asking for them, or a deleted one would come back.
+before the first join, then with the age of metadata.
 """
 
 import re
@@ -28,9 +27,6 @@ class TopicSubscription:
         """Read these from now on, or what matches."""
         self.topics, self.pattern = tuple(sorted(set(topics))), pattern
         self.is_known = pattern is None
-        self._cluster.may_create_topics = (
-            self._cluster.options.may_create_topics and pattern is None
-        )
         for topic in self.topics:
             self._cluster.request_topic(topic)
 

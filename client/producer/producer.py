@@ -34,13 +34,14 @@ from itertools import accumulate
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias, Unpack
 
 import trio
 
 from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
 from minibroker.client.ledger import Ledger
 from minibroker.client.net.cluster import Cluster, in_background, open_cluster
+from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import (
     ProducerOptions,
     Seams,
@@ -96,12 +97,12 @@ class Producer:
 
     def __init__(
         self,
-        bootstrap_servers: Servers = None,
+        bootstrap_servers: Servers | ProducerConfig = None,
         *,
         on_delivery: OnDelivery | None = None,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
-        **options: object,
+        **options: Unpack[ProducerKeywords],
     ) -> None:
         self.options = read_options(ProducerOptions, bootstrap_servers, options)
         self._seams = seams or default_seams()

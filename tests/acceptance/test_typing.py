@@ -86,6 +86,40 @@ def test_a_program_is_checked_against_the_package(checker: tuple[str, ...], tmp_
     assert not [text for text in said if "sound.py" in text], done.stdout
 
 
+REFUSED = """
+from minibroker.client import Consumer, ConsumerConfig, Producer, blocking
+
+Consumer("127.0.0.1:9092", auto_offset_rest="earliest")
+blocking.Consumer("127.0.0.1:9092", auto_offset_rest="earliest")
+Consumer("127.0.0.1:9092", auto_offset_reset="first")
+Producer("127.0.0.1:9092", linger_ms="5")
+config: ConsumerConfig = {"bootstrap.servers": "127.0.0.1:9092", "auto.offset.rest": "none"}
+"""
+TAKEN = """
+from minibroker.client import Admin, Consumer, ConsumerConfig, Producer, blocking
+
+config: ConsumerConfig = {"bootstrap.servers": "127.0.0.1:9092", "fetch.min.bytes": "5"}
+Consumer(config, auto_offset_reset="earliest")
+read: dict[str, str] = {"bootstrap.servers": "127.0.0.1:9092"}
+for client in (Admin(read), Consumer(read), Producer(read), blocking.Producer(read, acks="all")):
+    print(client)
+"""
+
+
+@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
+def test_a_wrong_option_is_an_error_in_the_editor(checker: tuple[str, ...], tmp_path: Path) -> None:
+    """Each line with a wrong name or value is refused, and a mapping from a file is taken."""
+    refused, taken = tmp_path / "refused.py", tmp_path / "taken.py"
+    refused.write_text(REFUSED, encoding="utf-8")
+    taken.write_text(TAKEN, encoding="utf-8")
+    done = subprocess.run(
+        [*checker, refused, taken], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "taken.py" not in done.stdout, done.stdout
+    lines = {int(line) for line in re.findall(r"refused\.py:(\d+)", done.stdout)}
+    assert lines == {4, 5, 6, 7, 8}, done.stdout
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of the working tree with an environment of its own, in which it is not installed.

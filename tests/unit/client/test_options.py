@@ -1,8 +1,12 @@
 """Options: Kafka's names and defaults, both spellings, and errors that help."""
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from minibroker.client.errors import ConfigError
+from minibroker.client.foreign_options import FUNCTIONS, RENAMED, SENTENCES
 from minibroker.client.options import (
     AdminOptions,
     ClientOptions,
@@ -11,6 +15,7 @@ from minibroker.client.options import (
     read_options,
 )
 from minibroker.protocol.types import Endpoint
+from tests.unit.client import option_tables
 
 SERVERS = "127.0.0.1:9092"
 
@@ -100,8 +105,55 @@ def test_an_unknown_name_is_an_error_that_names_the_nearest(
 
 def test_a_name_that_is_near_none_names_none() -> None:
     """Of a name that is like no option, none was meant, and none is named."""
-    with pytest.raises(ConfigError, match=r"no option 'nonsense'$"):
-        read_options(ProducerOptions, SERVERS, {"nonsense": 1})
+    for name in ("nonsense", "frobnicate.level", "max_records_per_partition"):
+        with pytest.raises(ConfigError, match=rf"no option '{name}'$"):
+            read_options(ProducerOptions, SERVERS, {name: 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        (ProducerOptions, "security.protocol", "no authentication and no encryption yet"),
+        (ConsumerOptions, "sasl_mechanism", "no authentication and no encryption yet"),
+        (AdminOptions, "ssl.ca.location", "no authentication and no encryption yet"),
+        (ProducerOptions, "api_version", "agree on versions by themselves"),
+        (ConsumerOptions, "enable.auto.offset.store", r"call commit\(record\) after your work"),
+        (ConsumerOptions, "auto.commit.enable", "it is called enable.auto.commit here"),
+        (ProducerOptions, "queue.buffering.max.ms", "it is called linger.ms here"),
+        (ProducerOptions, "metadata.broker.list", "it is called bootstrap.servers here"),
+        (ProducerOptions, "transactional.id", "there are no transactions"),
+        (ConsumerOptions, "isolation.level", "reads only what is committed"),
+        (ConsumerOptions, "allow.auto.create.topics", "never creates a topic"),
+        (ConsumerOptions, "value_serializer", "a consumer has value_deserializer"),
+        (ProducerOptions, "key.deserializer", "a producer has key_serializer"),
+        (ProducerOptions, "value.serializer", "pass it as the keyword value_serializer"),
+        (AdminOptions, "value.serializer", "it is one of a producer"),
+        (ProducerOptions, "group_id", "it is one of a consumer"),
+        (ConsumerOptions, "linger.ms", "it is one of a producer"),
+        (AdminOptions, "acks", "it is one of a producer"),
+        (ConsumerOptions, "loop", "minibroker.client.asyncio"),
+    ],
+)
+def test_a_known_option_that_is_not_there_says_so(
+    kind: type[ClientOptions], name: str, words: str
+) -> None:
+    """A program for another client is told in words, not sent looking for a typing mistake."""
+    with pytest.raises(ConfigError, match=f"has no option '{name}'.*{words}"):
+        read_options(kind, SERVERS, {name: 1})
+
+
+def test_no_foreign_option_is_one_of_ours() -> None:
+    """What is said to be missing is missing in all clients, and what is named instead is there."""
+    ours = {each.name for kind in option_tables.KINDS.values() for each in dataclasses.fields(kind)}
+    foreign = RENAMED.keys() | SENTENCES.keys() | FUNCTIONS.keys()
+    assert not ours & foreign
+    assert {name.replace(".", "_") for name in RENAMED.values()} <= ours
+
+
+@pytest.mark.parametrize(("path", "text"), list(option_tables.pages()))
+def test_types_and_pages_are_those_of_the_table(path: Path, text: str) -> None:
+    """What editors complete and what the documents list is what is checked."""
+    assert path.read_text("utf-8") == text, "say `python -m tests.unit.client.option_tables`"
 
 
 @pytest.mark.parametrize(

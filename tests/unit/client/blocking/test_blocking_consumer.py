@@ -128,6 +128,8 @@ def test_records_are_read_from_anywhere(address: str) -> None:
 def test_iterating_gets_what_is_sent_meanwhile(address: str) -> None:
     """A consumer that waits in a thread of its own sees records as they come."""
     got = []
+    with Admin(address) as admin:
+        admin.create_topics("blocking-live")
 
     def read() -> None:
         with Consumer(address, auto_offset_reset="earliest") as consumer:

@@ -265,7 +265,7 @@ async def test_a_pattern_finds_new_topics(autojump_clock: Any, place: Workplace)
 
 async def test_a_topic_may_come_later(autojump_clock: Any, place: Workplace) -> None:
     """Who leads the group sees that a topic is there, and has it shared out."""
-    async with place.consumer("a", allow_auto_create_topics=False) as a:
+    async with place.consumer("a") as a:
         await a.subscribe("later")
         await a.poll(5)
         assert (a.assignment, a.health().state) == ([], "stable")
@@ -308,7 +308,7 @@ async def test_a_static_member_comes_back_to_its_place(
 
 async def test_a_static_leader_learns_what_it_missed(autojump_clock: Any, place: Workplace) -> None:
     """It comes back to the assignment of before, and a topic that was made meanwhile is read."""
-    static: dict[str, Any] = {"group_instance_id": "i", "allow_auto_create_topics": False}
+    static: dict[str, Any] = {"group_instance_id": "i"}
     async with place.consumer("a", **static) as a:
         await a.subscribe("t", "later")
         await poll_until_has(a, 0, 1, 2, 3)
