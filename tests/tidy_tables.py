@@ -80,7 +80,7 @@ PURE_FILES = """
     broker/groups/group_members.py broker/groups/states.py broker/groups/offsets.py
     broker/groups/replay.py broker/groups/shard.py broker/groups/registry.py
     client/consumer/assigned_partition.py client/consumer/completed_fetch.py
-    client/consumer/delivered_positions.py
+    client/consumer/delivered_positions.py client/foreign_options.py client/topic_selection.py
     client/consumer/health.py client/consumer/positions.py
     client/groups/assignors.py client/groups/membership.py client/groups/sticky.py
     client/net/metadata.py client/net/servers.py client/producer/accumulator.py

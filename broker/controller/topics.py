@@ -23,7 +23,6 @@ from minibroker.broker.controller.plans import Draft, Plan
 from minibroker.broker.controller.state import PartitionRecord, State, Tombstone, TopicRecord
 from minibroker.broker.controller.topic_configs import altered, check_alterable, topic_defaults
 from minibroker.broker.errors import Refused
-from minibroker.broker.metadata.model import is_topic_name
 from minibroker.broker.turns import Turns
 from minibroker.protocol.constants import OFFSETS_TOPIC, TOPIC_NAME_CHARS_MAX, ErrorCode
 from minibroker.protocol.messages.configs import (
@@ -44,6 +43,7 @@ from minibroker.protocol.messages.topics import (
     NewTopic,
     TopicResult,
 )
+from minibroker.protocol.topic_names import is_topic_name
 
 PARTITIONS_MAX: Final = 10_000  # of the cluster; each keeps files open
 INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client makes (PRO-08)

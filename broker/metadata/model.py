@@ -5,24 +5,11 @@ has one, made by `cache` from the controller's UPDATE_METADATA, and answers clie
 replica here shall be is not read from it: that comes as an order (LEADER_AND_ISR).
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
-from minibroker.protocol.constants import NO_EPOCH, NO_NODE, TOPIC_NAME_CHARS_MAX
+from minibroker.protocol.constants import NO_EPOCH, NO_NODE
 from minibroker.protocol.types import Endpoint, TopicPartition
-
-TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name; it becomes part of a directory's."""
-    return (
-        len(name) <= TOPIC_NAME_CHARS_MAX
-        and name not in (".", "..")
-        and TOPIC_NAME.fullmatch(name) is not None
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ be a path, a leader that is not in sync, an in-sync set that is not assigned: th
 from collections.abc import Iterable
 from typing import Final
 
-from minibroker.broker.metadata.model import is_topic_name
 from minibroker.protocol.constants import (
     DELETED_LEADER,
     INT64_MAX,
     NO_NODE,
 )
 from minibroker.protocol.messages.control import PartitionState
+from minibroker.protocol.topic_names import is_topic_name
 
 TOPIC_ID_BYTES: Final = 16
 

@@ -11,7 +11,6 @@ its poll, so they may call the consumer, except for what they are called by: `po
 and `close`, which raise `ClientError` there.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -37,6 +36,7 @@ from minibroker.client.groups.consumer_group import INSIDE, OffsetsToCommit
 from minibroker.client.groups.consumer_group import Callback as TrioCallback
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import Seams, Servers
+from minibroker.client.topic_selection import Topics, TopicsOrPattern
 from minibroker.protocol.types import TopicPartition
 
 INTERRUPTED: Final = "this poll was interrupted"
@@ -118,7 +118,7 @@ class Consumer:
         """The assigned partitions, by name."""
         return self._ask(lambda: self._consumer.assignment)
 
-    def assign_topics(self, *topics: str) -> list[TopicPartition]:
+    def assign_topics(self, *topics: Topics) -> list[TopicPartition]:
         """Read all partitions of these topics, and only them. Returns the partitions."""
         return self._portal.call(self._consumer.assign_topics, *topics)
 
@@ -128,20 +128,19 @@ class Consumer:
 
     def subscribe(
         self,
-        *topics: str,
-        pattern: re.Pattern[str] | None = None,
+        *topics: TopicsOrPattern,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Share these topics, or those whose whole names match, with the group: from the next poll.
+        """Share these topics with the group, from the next poll: names, one list of names, or a
+        pattern, as a compiled regular expression or a text that begins with ^.
 
         The callbacks are plain functions of a list of partitions.
         """
         subscribe = partial(
             self._consumer.subscribe,
             *topics,
-            pattern=pattern,
             on_assigned=self._callbacks.wrap(on_assigned),
             on_revoked=self._callbacks.wrap(on_revoked),
             on_lost=self._callbacks.wrap(on_lost),

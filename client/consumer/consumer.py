@@ -28,7 +28,6 @@ off. Either way a record is read again after a crash, rather than not at all (K6
 """
 
 import logging
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -61,12 +60,16 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
+from minibroker.client.topic_selection import Topics, TopicsOrPattern, name_topics, select_topics
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, INT64_MAX, LATEST_TIMESTAMP
 from minibroker.protocol.types import TopicPartition
 
 # How long leaving the block may take to commit and to leave the group; and if it is interrupted.
 CLOSE_S: Final = 10.0
 INTERRUPTED_CLOSE_S: Final = 1.0
+NOTHING_CHOSEN: Final = (
+    "there is nothing to read: await subscribe (with a group_id), assign_topics, or call assign"
+)
 
 log = logging.getLogger("minibroker.client")
 
@@ -106,6 +109,7 @@ class Consumer:
         self._delivered = DeliveredPositions(self._positions)
         self._group: ConsumerGroup | None = None
         self._reader: trio.lowlevel.Task | None = None  # who polls
+        self._has_chosen = False  # something to read
         self._is_closing = False
         self._closed = trio.Event()
 
@@ -200,15 +204,17 @@ class Consumer:
         """The assigned partitions, by name."""
         return self._positions.assignment
 
-    async def assign_topics(self, *topics: str) -> list[TopicPartition]:
+    async def assign_topics(self, *topics: Topics) -> list[TopicPartition]:
         """Read all partitions of these topics, and only them. Returns the partitions.
+
+        Topics are names, or one list of names.
 
         Those that a topic is given later are not read until this is called again.
         Raises `BrokerError` for a topic that cannot be read, and `ClientTimeout`.
         """
         cluster = self._open_cluster()
         names = []
-        for topic in topics:
+        for topic in name_topics(topics):
             metadata = await cluster.topic(topic)
             names += [TopicPartition(topic, each.partition) for each in metadata.partitions]
         self.assign(names)
@@ -223,7 +229,8 @@ class Consumer:
         self._delivered.return_buffered()
         if self._group is not None:
             self._group.check_not_subscribed()
-        self._positions.assign(TopicPartition(*name) for name in partitions)
+        self._positions.assign([TopicPartition(*name) for name in partitions])
+        self._has_chosen = True
         fetcher.fetch_now()
         if self._group is not None:
             self._group.on_manual_assignment()
@@ -299,26 +306,32 @@ class Consumer:
 
     async def subscribe(
         self,
-        *topics: str,
-        pattern: re.Pattern[str] | None = None,
+        *topics: TopicsOrPattern,
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Share these topics, or those whose whole names match, with the group: from the next poll.
+        """Share these topics with the group, from the next poll: names, one list of names, or a
+        pattern, as a compiled regular expression or a text that begins with `^`.
 
-        It takes the place of what was subscribed to before. The callbacks are async functions of a
-        list of partitions, and are called inside of polls, `unsubscribe` and `close`; they may call
+        They take the place of what was subscribed to before. A topic that does not exist is logged
+        once, and read when it is created. The callbacks are async functions of a list of
+        partitions, and are called inside of polls, `unsubscribe` and `close`; they may call
         anything but these. `on_revoked` comes before partitions go to others, and may commit;
         `on_lost`, or `on_revoked` where there is none, when that is too late.
-        Raises `ClientError` while partitions are assigned by hand.
+        Raises `ClientError` while partitions are assigned by hand, and `TypeError` and `ValueError`
+        for what cannot be a topic.
         """
         group = self._open_group()
-        if bool(topics) == (pattern is not None):
-            raise ValueError("subscribe to topics or to a pattern")
+        selection = select_topics(topics)
+        callbacks = RebalanceCallbacks(on_assigned, on_revoked, on_lost)
+        for callback in callbacks:
+            if callback is not None and not callable(callback):
+                raise TypeError(f"a rebalance callback is an async function, not {callback!r}")
+        self._has_chosen = True
         await trio.lowlevel.checkpoint()
         self._delivered.return_buffered()
-        group.subscribe(topics, pattern, RebalanceCallbacks(on_assigned, on_revoked, on_lost))
+        group.subscribe(selection, callbacks)
 
     async def unsubscribe(self) -> None:
         """Let go of all partitions, and leave the group. Raises what `on_revoked` raises."""
@@ -368,6 +381,8 @@ class Consumer:
         group refuses this consumer.
         """
         fetcher = self._open_fetcher()
+        if not self._has_chosen:
+            raise ClientError(NOTHING_CHOSEN)
         fetcher.start()
         self._delivered.mark_done()
         self._reader = trio.lowlevel.current_task()

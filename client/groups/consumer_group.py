@@ -18,7 +18,6 @@ With `assign` and a group id there is no membership: offsets are committed and f
 """
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
@@ -35,6 +34,7 @@ from minibroker.client.groups.membership_tasks import MembershipTasks
 from minibroker.client.groups.offset_commits import OffsetCommits
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.options import ConsumerOptions
+from minibroker.client.topic_selection import TopicSelection
 from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.groups import LeaveGroupRequest
@@ -104,9 +104,7 @@ class ConsumerGroup:
         """The topics that it reads as a member; a pattern's only once they were looked for."""
         return list(self._tasks.subscription.topics)
 
-    def subscribe(
-        self, topics: Iterable[str], pattern: re.Pattern[str] | None, callbacks: RebalanceCallbacks
-    ) -> None:
+    def subscribe(self, selection: TopicSelection, callbacks: RebalanceCallbacks) -> None:
         """From the next poll on, with the group; in place of what it was before.
 
         Joining begins at once, so the next poll is due from now on.
@@ -114,7 +112,7 @@ class ConsumerGroup:
         if not self.membership.is_subscribed and self._positions.assignment:
             raise ClientError("partitions are assigned by hand: `unsubscribe` first")
         self._callbacks = callbacks
-        self._tasks.subscription.set_topics(topics, pattern)
+        self._tasks.subscription.set_topics(*selection)
         self.membership.request_join()
         if not self._is_polled:
             self.membership.end_poll(trio.current_time())
@@ -244,7 +242,12 @@ class ConsumerGroup:
             return None
         self.membership.end_poll(trio.current_time())
         try:
-            await callback(partitions)
+            called = callback(partitions)
+            if not isinstance(called, Awaitable):
+                raise TypeError(
+                    f"{callback!r} is no async function: a rebalance callback is awaited"
+                )
+            await called
         except Exception as error:
             return error
         finally:

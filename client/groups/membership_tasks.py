@@ -4,6 +4,7 @@
          |-- _send_heartbeats  on a connection that no other request holds up
          |-- _watch_poll       leaves if the application does not poll for max.poll.interval.ms
          |-- _watch_pattern    finds the topics that a pattern matches
+         |-- _watch_missing    says which topics do not exist
          `-- _watch_topics     in the group's leader: assigns again when partitions are added
 
 The application is needed only to revoke partitions or to take them over; then `on_news` is called,
@@ -111,6 +112,7 @@ class MembershipTasks:
             nursery.start_soon(self._send_heartbeats)
             nursery.start_soon(self._watch_poll)
             nursery.start_soon(self._watch_pattern)
+            nursery.start_soon(self._watch_missing)
             nursery.start_soon(self._watch_topics)
             task_status.started()
 
@@ -340,6 +342,11 @@ class MembershipTasks:
             with trio.move_on_after(self._options.metadata_max_age_ms / 1000):
                 while self.subscription.is_known:
                     await self._changed.park()
+
+    async def _watch_missing(self) -> None:
+        while True:
+            await self._cluster.wait_changed()
+            self.subscription.warn_of_missing()
 
     async def _watch_topics(self) -> None:
         while True:

@@ -4,6 +4,7 @@ Topics are named, or matched by a pattern against the names of all topics but in
 before the first join, then with the age of metadata.
 """
 
+import logging
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,6 +13,8 @@ from minibroker.client.errors import ClientTimeout
 from minibroker.client.net.cluster import Cluster
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
+
+log = logging.getLogger("minibroker.client")
 
 
 class TopicSubscription:
@@ -22,11 +25,13 @@ class TopicSubscription:
         self.topics: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
         self.is_known = True  # a pattern's topics are not before they were looked for
+        self._missing: set[str] = set()  # of the topics, those whose absence was said
 
     def set_topics(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
         """Read these from now on, or what matches."""
         self.topics, self.pattern = tuple(sorted(set(topics))), pattern
         self.is_known = pattern is None
+        self._missing.clear()
         for topic in self.topics:
             self._cluster.request_topic(topic)
 
@@ -37,12 +42,25 @@ class TopicSubscription:
         if pattern is None or pattern is not self.pattern:
             return False
         names = sorted(topic.name for topic in answer.topics if not topic.is_internal)
-        before, self.topics = self.topics, tuple(name for name in names if pattern.fullmatch(name))
+        before, self.topics = self.topics, tuple(name for name in names if pattern.match(name))
         is_news = before != self.topics or not self.is_known
+        if not (self.is_known or self.topics):
+            text = "no topic matches %r; new ones are looked for every metadata.max.age.ms (%d)"
+            log.warning(text, pattern.pattern, self._cluster.options.metadata_max_age_ms)
         self.is_known = True
         for topic in self.topics:
             self._cluster.request_topic(topic)
         return is_news
+
+    def warn_of_missing(self) -> None:
+        """Say once of each topic that it does not exist. It is read when it comes to be."""
+        for topic in self.topics:
+            if self._cluster.partition_count(topic) is not None:
+                self._missing.discard(topic)
+            elif self._cluster.is_missing(topic) and topic not in self._missing:
+                self._missing.add(topic)
+                text = "subscribed to %r, which does not exist: it is read once it is created"
+                log.warning(text, topic)
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
         """How many partitions these have; what is not known to exist is left out."""

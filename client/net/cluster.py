@@ -165,20 +165,23 @@ class Cluster:
             raise self._not_created(name, error)
         raise self.timeout()
 
+    def is_missing(self, topic: str) -> bool:
+        """Whether a broker has said that there is no such topic."""
+        error = self._known.errors.get(topic)
+        return error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and topic not in self._known.topics
+
     def why_missing(self, name: TopicPartition) -> BrokerError | None:
         """The error for a partition that does not exist, as far as is known; None if it may."""
         count = self.partition_count(name.topic)
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if count is None:
-            error = self._known.errors.get(name.topic)
-            return self._no_topic(name.topic) if error == unknown else None
+            return self._no_topic(name.topic) if self.is_missing(name.topic) else None
         if name.partition < count:
             return None
         text = f"topic {name.topic!r} has {count} partitions, numbered from 0: there is no {name}"
-        return BrokerError(unknown, text)
+        return BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
 
     def _no_topic(self, name: str) -> BrokerError:
-        text = f"there is no topic {name!r}, and this client may not create it: create it first"
+        text = f"there is no topic {name!r}, and this client creates none: create it first"
         if self.may_create_topics:
             text = (
                 f"there is no topic {name!r}, and asking for it did not create it:"

@@ -9,7 +9,7 @@ reason as its error.
 import logging
 from collections.abc import Mapping
 
-from minibroker.broker.metadata.model import ClusterImage, PartitionImage, is_topic_name
+from minibroker.broker.metadata.model import ClusterImage, PartitionImage
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import HangUp, Services
 from minibroker.broker.turns import AT_ONCE, Turns, without_pause
@@ -22,6 +22,7 @@ from minibroker.protocol.messages.metadata import (
     TopicMetadata,
 )
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
+from minibroker.protocol.topic_names import is_topic_name
 
 CREATION_WAIT_S = 10.0
 NO_ERRORS: Mapping[str, int] = {}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minibroker.broker.metadata.model import is_topic_name
 from minibroker.broker.metadata.orders import are_sound
+from minibroker.protocol.topic_names import is_topic_name
 from tests.unit.node import state_of
 
 SOUND = {"leader": 1, "isr": (2, 1), "replicas": (1, 2, 3)}

@@ -244,9 +244,9 @@ async def test_a_restarted_coordinator_knows_its_members(
 
 
 async def test_a_pattern_finds_new_topics(autojump_clock: Any, place: Workplace) -> None:
-    """With the age of metadata; whole names, none that is internal. Deleted ones stay deleted."""
+    """With the age of metadata; none that is internal. Deleted ones stay deleted."""
     async with place.consumer("a", metadata_max_age_ms=5000) as a:
-        await a.subscribe(pattern=re.compile(r"t.?|__.*"))
+        await a.subscribe(re.compile(r"t.?$|__.*"))
         await poll_until_has(a, 0, 1, 2, 3)
         assert a.subscription == ["t"]
         for name in ("t2", "tall"):
@@ -387,7 +387,7 @@ async def test_what_needs_a_group_says_so(autojump_clock: Any, place: Workplace)
             await a.subscribe("t")
         assert a.health().state == "alone"
     async with place.consumer("b") as b:
-        with pytest.raises(ValueError, match="topics or to a pattern"):
+        with pytest.raises(ValueError, match="names no topic"):
             await b.subscribe()
         await b.subscribe("t")
         with pytest.raises(ClientError, match="unsubscribe"):

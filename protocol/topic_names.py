@@ -1,0 +1,17 @@
+"""What a topic may be called. The broker refuses other names; a client says so at the call."""
+
+import re
+from typing import Final
+
+from minibroker.protocol.constants import TOPIC_NAME_CHARS_MAX
+
+TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may have this name; it becomes part of a directory's."""
+    return (
+        len(name) <= TOPIC_NAME_CHARS_MAX
+        and name not in (".", "..")
+        and TOPIC_NAME.fullmatch(name) is not None
+    )

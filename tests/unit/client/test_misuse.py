@@ -1,0 +1,120 @@
+"""What people type out of habit or by mistake, and what it says: at the call, in one sentence."""
+
+import inspect
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from minibroker.client import Admin, NewTopic, Producer, TopicPartition
+from tests.unit.client.groups.grouped import open_workplace, poll_until_has
+
+# What was typed, and what it says.
+MISUSE = [
+    ("member.subscribe()", "subscribe names no topic: give names or a pattern"),
+    ("member.subscribe([])", "subscribe names no topic"),
+    ("member.subscribe(b'orders')", "a topic is a str, not bytes (b'orders'); decode it first"),
+    ("member.subscribe(7)", "a topic is a str, not int (7)"),
+    ("member.subscribe(None)", "a topic is a str, not NoneType"),
+    ("member.subscribe(['orders'], ['bills'])", "a topic is a str, not list (['orders'])"),
+    ("member.subscribe([['orders']])", "a topic is a str, not list (['orders'])"),
+    ("member.subscribe('orders,bills')", "is no topic name, which has letters"),
+    ("member.subscribe('orders,bills')", "give each name by itself"),
+    ("member.subscribe('my topic')", "'my topic' is no topic name"),
+    ("member.subscribe('')", "'' is no topic name"),
+    ("member.subscribe('orders', '^bills')", "subscribe takes names, or one pattern"),
+    ("member.subscribe('^(orders')", "'^(orders' is no regular expression"),
+    ("member.subscribe(re.compile(b'orders'))", "a pattern is one of str, not of bytes"),
+    ("member.subscribe('t', on_assigned=print('') or 5)", "is an async function, not 5"),
+    ("member.poll(1)", "there is nothing to read: await subscribe (with a group_id)"),
+    ("alone.subscribe('t')", "this consumer is in no group: give it a group_id"),
+    ("alone.assign_topics('^t')", "'^t' is a pattern, which only subscribe takes"),
+    ("alone.assign_topics('nowhere')", "there is no topic 'nowhere', and this client creates none"),
+    ("alone.commit()", "this consumer is in no group: give it a group_id"),
+]
+
+
+async def evaluate(typed: str, names: dict[str, Any]) -> None:
+    """Run what was typed, and await it where that is meant."""
+    result = eval(typed, names)
+    if inspect.isawaitable(result):
+        await result
+
+
+@pytest.mark.parametrize(("typed", "says"), MISUSE)
+async def test_misuse_is_told_at_the_call(autojump_clock: Any, typed: str, says: str) -> None:
+    """Each row: the call raises, and its text has this in it."""
+    async with open_workplace() as place:
+        address, seams = place.broker.address, place.world.seams("user")
+        async with (
+            place.consumer("member") as member,
+            place.consumer("alone", group_id="") as alone,
+            Producer(address, seams=seams) as producer,
+            Admin(address, seams=seams) as admin,
+        ):
+            names = {
+                "member": member,
+                "alone": alone,
+                "producer": producer,
+                "admin": admin,
+                "re": re,
+                "NewTopic": NewTopic,
+                "TopicPartition": TopicPartition,
+            }
+            with pytest.raises(Exception, match=re.escape(says)) as raised:
+                await evaluate(typed, names)
+            assert "\n" not in str(raised.value)
+
+
+async def test_a_callback_that_is_not_async_is_named(autojump_clock: Any) -> None:
+    """A plain function as a rebalance callback is told by the poll that would call it."""
+    async with open_workplace() as place, place.consumer("a") as a:
+        await a.subscribe("t", on_assigned=print)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"print.* is no async function: a rebalance callback"):
+            await poll_until_has(a, 7)
+
+
+@pytest.mark.parametrize("typed", ["'t', 'u'", "['t', 'u']", "'^[tu]$'", "re.compile('t|u')"])
+async def test_topics_are_named_in_several_ways(autojump_clock: Any, typed: str) -> None:
+    """Names, a list of names, a text that begins with ^, a compiled pattern: all the same."""
+    async with open_workplace() as place:
+        await place.create("u", 1)
+        async with place.consumer("a") as a:
+            await eval(f"a.subscribe({typed})", {"a": a, "re": re})
+            await poll_until_has(a, 0, 0, 1, 2, 3)
+            assert a.subscription == ["t", "u"]
+        async with place.consumer("b", group_id="") as b:
+            assert len(await b.assign_topics(["t", "u"])) == 5
+
+
+async def test_a_missing_topic_is_said_once(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Subscribing to what does not exist creates nothing; it is read once somebody creates it."""
+    caplog.set_level(logging.WARNING, "minibroker.client")
+    async with open_workplace() as place, place.consumer("a") as a:
+        await a.subscribe("later")
+        await a.poll(30)
+        async with Admin(place.broker.address, seams=place.world.seams("admin")) as admin:
+            assert "later" not in await admin.list_topics()
+        said = [each.getMessage() for each in caplog.records if "later" in each.getMessage()]
+        text = "subscribed to 'later', which does not exist: it is read once it is created"
+        assert said == [text]
+        await place.create("later", 2)
+        await poll_until_has(a, 0, 1)
+
+
+async def test_a_pattern_that_matches_nothing_says_so(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with when new topics are looked for."""
+    caplog.set_level(logging.WARNING, "minibroker.client")
+    async with open_workplace() as place, place.consumer("a", metadata_max_age_ms=3000) as a:
+        await a.subscribe("^later")
+        await a.poll(10)
+        said = [each.getMessage() for each in caplog.records]
+        text = "no topic matches '^later'; new ones are looked for every metadata.max.age.ms (3000)"
+        assert said.count(text) == 1
+        await place.create("later-1", 1)
+        await poll_until_has(a, 0)
