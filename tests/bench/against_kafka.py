@@ -55,7 +55,7 @@ class Cluster(Protocol):
 def new_topic(cluster: Cluster, partitions: int, copies: int) -> str:
     """A topic that nobody has used."""
     name = f"bench-{next(_numbers)}"
-    admin = AdminClient({"bootstrap.servers": cluster.addresses})
+    admin = AdminClient({"bootstrap.servers": cluster.addresses, "log_level": 0})
     config = {"min.insync.replicas": str(min(2, copies))}
     admin.create_topics([NewTopic(name, partitions, copies, config=config)])[name].result(30)
     return name
