@@ -232,7 +232,10 @@ def test_any_broker_is_killed_in_many_rounds(
     ledgers = tmp_path / "ledgers"
     ledgers.mkdir()
     with running_cluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
-        with Admin(cluster.addresses) as admin, groups_at_work(cluster, admin, "soak") as groups:
+        with (
+            Admin(cluster.addresses) as admin,
+            groups_at_work(cluster, admin, f"soak-{seed}") as groups,
+        ):
             wait_for_progress(admin, groups)
             for _ in range(ROUNDS):
                 wait_until_in_sync(admin, groups)

@@ -47,6 +47,7 @@ POLL_S: Final = 0.1
 POLL_RECORDS: Final = 100
 LOOK_EVERY_S: Final = 0.1
 PROGRESS_S_MAX: Final = 60.0
+KCAT_LOST_ALL: Final = "All broker connections are down"
 ENOUGH: Final = 200  # records that a group reads to show that it goes on
 
 
@@ -182,7 +183,15 @@ def run_confluent(member: Member, bootstrap: str, group: str, account: Account) 
 
 
 def run_kcat(member: Member, bootstrap: str, group: str, account: Account) -> None:
-    """A process, which commits by itself and prints a line a record."""
+    """A process, which commits by itself and prints a line a record. kcat ends when it has lost all
+    brokers at once; then it is started again, as a script would."""
+    while not member.leaving.is_set():
+        told = _run_kcat_once(member, bootstrap, group, account)
+        assert member.leaving.is_set() or KCAT_LOST_ALL in told, told
+
+
+def _run_kcat_once(member: Member, bootstrap: str, group: str, account: Account) -> str:
+    """Until it ends by itself or the member leaves; what it said of errors."""
     assert KCAT is not None
     positions: dict[int, int] = {}
     options = [
@@ -196,16 +205,23 @@ def run_kcat(member: Member, bootstrap: str, group: str, account: Account) -> No
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        stopper = threading.Thread(target=lambda: (member.leaving.wait(), process.terminate()))
+        is_over = threading.Event()
+
+        def stop() -> None:
+            while not is_over.wait(POLL_S):
+                if member.leaving.is_set():
+                    process.terminate()
+                    return
+
+        stopper = threading.Thread(target=stop)
         stopper.start()
         for line in process.stdout:
             partition, offset, value = line.rstrip(b"\n").split(b" ", 2)
             account.on_records(positions, [(Place(int(partition), int(offset)), value)])
         told = process.stderr.read().decode(errors="replace")
-        has_ended_by_itself = not member.leaving.is_set()
-        member.leaving.set()
+        is_over.set()
         stopper.join()
-    assert not has_ended_by_itself, told
+    return told
 
 
 class Kind(NamedTuple):
