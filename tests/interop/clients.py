@@ -6,12 +6,12 @@ the library itself, in a file of its own.
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
-from importlib.metadata import version
 from tempfile import NamedTemporaryFile
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -174,6 +174,7 @@ class KafkaPython:
         consumer = kafka.KafkaConsumer(
             bootstrap_servers=bootstrap,
             auto_offset_reset="earliest",
+            isolation_level="read_committed",  # the default of librdkafka, and so of kcat
             consumer_timeout_ms=READ_S_MAX * 1000,
         )
         try:
@@ -236,7 +237,9 @@ class AioKafka:
     ) -> dict[int, list[Record]]:
         read = _Read(counts)
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+            bootstrap_servers=bootstrap,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
         )
         consumer.assign([aiokafka.TopicPartition(topic, partition) for partition in counts])
         async with consumer:
@@ -380,15 +383,11 @@ def _headers(text: bytes) -> list[tuple[str, bytes]]:
     return [(name.decode(), value) for name, value in pairs]
 
 
-def kcat_version() -> str:
-    """Of kcat and its librdkafka."""
-    line = kcat("-V").decode()
-    return line.split("Version ", 1)[1].split(" ", 1)[0]
-
-
-def version_of(client: Client) -> str:
-    """The installed version."""
-    return kcat_version() if isinstance(client, Kcat) else version(client.name)
+def kcat_versions() -> tuple[str, str]:
+    """Of kcat, and of its librdkafka."""
+    found = re.search(r"Version (\S+) .*librdkafka (\S+)", kcat("-V").decode())
+    assert found is not None
+    return found[1], found[2]
 
 
 LIBRARIES: Final[tuple[Client, ...]] = (KafkaPython(), AioKafka(), Confluent())

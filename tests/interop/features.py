@@ -1,9 +1,10 @@
 """The features that the compatibility table of docs/kafka.md has a row for.
 
-A test that shows one of them with a client is marked with `@shows(Feature.X)`; the client is the
-test's parameter, or named in the mark.
+A test that shows one of them is marked with `@shows(Feature.X)`. The clients that show it are named
+in the mark; without names it is the client that is the test's parameter.
 """
 
+from collections.abc import Iterator
 from enum import Enum
 
 import pytest
@@ -15,21 +16,35 @@ class Feature(Enum):
     ACKS = "produce with acks 0, 1 and all"
     IDEMPOTENCE = "produce with idempotence"
     COMPRESSION = "gzip, snappy, lz4, zstd, compressed on the disk"
-    BYTES = "reads what every other client wrote, byte for byte"
+    BYTES = "read what every other client wrote, byte for byte"
     SEEK = "seek; beginning, end and offsets for times"
-    GROUP = "a group that rebalances"
-    STATIC = "static members"
-    COOPERATIVE = "cooperative assignor"
-    COMMIT = "commits, in a group and without one"
-    MIXED = "one group together with other clients"
-    READ_COMMITTED = "isolation.level=read_committed reads"
-    TRANSACTIONS = "transactional.id is refused at once"
-    TOPICS = "topics created, listed, described, deleted"
-    GROUPS = "groups listed, described, deleted"
-    LEADER = "goes on when a leader is killed"
-    COORDINATOR = "goes on when a coordinator is killed"
+    READ_COMMITTED = "read with `isolation.level=read_committed`"
+    COMMIT = "commit, in a group and without one"
+    MIXED = "one group together with other clients, which rebalances"
+    STATIC = "a static member that comes back"
+    COOPERATIVE = "the cooperative assignor"
+    TRANSACTIONS = "a `transactional.id` is refused at once"
+    TOPICS = "topics listed, and created, described, given partitions, deleted if the client can"
+    CONFIGS = "settings of topics altered and described"
+    RECORDS = "records deleted"
+    GROUPS = "groups listed and described, and deleted if the client can"
+    LEADER = "go on when a leader is killed"
+    COORDINATOR = "go on when a coordinator is killed"
+    RECIPE = "the program below runs"
 
 
-def shows(feature: Feature, client: str = "") -> pytest.MarkDecorator:
+def shows(feature: Feature, *clients: str) -> pytest.MarkDecorator:
     """The test's result goes into the table. Without a client it is that of the parameter."""
-    return pytest.mark.shows(feature, client)
+    return pytest.mark.shows(feature, *clients)
+
+
+def shown_by(item: pytest.Item) -> Iterator[tuple[Feature, str]]:
+    """The features that a test shows if it passes, each with a client's name."""
+    for mark in item.iter_markers("shows"):
+        feature, *clients = mark.args
+        if not clients:
+            assert isinstance(item, pytest.Function)
+            client = item.callspec.params["client"]
+            clients = [getattr(client, "name", client)]
+        for client in clients:
+            yield feature, client

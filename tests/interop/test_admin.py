@@ -178,6 +178,7 @@ def test_topics_by_kcat(bootstrap: str, topic: str) -> None:
     assert f'topic "{topic}" with {PARTITIONS} partitions' in listed
 
 
+@shows(Feature.CONFIGS, "confluent-kafka")
 def test_settings_by_confluent(bootstrap: str, topic: str, confluent_admin: AdminClient) -> None:
     """The incremental way leaves alone what it does not name, the older one takes it back."""
     make_topic(bootstrap, topic)
@@ -199,6 +200,7 @@ def test_settings_by_confluent(bootstrap: str, topic: str, confluent_admin: Admi
 
 
 @pytest.mark.parametrize("incremental", [True, False], ids=["incremental", "legacy"])
+@shows(Feature.CONFIGS, "kafka-python")
 def test_settings_by_kafka_python(
     bootstrap: str, topic: str, kafka_admin: KafkaAdminClient, incremental: bool
 ) -> None:
@@ -212,6 +214,7 @@ def test_settings_by_kafka_python(
     assert described[SEGMENT]["value"] == "2000000"
 
 
+@shows(Feature.CONFIGS, "aiokafka")
 def test_settings_by_aiokafka(bootstrap: str, topic: str) -> None:
     """It has the older way only, in which what is not named goes back to its default."""
     make_topic(bootstrap, topic)
@@ -227,6 +230,7 @@ def test_settings_by_aiokafka(bootstrap: str, topic: str) -> None:
     assert settings(bootstrap, topic) == (None, "2000000")
 
 
+@shows(Feature.RECORDS, "confluent-kafka")
 def test_records_are_deleted_by_confluent(
     bootstrap: str, topic: str, confluent_admin: AdminClient
 ) -> None:
@@ -238,6 +242,7 @@ def test_records_are_deleted_by_confluent(
     assert beginning(bootstrap, topic) == CUT
 
 
+@shows(Feature.RECORDS, "kafka-python")
 def test_records_are_deleted_by_kafka_python(
     bootstrap: str, topic: str, kafka_admin: KafkaAdminClient
 ) -> None:
@@ -247,6 +252,7 @@ def test_records_are_deleted_by_kafka_python(
     assert beginning(bootstrap, topic) == CUT
 
 
+@shows(Feature.RECORDS, "aiokafka")
 def test_records_are_deleted_by_aiokafka(bootstrap: str, topic: str) -> None:
     """The partition begins at the offset that was given."""
     fill(bootstrap, topic)

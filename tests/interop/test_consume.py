@@ -8,6 +8,10 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from kafka.coordinator.assignors.cooperative_sticky import (
+    CooperativeStickyAssignor,
+)
+from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tests.interop.clients import Confluent, Record, Settings, make_topic
@@ -28,6 +32,7 @@ def filled(bootstrap: str, topic: str) -> str:
 
 
 @shows(Feature.SEEK, "kafka-python")
+@shows(Feature.COMMIT, "kafka-python")
 def test_kafka_python_seeks_and_commits(bootstrap: str, filled: str) -> None:
     """Offsets by place and by time, and commits of a consumer that is no member."""
     partition = kafka.TopicPartition(filled, 0)
@@ -47,6 +52,7 @@ def test_kafka_python_seeks_and_commits(bootstrap: str, filled: str) -> None:
 
 
 @shows(Feature.SEEK, "confluent-kafka")
+@shows(Feature.COMMIT, "confluent-kafka")
 def test_confluent_seeks_and_commits(bootstrap: str, filled: str) -> None:
     """Offsets by place and by time, and a synchronous commit of a consumer that is no member."""
     partition = confluent_kafka.TopicPartition
@@ -69,8 +75,11 @@ def test_confluent_seeks_and_commits(bootstrap: str, filled: str) -> None:
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@shows(Feature.STATIC, "confluent-kafka")
 @shows(Feature.COOPERATIVE, "confluent-kafka")
-def test_a_static_member_comes_back(bootstrap: str, filled: str, assignor: str) -> None:
+def test_a_static_member_of_confluent_comes_back(
+    bootstrap: str, filled: str, assignor: str
+) -> None:
     """A consumer that is closed and comes back under its instance id has its partitions and its
     commits at once."""
     group = {
@@ -90,6 +99,57 @@ def test_a_static_member_comes_back(bootstrap: str, filled: str, assignor: str) 
         consumer.commit(record, asynchronous=False)
         consumer.close()
     assert read == [b"0", b"1"]
+
+
+@pytest.mark.parametrize(
+    "assignor", [RangePartitionAssignor, CooperativeStickyAssignor], ids=["range", "cooperative"]
+)
+@shows(Feature.STATIC, "kafka-python")
+@shows(Feature.COOPERATIVE, "kafka-python")
+def test_a_static_member_of_kafka_python_comes_back(
+    bootstrap: str, filled: str, assignor: type
+) -> None:
+    """As above."""
+    read = []
+    for _ in range(2):
+        consumer = kafka.KafkaConsumer(
+            filled,
+            bootstrap_servers=bootstrap,
+            group_id=f"{filled}-group",
+            group_instance_id="one",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            partition_assignment_strategy=[assignor],
+            max_poll_records=1,
+        )
+        try:
+            read.append(next(consumer).value)
+            consumer.commit()
+        finally:
+            consumer.close()
+    assert read == [b"0", b"1"]
+
+
+@shows(Feature.STATIC, "aiokafka")
+def test_a_static_member_of_aiokafka_comes_back(bootstrap: str, filled: str) -> None:
+    """As above; it has no cooperative assignor."""
+
+    async def read() -> list[bytes | None]:
+        found = []
+        for _ in range(2):
+            async with aiokafka.AIOKafkaConsumer(
+                filled,
+                bootstrap_servers=bootstrap,
+                group_id=f"{filled}-group",
+                group_instance_id="one",
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+            ) as consumer:
+                found.append((await consumer.getone()).value)
+                await consumer.commit()
+        return found
+
+    assert asyncio.run(asyncio.wait_for(read(), 2 * TIMEOUT_S)) == [b"0", b"1"]
 
 
 @shows(Feature.TRANSACTIONS, "confluent-kafka")
@@ -134,6 +194,7 @@ def test_aiokafka_is_refused_transactions(bootstrap: str) -> None:
 
 
 @shows(Feature.SEEK, "aiokafka")
+@shows(Feature.COMMIT, "aiokafka")
 def test_aiokafka_seeks_and_commits(bootstrap: str, filled: str) -> None:
     """Offsets by place and by time, and commits of a consumer that is no member."""
 

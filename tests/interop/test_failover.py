@@ -19,7 +19,7 @@ import pytest
 
 from minibroker.client import NewTopic, TopicPartition
 from minibroker.client.blocking import Admin, Consumer
-from tests.interop.clients import LIBRARIES, Client, Confluent, Record, Settings
+from tests.interop.clients import LIBRARIES, NEEDS_KCAT, Client, Confluent, Record, Settings
 from tests.interop.features import Feature, shows
 from tests.interop.working_groups import (
     KINDS,
@@ -184,14 +184,16 @@ def worked(cluster: ClusterProcesses, ledgers: Path) -> dict[str, WorkingGroup]:
     return {group.kind.name: group for group in groups}
 
 
-@pytest.mark.parametrize("name", [kind.name for kind in KINDS])
+@pytest.mark.parametrize(
+    "client", [*(client.name for client in LIBRARIES), pytest.param("kcat", marks=NEEDS_KCAT)]
+)
 @shows(Feature.COORDINATOR)
 def test_the_coordinator_and_a_leader_are_killed(
-    worked: dict[str, WorkingGroup], name: str
+    worked: dict[str, WorkingGroup], client: str
 ) -> None:
     """The group reads and commits on, without going back behind a commit; each record that was
     acknowledged is there once and was read."""
-    judge(worked[name])
+    judge(worked[client])
 
 
 def stop_in_order(cluster: ClusterProcesses) -> None:

@@ -50,6 +50,7 @@ def written(broker: BrokerProcess) -> str:
 
 
 @shows(Feature.BYTES)
+@shows(Feature.READ_COMMITTED)
 def test_what_one_wrote_every_other_reads(written: str, client: Client) -> None:
     """Values, keys, headers, and the times of records where the writer could say them."""
     found = writers()

@@ -157,7 +157,7 @@ def wait_for(running: dict[str, Member], wanted: Counter[bytes]) -> None:
         time.sleep(LOOK_EVERY_S)
 
 
-@shows(Feature.MIXED, "every client")
+@shows(Feature.MIXED, "kafka-python", "aiokafka", "confluent-kafka")
 def test_four_libraries_in_one_group(bootstrap: str, topic: str) -> None:
     """All share the partitions; one after the other leaves, and the rest take over."""
     make_topic(bootstrap, topic, PARTITIONS)
