@@ -23,7 +23,7 @@ VERSION = "4.1.0"
 ROOT = Path(__file__).parents[2]
 LIBRARIES = ROOT / "build" / f"kafka-{VERSION}"
 HEAP = ("-Xms512M", "-Xmx512M")
-READY_S_MAX = 60.0
+READY_S_MAX = 180.0  # three of them on two busy cores
 POM = f"""
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>

@@ -70,7 +70,7 @@ def consume(address: str, topic: str, count: int) -> dict:
     consumer.subscribe([topic])
     began, seen = 0.0, 0
     while seen < count:
-        messages = consumer.consume(POLLED if seen else 1, 10)
+        messages = consumer.consume(min(POLLED, count - seen) if seen else 1, 10)
         assert messages, f"only {seen} of {count} came"
         began = began or time.perf_counter()
         seen += len(messages)
