@@ -4,6 +4,10 @@ A topic that does not exist is made, by whoever is controller, where both this b
 (`auto.create.topics.enable`) and the request allow it. The answer then waits for that, so that the
 asker learns its leaders at once instead of asking again; a topic that could not be made carries the
 reason as its error.
+
+Whoever makes a topic is answered once every broker in touch with the controller knows it. One that
+is out of touch may know it later than the asker: for a topic that it does not know it answers
+LEADER_NOT_AVAILABLE, after which clients ask again.
 """
 
 import logging
@@ -26,6 +30,7 @@ from minibroker.protocol.topic_names import is_topic_name
 
 CREATION_WAIT_S = 10.0
 NO_ERRORS: Mapping[str, int] = {}
+LATER = int(ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def handle(
@@ -41,7 +46,10 @@ def handle(
     missing = [name for name in names if name not in services.image.topics]
     may_create = request.allow_auto_topic_creation and services.config.auto_create_topics_enable
     if not missing or not may_create:
-        return _describe(services, tuple(names), NO_ERRORS)
+        errors = NO_ERRORS
+        if missing and not services.controller.is_lease_current(now):
+            errors = dict.fromkeys(filter(is_topic_name, missing), LATER)
+        return _describe(services, tuple(names), errors)
     job = services.controller.forward(CreateTopicsRequest(tuple(map(NewTopic, missing))))
 
     def attempt(now: float) -> MetadataResponse | None:
@@ -51,7 +59,7 @@ def handle(
         return without_pause(_describe(services, tuple(names), errors))
 
     def expire() -> MetadataResponse:
-        errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
+        errors = dict.fromkeys(missing, LATER)
         return without_pause(_describe(services, tuple(names), errors))
 
     return Parked((job,), lambda: now + CREATION_WAIT_S, attempt, expire)

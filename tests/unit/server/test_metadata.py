@@ -157,6 +157,15 @@ def test_unknown_topics_are_told() -> None:
     assert unknown.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_a_broker_out_of_touch_does_not_say_that_a_topic_is_nowhere() -> None:
+    """Another broker may have said that it was made: the client asks again."""
+    node = Node()
+    node.controller.is_session_over = True
+    unknown, invalid = describe(node, "u", "no/name").topics
+    assert unknown.error == ErrorCode.LEADER_NOT_AVAILABLE
+    assert invalid.error == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
 @pytest.mark.parametrize("name", ["", ".", "no/name", "x" * 250])
 def test_a_name_that_no_topic_can_have_is_invalid(name: str) -> None:
     """Also where no topics are created: to wait for it is of no use."""
