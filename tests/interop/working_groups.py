@@ -149,7 +149,8 @@ def run_aiokafka(member: Member, bootstrap: str, group: str, account: Account) -
 
 
 def run_confluent(member: Member, bootstrap: str, group: str, account: Account) -> None:
-    """confluent-kafka: a commit that is refused is left to the next one."""
+    """confluent-kafka: a commit that is refused is left to the next one. Of errors that it goes on
+    after by itself it tells, too; those that end a consumer are `fatal`."""
     positions: dict[int, int] = {}
     consumer = confluent_kafka.Consumer(
         {
@@ -163,9 +164,10 @@ def run_confluent(member: Member, bootstrap: str, group: str, account: Account) 
     )
     consumer.subscribe([group])
     while not member.leaving.is_set():
-        found = consumer.consume(POLL_RECORDS, POLL_S)
-        for one in found:
-            assert one.error() is None, one.error()
+        polled = consumer.consume(POLL_RECORDS, POLL_S)
+        errors = [one.error() for one in polled if one.error() is not None]
+        assert not any(error.fatal() for error in errors), errors
+        found = [one for one in polled if one.error() is None]
         records = [(Place(one.partition(), one.offset()), one.value()) for one in found]
         account.on_records(positions, records)
         if not records:
