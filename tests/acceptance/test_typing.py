@@ -150,6 +150,27 @@ def make(root: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def test_an_editor_shows_the_errors_of_the_repository(tree: Path) -> None:
+    """Opened as a folder, without options: pyright takes what it needs from pyproject.toml, and
+    finds the one error that there is, with the type of an import from the package."""
+    assert make(tree, "installed").returncode == 0
+    (tree / "protocol" / "types_added.py").write_text(
+        "from minibroker.protocol.types import TopicPartition\n"
+        'count: int = TopicPartition("t", 1).topic\n',
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "basedpyright", "--level", "error", "protocol"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "types_added.py:2:14 - error" in done.stdout
+    assert "1 error" in done.stdout.splitlines()[-1]
+
+
 def test_a_new_file_is_type_checked(tree: Path) -> None:
     """`make types` installs again whenever files were added, without network, so that mypy sees
     an error in one. A second run installs nothing."""
