@@ -16,6 +16,7 @@ READY := $(VENV)/ready
 # What mypy looks at.
 TYPED := minibroker
 
+QUICK := quick-1 quick-2 quick-3 quick-4
 SIDE_BY_SIDE = $(MAKE) --no-print-directory -j 2 --output-sync=target
 LOCK = $(BIN)/python -m uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-annotate --no-header
@@ -25,7 +26,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)
 
-.PHONY: demo demo-etcd demo-audit check test lint style types quick quick-1 quick-2 soak bench bench-kafka wheel locks \
+.PHONY: demo demo-etcd demo-audit check test lint style types quick $(QUICK) soak bench bench-kafka wheel locks \
 	installed clean
 
 demo: installed
@@ -38,14 +39,14 @@ demo-audit: installed
 	$(BIN)/python -m tests.demo_audit
 
 check: installed
-	$(SIDE_BY_SIDE) lint quick-1 quick-2
+	$(SIDE_BY_SIDE) lint $(QUICK)
 
 quick: installed
-	$(SIDE_BY_SIDE) quick-1 quick-2
+	$(SIDE_BY_SIDE) $(QUICK)
 
-# A half of the tests each.
-quick-1 quick-2: installed
-	$(BIN)/python -m pytest -p tests.quick --share $(@:quick-%=%)/2
+# A quarter of the files each, so that both processors have work to the end.
+$(QUICK): installed
+	$(BIN)/python -m pytest -p tests.quick --share $(@:quick-%=%)/4
 
 test: lint
 	$(BIN)/python -m pytest -p tests.beside

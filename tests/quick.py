@@ -1,10 +1,10 @@
 """A pytest plugin, for `make check`: only the tests that start no process.
 
-    python -m pytest -p tests.quick [--share 1/2]
+    python -m pytest -p tests.quick [--share 1/4]
 
 A test file is left out if it imports what starts processes, itself or by way of another module of
 the tests, and a test if it needs Spark. A test that starts a process all the same fails. What takes
-minutes is left out, too: `LONG`. With `--share` only one half of the files runs, so that two
+minutes is left out, too: `LONG`. With `--share` only a part of the files runs, so that several
 processors can run one each.
 """
 
