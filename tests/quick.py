@@ -20,10 +20,20 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork"}
-# Simulated clusters, interrupts at each line of a program, and folders of processes and Spark.
+# Folders of processes, Spark and simulated clusters; interrupts at each line of a program, each bit
+# of a header, fuzzing, and a real disk's syncs.
 LONG: Final = {
     *(ROOT / "tests" / name for name in ("acceptance", "adversary", "audit", "bench", "sim")),
-    ROOT / "tests" / "unit" / "client" / "blocking" / "test_blocking_interrupts.py",
+    *(
+        ROOT / "tests" / "unit" / name
+        for name in (
+            "client/blocking/test_blocking_interrupts.py",
+            "controller/test_failover.py",
+            "kafka/test_fuzz.py",
+            "log/test_real_disk.py",
+            "test_damaged_headers.py",
+        )
+    ),
 }
 EVENTS: Final = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 
