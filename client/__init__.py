@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
     from minibroker.client.consumer.completed_fetch import ConsumerRecord
-    from minibroker.client.consumer.consumer import Consumer
+    from minibroker.client.consumer.consumer import Consumer, OffsetAndTimestamp
     from minibroker.client.consumer.health import ConsumerHealth, PartitionHealth
     from minibroker.client.errors import (
         BufferFull,
@@ -72,6 +72,7 @@ __all__ = [
     "LogTruncated",
     "NewTopic",
     "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "OffsetOutOfRange",
     "PartitionHealth",
     "PendingDelivery",
@@ -94,7 +95,7 @@ _HOMES: Final = {
     ),
     "minibroker.client.consumer.assigned_partition": ("OffsetAndMetadata",),
     "minibroker.client.consumer.completed_fetch": ("ConsumerRecord",),
-    "minibroker.client.consumer.consumer": ("Consumer",),
+    "minibroker.client.consumer.consumer": ("Consumer", "OffsetAndTimestamp"),
     "minibroker.client.consumer.health": ("ConsumerHealth", "PartitionHealth"),
     "minibroker.client.errors": (
         "BufferFull",

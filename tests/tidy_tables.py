@@ -155,6 +155,8 @@ SIZES_ALLOWED: dict[str, str] = {
     " answer means",
     "client/consumer/consumer.py:Consumer": "what an application calls: most methods are a few"
     " lines, and hand over to the positions, the fetcher or the group",
+    "client/groups/consumer_group.py:ConsumerGroup": "what is assigned, committed and released"
+    " changes under one lock, step by step; the steps are here, what they use is elsewhere",
     "client/consumer/positions.py:Positions": "one table of partitions, seen by the application,"
     " the group and the brokers; most methods are a few lines",
 }

@@ -11,7 +11,7 @@ its poll, so they may call the consumer, except for what they are called by: `po
 and `close`, which raise `ClientError` there.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain, count
@@ -28,12 +28,14 @@ from outcome import Outcome
 from minibroker.client.blocking.portal import Portal
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
-from minibroker.client.consumer.consumer import CLOSE_S, ConsumerStatistics
+from minibroker.client.consumer.consumer import CLOSE_S, ConsumerStatistics, OffsetAndTimestamp
 from minibroker.client.consumer.consumer import Consumer as TrioConsumer
 from minibroker.client.consumer.health import ConsumerHealth
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.groups.consumer_group import INSIDE, OffsetsToCommit
+from minibroker.client.groups.consumer_group import INSIDE
 from minibroker.client.groups.consumer_group import Callback as TrioCallback
+from minibroker.client.groups.offset_commits import OffsetsToCommit
+from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.client.topic_selection import Topics, TopicsOrPattern
@@ -193,14 +195,35 @@ class Consumer:
         """The offset behind the last readable record of each, as of now."""
         return self._portal.call(self._consumer.end_offsets, *partitions)
 
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record at or after a time (ms since 1970)."""
+        return self._portal.call(self._consumer.offsets_for_times, times)
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """The numbers of a topic's partitions."""
+        return self._portal.call(self._consumer.partitions_for_topic, topic)
+
     def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """How far each is behind its end; None while it has no position."""
         return self._portal.call(self._consumer.lag, *partitions)
 
     def commit(self, offsets: OffsetsToCommit | None = None) -> None:
-        """Commit these offsets, or else all positions, which are behind all that was handed out."""
+        """Commit a record, these offsets, or else all positions, which are behind all that was
+        handed out."""
         is_callback = self._callbacks.is_inside
         self._portal.call(partial(self._consumer.commit_from, offsets, is_callback=is_callback))
+
+    def commit_async(
+        self, offsets: OffsetsToCommit | None = None, *, on_commit: OnCommit | None = None
+    ) -> None:
+        """The same without waiting. `on_commit` is called in the thread of the loop, with the
+        offsets and with None or the error."""
+        is_callback = self._callbacks.is_inside
+        self._ask(
+            lambda: self._consumer.commit_async_from(offsets, on_commit, is_callback=is_callback)
+        )
 
     def committed(
         self, *partitions: TopicPartition

@@ -28,7 +28,7 @@ off. Either way a record is read again after a crash, rather than not at all (K6
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -46,9 +46,10 @@ from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.groups.consumer_group import (
     Callback,
     ConsumerGroup,
-    OffsetsToCommit,
     RebalanceCallbacks,
 )
+from minibroker.client.groups.offset_commits import OffsetsToCommit
+from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.ledger import ConsumerLedger
 from minibroker.client.net.cluster import Cluster, in_background, open_cluster
 from minibroker.client.net.list_offsets import find_time, list_offsets
@@ -61,7 +62,12 @@ from minibroker.client.options import (
     read_options,
 )
 from minibroker.client.topic_selection import Topics, TopicsOrPattern, name_topics, select_topics
-from minibroker.protocol.constants import EARLIEST_TIMESTAMP, INT64_MAX, LATEST_TIMESTAMP
+from minibroker.protocol.constants import (
+    EARLIEST_TIMESTAMP,
+    INT64_MAX,
+    LATEST_TIMESTAMP,
+    NO_OFFSET,
+)
 from minibroker.protocol.types import TopicPartition
 
 # How long leaving the block may take to commit and to leave the group; and if it is interrupted.
@@ -79,6 +85,13 @@ class ConsumerStatistics(NamedTuple):
 
     partition_count: int
     queued_bytes: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """Where a time begins in a partition: a record's offset, and its own time in ms."""
+
+    offset: int
+    timestamp: int
 
 
 class Consumer:
@@ -288,6 +301,32 @@ class Consumer:
         """
         return await self._offsets(partitions, LATEST_TIMESTAMP)
 
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record at or after a time (ms since 1970), None where none
+        is as late. Raises the same.
+        """
+        for name, time in times.items():
+            if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time <= INT64_MAX:
+                raise ValueError(f"a time is 0 to {INT64_MAX} ms, not {time!r} ({name})")
+        wanted = {TopicPartition(*name): time for name, time in times.items()}
+        found = await list_offsets(self._open_cluster(), wanted)
+        return {
+            name: None
+            if (answer := found[name]).offset == NO_OFFSET
+            else OffsetAndTimestamp(answer.offset, answer.timestamp)
+            for name in wanted
+        }
+
+    async def partitions_for_topic(self, topic: str) -> set[int]:
+        """The numbers of a topic's partitions.
+
+        Raises `BrokerError` for a topic that does not exist, and `ClientTimeout`.
+        """
+        [name] = name_topics((topic,))
+        return {each.partition for each in (await self._open_cluster().topic(name)).partitions}
+
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         """How far each is behind its end; None while it has no position. Raises the same."""
         ends = await self.end_offsets(*partitions)
@@ -345,8 +384,14 @@ class Consumer:
         return self._open_group().subscription
 
     async def commit(self, offsets: OffsetsToCommit | None = None) -> None:
-        """Commit these offsets, those of the next records to read; else all positions, which are
-        behind all records that were handed out, so call it when they are done with.
+        """Commit how far the group has come, and wait until the coordinator has it.
+
+            await consumer.commit()                               all that was handed out
+            await consumer.commit(record)                         up to and with this record
+            await consumer.commit({TopicPartition("t", 0): 7})    the next offset to read
+
+        Without an argument that is all positions, which are behind all records that were handed
+        out, so call it when they are done with. What `commit_async` has begun is done first.
 
         Raises `CommitFailed` for who is no member any more, `BrokerError` for a partition that is
         refused (the others are committed), and `ClientTimeout` when nobody knows. While another
@@ -354,6 +399,25 @@ class Consumer:
         `ClientClosed`.
         """
         await self.commit_from(offsets, is_callback=False)
+
+    def commit_async(
+        self, offsets: OffsetsToCommit | None = None, *, on_commit: OnCommit | None = None
+    ) -> None:
+        """The same without waiting: the commit is sent in the background, after those before it.
+
+        The name is that of Java's and kafka-python's clients. Commits that gather while one is
+        under way are sent as one, the last offset of each partition. `on_commit` is a plain
+        function, called in the loop with the offsets and with None or the error; what it raises
+        ends the consumer. Without it an error is logged. `commit`, a rebalance and `close` wait
+        for it. Raises `ClientClosed`, and `TypeError` and `ValueError` for what is no offset.
+        """
+        self.commit_async_from(offsets, on_commit, is_callback=False)
+
+    def commit_async_from(
+        self, offsets: OffsetsToCommit | None, on_commit: OnCommit | None, *, is_callback: bool
+    ) -> None:
+        """The same; `is_callback`: whether a rebalance callback is the caller."""
+        self._open_group().commit_async(offsets, on_commit, is_callback=is_callback)
 
     async def commit_from(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> None:
         """The same; `is_callback`: whether a rebalance callback is the caller."""

@@ -194,6 +194,12 @@ class Positions:
             raise ClientError(f"{name} is not assigned")
         return self._positions[name]
 
+    def committable(self, name: TopicPartition, offset: int) -> OffsetAndMetadata:
+        """An offset as it is committed, with the epoch of the record before where it is known."""
+        if name in self._positions:
+            return self._positions[name].committable(offset)
+        return OffsetAndMetadata(offset)
+
     # -- the group's side
 
     def awaiting_committed(self) -> list[AssignedPartition]:

@@ -18,7 +18,7 @@ With `assign` and a group id there is no membership: offsets are committed and f
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 import trio
@@ -31,18 +31,16 @@ from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.groups.coordinator_client import CoordinatorClient
 from minibroker.client.groups.membership import Membership, State
 from minibroker.client.groups.membership_tasks import MembershipTasks
-from minibroker.client.groups.offset_commits import OffsetCommits
+from minibroker.client.groups.offset_commits import OffsetCommits, OffsetsToCommit, read_offsets
+from minibroker.client.groups.queued_commits import OnCommit, QueuedCommits
 from minibroker.client.net.cluster import Cluster
 from minibroker.client.options import ConsumerOptions
 from minibroker.client.topic_selection import TopicSelection
-from minibroker.protocol.constants import INT64_MAX
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.messages.groups import LeaveGroupRequest
 from minibroker.protocol.types import TopicPartition
 
 Callback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[object]]
-# What is committed: an offset, or one with a text beside it.
-OffsetsToCommit: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 INSIDE: Final = "a callback cannot leave the group: raise an error, or do it later"
 
@@ -87,12 +85,14 @@ class ConsumerGroup:
         coordinator = CoordinatorClient(cluster, options.group_id)
         self._tasks = MembershipTasks(cluster, coordinator, self.membership, delivered, self._wake)
         self._commits = OffsetCommits(coordinator, self.membership)
+        self._queued = QueuedCommits(options.group_id, self._commit_now)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Do what needs no application, until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._tasks.run)
             nursery.start_soon(self._start_new_partitions)
+            nursery.start_soon(self._queued.run)
             if self._options.enable_auto_commit:
                 nursery.start_soon(self._auto_commit)
             task_status.started()
@@ -205,6 +205,7 @@ class ConsumerGroup:
         if not self.membership.is_lost:
             await self._commit_without_raising()
             # A commit of another task that came again behind one of the next owner would undo that.
+            await self._queued.finish()
             await self._commits.finish()
         elif self._options.enable_auto_commit and self._delivered.uncommitted():
             text = "group %s: auto commit: this member was put out before; records are read again"
@@ -271,12 +272,8 @@ class ConsumerGroup:
 
     async def commit(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> None:
         """See `Consumer.commit`. `is_callback`: whether a rebalance callback is the caller."""
-        is_callback = is_callback or self._turn.statistics().owner is trio.lowlevel.current_task()
-        if offsets is None and self._delivered.is_abandoned and not is_callback:
-            raise ClientClosed(
-                "this consumer is closing: the records of its last poll are not done"
-            )
-        chosen = self._delivered.committable_offsets() if offsets is None else _read(offsets)
+        chosen = self._chosen(offsets, is_callback=is_callback)
+        await self._queued.finish()
 
         def choose() -> Offsets:
             if self._is_gone:
@@ -285,6 +282,30 @@ class ConsumerGroup:
 
         patience_s = self._options.default_api_timeout_ms / 1000
         self._record_committed(await self._commits.commit(choose, patience_s))
+
+    def commit_async(
+        self, offsets: OffsetsToCommit | None, on_commit: OnCommit | None, *, is_callback: bool
+    ) -> None:
+        """See `Consumer.commit_async`."""
+        if self._is_gone:
+            raise ClientClosed("this consumer was closed")
+        chosen = self._chosen(offsets, is_callback=is_callback)
+        self._queued.add(chosen, on_commit)
+
+    def _chosen(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> Offsets:
+        """What the caller of a commit means, as of now."""
+        is_callback = is_callback or self._turn.statistics().owner is trio.lowlevel.current_task()
+        if offsets is not None:
+            return read_offsets(offsets, self._positions.committable)
+        if self._delivered.is_abandoned and not is_callback:
+            raise ClientClosed(
+                "this consumer is closing: the records of its last poll are not done"
+            )
+        return self._delivered.committable_offsets()
+
+    async def _commit_now(self, offsets: Offsets) -> None:
+        patience_s = self._options.default_api_timeout_ms / 1000
+        self._record_committed(await self._commits.commit(lambda: offsets, patience_s))
 
     async def committed(
         self, names: Iterable[TopicPartition]
@@ -300,6 +321,7 @@ class ConsumerGroup:
             return self._delivered.uncommitted()
 
         if choose():
+            await self._queued.finish()
             patience_s = self._options.default_api_timeout_ms / 1000
             self._record_committed(await self._commits.commit(choose, patience_s))
 
@@ -366,6 +388,7 @@ class ConsumerGroup:
                 failure = await self._revoke(held)
         else:
             await self._commit_without_raising()
+            await self._queued.finish()
         request = self._go()
         if request is not None:
             await self._tasks.leave(request)
@@ -379,14 +402,3 @@ class ConsumerGroup:
         self._tasks.abandon_join()
         self._assign(())
         return request
-
-
-def _read(wanted: OffsetsToCommit) -> Offsets:
-    """Raises `ValueError` for what is no offset."""
-    chosen = {}
-    for name, offset in wanted.items():
-        each = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        if not 0 <= each.offset <= INT64_MAX:
-            raise ValueError(f"an offset is 0 to {INT64_MAX}, not {each.offset}")
-        chosen[TopicPartition(*name)] = each
-    return chosen

@@ -32,6 +32,17 @@ MISUSE = [
     ("alone.assign_topics('^t')", "'^t' is a pattern, which only subscribe takes"),
     ("alone.assign_topics('nowhere')", "there is no topic 'nowhere', and this client creates none"),
     ("alone.commit()", "this consumer is in no group: give it a group_id"),
+    ("member.commit(5)", "commit takes nothing, a record, or a mapping"),
+    ("member.commit([('t', 0, 5)])", "commit takes nothing, a record, or a mapping"),
+    ("member.commit({'t': 5})", "a partition is a TopicPartition, not 't'"),
+    (
+        "member.commit({TopicPartition('t', 0): None})",
+        "an offset is an int or an Offset",
+    ),
+    ("member.commit({TopicPartition('t', 0): -1})", "an offset is 0 to"),
+    ("member.commit_async({'t': 5})", "a partition is a TopicPartition, not 't'"),
+    ("alone.offsets_for_times({TopicPartition('t', 0): 1.5})", "a time is 0 to"),
+    ("alone.partitions_for_topic('nowhere')", "there is no topic 'nowhere'"),
 ]
 
 
