@@ -26,7 +26,7 @@ from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.errors import ClientClosed, ClientTimeout, error_code
 from minibroker.client.groups import admin as groups_admin
 from minibroker.client.groups.admin import GroupDescription, GroupsReport, Offsets, Partitions
-from minibroker.client.net.cluster import Cluster, open_cluster
+from minibroker.client.net.cluster import Cluster, check_trio, open_cluster
 from minibroker.client.net.controller import (
     Outcome,
     Result,
@@ -102,7 +102,7 @@ class NewTopic(NamedTuple):
     """
 
     name: str
-    partition_count: int = DEFAULT_COUNT
+    num_partitions: int = DEFAULT_COUNT
     replication_factor: int = DEFAULT_COUNT
     configs: Mapping[str, str] = {}
     replica_assignments: Mapping[int, Sequence[int]] = {}
@@ -150,7 +150,14 @@ class Admin:
         self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None
 
+    async def run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be open until cancelled: `admin = await nursery.start(Admin(...).run)`."""
+        async with self:
+            task_status.started(self)
+            await trio.sleep_forever()
+
     async def __aenter__(self) -> Self:
+        check_trio()
         opened = open_cluster(self._options, self._seams or default_seams())
         self._cluster = await self._stack.enter_async_context(opened)
         return self
@@ -168,11 +175,14 @@ class Admin:
 
     async def create_topics(self, *topics: NewTopic | str, validate_only: bool = False) -> None:
         """Create topics; with `validate_only` only check that they could be."""
+        for topic in topics:
+            if not isinstance(topic, NewTopic | str):
+                raise TypeError(f"create_topics takes NewTopic or str one by one, not {topic!r}")
         named = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
         messages = tuple(
             NewTopicMessage(
                 topic.name,
-                topic.partition_count,
+                topic.num_partitions,
                 topic.replication_factor,
                 tuple(ConfigEntry(*item) for item in topic.configs.items()),
                 tuple(
@@ -210,7 +220,7 @@ class Admin:
                     }
                 if found:
                     counts = (len(found), len(found[0].replicas))
-                    wanted = (topic.partition_count, topic.replication_factor)
+                    wanted = (topic.num_partitions, topic.replication_factor)
                     return all(
                         asked in (count, DEFAULT_COUNT)
                         for count, asked in zip(counts, wanted, strict=True)
@@ -257,6 +267,7 @@ class Admin:
 
     async def delete_topics(self, *names: str) -> None:
         """Delete topics and all their records."""
+        _check_names(names)
         timeout_ms = self._answer_within_ms
         outcomes = await self._ask_controller(
             ApiKey.DELETE_TOPICS, names, lambda asked: DeleteTopicsRequest(asked, timeout_ms)
@@ -272,6 +283,7 @@ class Admin:
 
     async def describe_topics(self, *names: str) -> list[TopicMetadata]:
         """Partitions, leaders and replicas of each topic, in the order asked for."""
+        _check_names(names)
         found = {topic.name: topic for topic in (await self._metadata(names)).topics}
         for name in names:
             error = error_code(found[name].error) if name in found else None
@@ -500,6 +512,12 @@ class Admin:
         make: Callable[[tuple[T, ...]], Request[TopicResults]],
     ) -> list[Outcome]:
         return await ask_controller(self._open_cluster(), api_key, topics, make)
+
+
+def _check_names(names: Iterable[object]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"topics are given one by one, as a str each, not {name!r}")
 
 
 def _raise_refusal(results: Iterable[Result]) -> None:

@@ -42,6 +42,8 @@ class Reset:
     """
 
     timestamp: int
+    reason: str = ""  # why there is no position, where the application has not asked for this
+    is_gap: bool = False  # whether records may be passed over
 
 
 class AssignedPartition:

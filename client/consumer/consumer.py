@@ -51,7 +51,7 @@ from minibroker.client.groups.consumer_group import (
 from minibroker.client.groups.offset_commits import OffsetsToCommit
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.ledger import ConsumerLedger
-from minibroker.client.net.cluster import Cluster, in_background, open_cluster
+from minibroker.client.net.cluster import Cluster, check_trio, in_background, open_cluster
 from minibroker.client.net.list_offsets import find_time, list_offsets
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import (
@@ -126,7 +126,17 @@ class Consumer:
         self._is_closing = False
         self._closed = trio.Event()
 
+    async def run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be open until `close`, or until cancelled, which leaves the group without a commit.
+
+        consumer = await nursery.start(Consumer("127.0.0.1:9092", group_id="g").run)
+        """
+        async with self:
+            task_status.started(self)
+            await self._closed.wait()
+
     async def __aenter__(self) -> Self:
+        check_trio()
         async with AsyncExitStack() as stack:
             if self._ledger_path is not None:
                 ledger = ConsumerLedger(

@@ -236,6 +236,10 @@ class Positions:
         """The answer to it; dropped if the application has sought since."""
         assigned = self._positions.get(name)
         if assigned is not None and assigned.reset is reset:
+            if reset.reason:
+                text = "%s: %s; auto.offset.reset is %s: going on at offset %d"
+                level = logging.WARNING if reset.is_gap else logging.INFO
+                log.log(level, text, name, reset.reason, self._options.auto_offset_reset, offset)
             assigned.seek(offset)
             self.is_changed = True
 
@@ -419,23 +423,17 @@ class Positions:
 
     def _reset_out_of_range(self, assigned: AssignedPartition) -> None:
         """All that was fetched is returned, and the log has nothing at the next offset."""
-        if self._options.auto_offset_reset != "none":
-            log.warning(
-                "%s has no offset %d (any more); going on at the %s",
-                assigned.name,
-                assigned.position,
-                self._options.auto_offset_reset,
-            )
-        self._reset(assigned, "the log has no such offset (any more)")
+        reason = f"the log has no offset {assigned.position} (any more)"
+        self._reset(assigned, reason, is_gap=True)
 
-    def _reset(self, assigned: AssignedPartition, reason: str) -> None:
+    def _reset(self, assigned: AssignedPartition, reason: str, *, is_gap: bool = False) -> None:
         """No position: where to go on is the policy's choice."""
         policy = self._options.auto_offset_reset
         if policy == "none":
             text = f"{reason}, and auto.offset.reset is none: seek"
             assigned.failure = (OffsetOutOfRange, text)
         else:
-            assigned.seek(None, Reset(RESET_TO[policy]))
+            assigned.seek(None, Reset(RESET_TO[policy], reason, is_gap))
             self.is_changed = True
 
     def _raise_failure(self) -> None:

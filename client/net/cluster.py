@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import trio
 
-from minibroker.client.errors import ClientClosed, ClientTimeout
+from minibroker.client.errors import ClientClosed, ClientError, ClientTimeout
 from minibroker.client.net.channel import ConnectionLost, RpcChannel
 from minibroker.client.net.connection_pool import JITTER, REQUESTS, Connection, ConnectionPool
 from minibroker.client.net.metadata import Leader, Metadata
@@ -377,6 +377,15 @@ class Cluster:
         if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return not self.may_create_topics
         return error != ErrorCode.NONE and error not in RETRIABLE
+
+
+def check_trio() -> None:
+    """Raise `ClientError` where trio does not run, as under asyncio."""
+    if not trio.lowlevel.in_trio_task():
+        raise ClientError(
+            "this client needs trio: call it inside of trio.run, or use minibroker.client.asyncio"
+            " in an asyncio program, minibroker.client.blocking in a plain one"
+        )
 
 
 @asynccontextmanager

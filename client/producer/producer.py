@@ -40,7 +40,7 @@ import trio
 
 from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
 from minibroker.client.ledger import Ledger
-from minibroker.client.net.cluster import Cluster, in_background, open_cluster
+from minibroker.client.net.cluster import Cluster, check_trio, in_background, open_cluster
 from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import (
     ProducerOptions,
@@ -365,6 +365,7 @@ class Producer:
         reporter.report(self._accumulator.take_completed())
         reporter.failures.take_unseen()  # the report tells of them
         self._report = CloseReport(reporter.delivered, failed, reporter.failed - failed)
+        reporter.progress.unpark_all()
         if self._report.undelivered and not is_reported:
             _say_dropped(self._report.undelivered)
 
@@ -405,7 +406,18 @@ class Producer:
                     self._stop_taking()
                     self._give_up(is_reported=False)
 
+    async def run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be open until `close`, or until cancelled, which drops what is not delivered.
+
+        producer = await nursery.start(Producer("127.0.0.1:9092").run)
+        """
+        async with self:
+            task_status.started(self)
+            while self._report is None:
+                await self._reporter.progress.park()
+
     async def __aenter__(self) -> Self:
+        check_trio()
         await self._running.__aenter__()
         return self
 

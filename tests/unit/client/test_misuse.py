@@ -1,13 +1,24 @@
 """What people type out of habit or by mistake, and what it says: at the call, in one sentence."""
 
+import asyncio
 import inspect
 import logging
 import re
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
-from minibroker.client import Admin, NewTopic, Producer, TopicPartition
+from minibroker.client import (
+    Admin,
+    ClientClosed,
+    ClientError,
+    Consumer,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
 from tests.unit.client.groups.grouped import open_workplace, poll_until_has
 
 # What was typed, and what it says.
@@ -42,6 +53,9 @@ MISUSE = [
     ("member.commit({TopicPartition('t', 0): -1})", "an offset is 0 to"),
     ("member.commit_async({'t': 5})", "a partition is a TopicPartition, not 't'"),
     ("alone.offsets_for_times({TopicPartition('t', 0): 1.5})", "a time is 0 to"),
+    ("admin.create_topics([NewTopic('u')])", "create_topics takes NewTopic or str one by one"),
+    ("admin.delete_topics(['u'])", "topics are given one by one, as a str each, not ['u']"),
+    ("admin.describe_topics(['u'])", "topics are given one by one, as a str each, not ['u']"),
     ("alone.partitions_for_topic('nowhere')", "there is no topic 'nowhere'"),
 ]
 
@@ -129,3 +143,53 @@ async def test_a_pattern_that_matches_nothing_says_so(
         assert said.count(text) == 1
         await place.create("later-1", 1)
         await poll_until_has(a, 0)
+
+
+@pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
+def test_a_trio_client_under_asyncio_names_the_right_one(kind: Any) -> None:
+    """One sentence, with the module that an asyncio program needs."""
+
+    async def enter() -> None:
+        async with kind("127.0.0.1:1"):
+            pass
+
+    with pytest.raises(ClientError, match=r"needs trio: .*minibroker\.client\.asyncio"):
+        asyncio.run(enter())
+
+
+async def test_clients_are_started_in_a_nursery(autojump_clock: Any) -> None:
+    """`nursery.start` returns the open client; `close` ends its task, a cancellation too."""
+    async with open_workplace() as place, trio.open_nursery() as nursery:
+        address, seams = place.broker.address, place.world.seams("user")
+        producer = await nursery.start(Producer(address, seams=seams).run)
+        await producer.send("t", b"value", partition=0)
+        consumer = await nursery.start(place.consumer("a", group_id="").run)
+        await consumer.assign_topics("t")
+        assert [record.value for record in await consumer.poll(10)] == [b"value"]
+        assert (await producer.close()).is_complete
+        await consumer.close()
+        admin = await nursery.start(Admin(address, seams=seams).run)
+        assert await admin.list_topics() == ["t"]
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    with pytest.raises(ClientClosed):
+        await admin.list_topics()
+
+
+async def test_a_reset_says_from_where_to_where_and_why(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gap is a warning; to begin where nothing was committed is information."""
+    caplog.set_level(logging.INFO, "minibroker.client")
+    async with open_workplace() as place:
+        await place.fill(2)
+        async with place.consumer("a") as a:
+            name = TopicPartition("t", 0)
+            a.assign([name])
+            await a.poll(5)
+            a.seek(name, 50)
+            await a.poll(5)
+    said = [(each.levelname, each.getMessage()) for each in caplog.records]
+    policy = "auto.offset.reset is earliest: going on at offset 0"
+    assert ("INFO", f"t-0: nothing was committed; {policy}") in said
+    assert ("WARNING", f"t-0: the log has no offset 50 (any more); {policy}") in said
