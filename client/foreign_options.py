@@ -33,9 +33,11 @@ RENAMED: Final = {
 
 _NO_TRANSACTIONS: Final = "there are no transactions: leave it out"
 _NO_SECURITY: Final = "there is no authentication and no encryption yet: leave it out"
+_BYTES_IN: Final = "keys and values are bytes: encode them before send, as json.dumps(x).encode()"
+_BYTES_OUT: Final = "keys and values are bytes: decode them after poll, as json.loads(record.value)"
 _VERSIONS: Final = "client and broker agree on versions by themselves: leave it out"
 _SYSTEM: Final = "the system chooses the size of its buffers: leave it out"
-_STATISTICS: Final = "pass a function as on_statistics"
+_STATISTICS: Final = "pass a function as the keyword on_statistics"
 _LOGGING: Final = "clients log with Python's logging, as 'minibroker.client': set its level"
 _METRICS: Final = "read statistics(), or pass a function as on_statistics"
 _TESTED_EACH: Final = "a call raises what goes wrong: leave it out"
@@ -54,7 +56,7 @@ SENTENCES: Final = {
     "default_offset_commit_callback": "pass a function as on_commit to commit_async",
     "enable_auto_offset_store": "only what the application has come back from is committed. To"
     " choose yourself set enable.auto.commit to false and call commit(record) after your work",
-    "enable_partition_eof": "pass a function as on_partition_eof",
+    "enable_partition_eof": "lag() is 0 for a partition whose end is reached",
     "error_cb": _TESTED_EACH,
     "exclude_internal_topics": "a pattern never matches internal topics: leave it out",
     "group_protocol": "members join by the classic protocol: leave it out",
@@ -62,6 +64,8 @@ SENTENCES: Final = {
     "interceptor_classes": "there are none: call your function before send or after poll",
     "isolation_level": "there are no transactions, and a consumer reads only what is committed:"
     " leave it out",
+    "key_deserializer": _BYTES_OUT,
+    "key_serializer": _BYTES_IN,
     "kafka_client": "there is one implementation of the wire: leave it out",
     "log_level": _LOGGING,
     "logger": _LOGGING,
@@ -89,8 +93,12 @@ SENTENCES: Final = {
     "statistics_cb": _STATISTICS,
     "stats_cb": _STATISTICS,
     "throttle_cb": "brokers do not throttle clients: leave it out",
+    "on_delivery": "it is a function: pass it as the keyword on_delivery of a producer",
+    "on_statistics": _STATISTICS,
     "transaction_timeout_ms": _NO_TRANSACTIONS,
     "transactional_id": _NO_TRANSACTIONS,
+    "value_deserializer": _BYTES_OUT,
+    "value_serializer": _BYTES_IN,
 }
 # Names that begin so.
 FAMILIES: Final = {
@@ -100,38 +108,12 @@ FAMILIES: Final = {
     "ssl_": _NO_SECURITY,
     "enable_ssl_": _NO_SECURITY,
 }
-# Functions, which a mapping of texts cannot have, and the clients that take them.
-FUNCTIONS: Final = {
-    "key_deserializer": "consumer",
-    "key_serializer": "producer",
-    "on_delivery": "producer",
-    "on_partition_eof": "consumer",
-    "on_statistics": "producer or consumer",
-    "value_deserializer": "consumer",
-    "value_serializer": "producer",
-}
 
 
-def foreign_option(client: str, name: str) -> str | None:
-    """What to do instead of an option that a "producer", "consumer" or "admin" does not have.
-
-    None for a name that no client of Kafka is known to have.
-    """
+def foreign_option(name: str) -> str | None:
+    """What to do instead of an option; None for a name that no client of Kafka is known to have."""
     if name in RENAMED:
         return f"it is called {RENAMED[name]} here"
     if name in SENTENCES:
         return SENTENCES[name]
-    if name in FUNCTIONS:
-        if client in FUNCTIONS[name]:
-            return f"it is a function: pass it as the keyword {name}"
-        return _of_another(client, name)
     return next((text for start, text in FAMILIES.items() if name.startswith(start)), None)
-
-
-def _of_another(client: str, name: str) -> str:
-    """A function that another client takes."""
-    twin = {"consumer": name.replace("_serializer", "_deserializer")}.get(client)
-    twin = {"producer": name.replace("_deserializer", "_serializer")}.get(client, twin)
-    if twin in FUNCTIONS and client in FUNCTIONS[twin]:
-        return f"a {client} has {twin}"
-    return f"it is one of a {FUNCTIONS[name]}"

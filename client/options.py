@@ -388,9 +388,7 @@ def _unknown(kind: type[ClientOptions], name: str, described: Iterable[str]) -> 
     known, or else the option that was perhaps meant."""
     plain = name.replace(".", "_")
     text = f"{_named(kind)} has no option {name!r}"
-    if (
-        sentence := foreign_option(kind.__name__.removesuffix("Options").lower(), plain)
-    ) is not None:
+    if (sentence := foreign_option(plain)) is not None:
         return ConfigError(f"{text}: {sentence}")
     for other in (ProducerOptions, ConsumerOptions):
         if plain in {each.name for each in fields(other)}:

@@ -57,11 +57,14 @@ class Consumer:
         self,
         bootstrap_servers: Servers | ConsumerConfig = None,
         *,
+        on_statistics: Callable[[ConsumerStatistics], object] | None = None,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        self._consumer = TrioConsumer(bootstrap_servers, ledger=ledger, seams=seams, **options)
+        self._consumer = TrioConsumer(
+            bootstrap_servers, on_statistics=on_statistics, ledger=ledger, seams=seams, **options
+        )
         self._portal = Portal("minibroker-consumer", self._consumer)
         self._reader = _Reader(self._consumer)
         self._numbers = count()  # of polls

@@ -41,12 +41,18 @@ class Producer:
         bootstrap_servers: Servers | ProducerConfig = None,
         *,
         on_delivery: Callable[[Delivery], None] | None = None,
+        on_statistics: Callable[[ProducerStatistics], object] | None = None,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
         self._producer = TrioProducer(
-            bootstrap_servers, on_delivery=on_delivery, ledger=ledger, seams=seams, **options
+            bootstrap_servers,
+            on_delivery=on_delivery,
+            on_statistics=on_statistics,
+            ledger=ledger,
+            seams=seams,
+            **options,
         )
         self._queue = SendQueue(self._producer)
         self._records = self._queue.records

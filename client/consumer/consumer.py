@@ -28,8 +28,9 @@ off. Either way a record is read again after a crash, rather than not at all (K6
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self, Unpack
@@ -51,7 +52,13 @@ from minibroker.client.groups.consumer_group import (
 from minibroker.client.groups.offset_commits import OffsetsToCommit
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.ledger import ConsumerLedger
-from minibroker.client.net.cluster import Cluster, check_trio, in_background, open_cluster
+from minibroker.client.net.cluster import (
+    Cluster,
+    check_trio,
+    in_background,
+    open_cluster,
+    report_regularly,
+)
 from minibroker.client.net.list_offsets import find_time, list_offsets
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import (
@@ -100,13 +107,15 @@ class Consumer:
     Options are Kafka's, as keywords or as a mapping of dotted names (`ConfigError`). Where
     `partitions` may be left out, all assigned ones are meant. `ledger` is a file for every record
     that a poll returns, as JSON lines (client/ledger.py); iteration polls, too, and a record that
-    it gives back is told again.
+    it gives back is told again. `on_statistics` is a plain function, called in the loop with
+    `statistics()` every statistics.interval.ms; what it raises ends the consumer.
     """
 
     def __init__(
         self,
         bootstrap_servers: Servers | ConsumerConfig = None,
         *,
+        on_statistics: Callable[[ConsumerStatistics], object] | None = None,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
         **options: Unpack[ConsumerKeywords],
@@ -114,6 +123,7 @@ class Consumer:
         self._options = read_options(ConsumerOptions, bootstrap_servers, options)
         self._seams = seams or default_seams()
         self._ledger_path = ledger
+        self._on_statistics = on_statistics
         self._ledger: ConsumerLedger | None = None
         self._positions = Positions(self._options)
         self._stack = AsyncExitStack()
@@ -152,6 +162,13 @@ class Consumer:
                     cluster, fetcher, self._positions, self._delivered, self._record_commit
                 )
                 await stack.enter_async_context(in_background(self._group.run))
+            if (on_statistics := self._on_statistics) is not None:
+                report = partial(
+                    report_regularly,
+                    lambda: on_statistics(self.statistics()),
+                    self._options.statistics_interval_ms,
+                )
+                await stack.enter_async_context(in_background(report))
             stack.push_async_exit(self._end)
             self._stack = stack.pop_all()
         return self
@@ -503,7 +520,7 @@ class Consumer:
 
     def statistics(self) -> ConsumerStatistics:
         """What it holds now."""
-        return ConsumerStatistics(len(self.assignment), self._positions.queued_bytes)
+        return ConsumerStatistics(len(self._positions.assignment), self._positions.queued_bytes)
 
     # -- inside
 

@@ -379,6 +379,19 @@ class Cluster:
         return error != ErrorCode.NONE and error not in RETRIABLE
 
 
+async def report_regularly(
+    report: Callable[[], object],
+    every_ms: int,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Call it now and then, until cancelled. What it raises comes out."""
+    task_status.started()
+    while True:
+        await trio.sleep(every_ms / 1000)
+        report()
+
+
 def check_trio() -> None:
     """Raise `ClientError` where trio does not run, as under asyncio."""
     if not trio.lowlevel.in_trio_task():

@@ -30,6 +30,7 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from functools import partial
 from itertools import accumulate
 from math import inf
 from pathlib import Path
@@ -40,7 +41,13 @@ import trio
 
 from minibroker.client.errors import BufferFull, ClientClosed, ClientTimeout, DeliveryFailed
 from minibroker.client.ledger import Ledger
-from minibroker.client.net.cluster import Cluster, check_trio, in_background, open_cluster
+from minibroker.client.net.cluster import (
+    Cluster,
+    check_trio,
+    in_background,
+    open_cluster,
+    report_regularly,
+)
 from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import (
     ProducerOptions,
@@ -92,6 +99,7 @@ class Producer:
     `bootstrap_servers` is "HOST:PORT", several with commas, a list of them, or a mapping of
     Kafka's option names; options may be keywords too (`linger_ms=5`). `on_delivery` is called
     with every `Delivery`, in the loop: it must not block, and what it raises ends the producer.
+    `on_statistics` is called with `statistics()` every statistics.interval.ms, in the same way.
     `ledger` is a file for what became of each record, as JSON lines (client/ledger.py).
     """
 
@@ -100,6 +108,7 @@ class Producer:
         bootstrap_servers: Servers | ProducerConfig = None,
         *,
         on_delivery: OnDelivery | None = None,
+        on_statistics: Callable[[ProducerStatistics], object] | None = None,
         ledger: Path | str | None = None,
         seams: Seams | None = None,
         **options: Unpack[ProducerKeywords],
@@ -120,6 +129,7 @@ class Producer:
         largest = min(self.options.max_request_size, self.options.buffer_memory)
         self._record_bytes_max = largest - BATCH_OVERHEAD_BYTES_MAX
         self._ledger = ledger
+        self._on_statistics = on_statistics
         self._report: CloseReport | None = None
         self._cluster: Cluster
         self._sender: Sender
@@ -387,6 +397,13 @@ class Producer:
             options = _sender_options_of(self.options)
             rng = self._seams.rng
             self._sender = Sender(options, self._routes, cluster, rng, self._reporter.report)
+            if (on_statistics := self._on_statistics) is not None:
+                report = partial(
+                    report_regularly,
+                    lambda: on_statistics(self.statistics()),
+                    self.options.statistics_interval_ms,
+                )
+                await stack.enter_async_context(in_background(report))
             async with in_background(self._sender.run):
                 self._start_taking()
                 try:

@@ -193,3 +193,18 @@ async def test_a_reset_says_from_where_to_where_and_why(
     policy = "auto.offset.reset is earliest: going on at offset 0"
     assert ("INFO", f"t-0: nothing was committed; {policy}") in said
     assert ("WARNING", f"t-0: the log has no offset 50 (any more); {policy}") in said
+
+
+async def test_statistics_are_told_now_and_then(autojump_clock: Any) -> None:
+    """A function gets what `statistics()` returns, every statistics.interval.ms."""
+    told: list[Any] = []
+    async with open_workplace() as place:
+        seams: dict[str, Any] = {"seams": place.world.seams("user"), "on_statistics": told.append}
+        async with Producer(place.broker.address, statistics_interval_ms=1000, **seams) as producer:
+            await producer.send_and_wait("t", b"value")
+            await trio.sleep(2.5)
+        assert [each.delivered for each in told] == [1, 1]
+        async with place.consumer("a", on_statistics=told.append, statistics_interval_ms=500) as a:
+            await a.assign_topics("t")
+            await trio.sleep(1.2)
+        assert [each.partition_count for each in told[2:]] == [4, 4]
