@@ -30,7 +30,11 @@ from minibroker.client.options import ClientOptions, Seams
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.errors import RETRIABLE, BrokerError
 from minibroker.protocol.messages import Request
-from minibroker.protocol.messages.metadata import MetadataRequest, TopicMetadata
+from minibroker.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    TopicMetadata,
+)
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 # How long one broker may keep the others from being asked.
@@ -345,6 +349,7 @@ class Cluster:
             request = MetadataRequest(wanted, self.may_create_topics)
             channel, answer = await self._ask(ApiKey.METADATA, request, avoid)
             is_news = self._known.update(answer) or wanted != tuple(self._wanted)
+            self._record_tellers(answer, channel.endpoint)
             self._refreshes_done = self._refreshes_begun
             self._pool.close_silent(self._known.endpoints.values())
             self._pool.keep(self._candidates())
@@ -356,6 +361,16 @@ class Cluster:
                 fruitless_since, avoid = min(fruitless_since, now), channel
                 await trio.sleep(self._pause_s(now - fruitless_since))
             ended_at = trio.current_time()
+
+    def _record_tellers(self, answer: MetadataResponse, teller: Endpoint) -> None:
+        """Whose addresses these are, for errors: nobody at this end has typed them."""
+        named = {teller, *self.options.bootstrap_servers}
+        endpoints = {Endpoint(each.host, each.port): each.node_id for each in answer.brokers}
+        self._pool.advertised = {
+            endpoint: f"broker {node_id} is advertised as {endpoint} by {teller}"
+            for endpoint, node_id in endpoints.items()
+            if endpoint not in named
+        }
 
     def _forget_idle(self, now: float) -> None:
         """Ask no more for topics that nobody has looked up for long; most of them are deleted."""

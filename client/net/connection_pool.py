@@ -107,6 +107,8 @@ class ConnectionPool:
         self._nursery: trio.Nursery | None = None
         self._changed = trio.lowlevel.ParkingLot()
         self.is_closed = False
+        # Of addresses that a broker has told: whose each is, and who told it.
+        self.advertised: dict[Endpoint, str] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the connections, until cancelled: then all of them are closed."""
@@ -203,9 +205,11 @@ class ConnectionPool:
         try:
             channel = await connect_channel(self._seams.network, connection.endpoint, options)
         except OSError as error:
-            self._record_failure(connection, error)
+            told = self.advertised.get(connection.endpoint)
+            failure = OSError(f"{told}; {error}") if told else error
+            self._record_failure(connection, failure)
             connection.attempt = None
-            attempt.complete(error)
+            attempt.complete(failure)
             self._changed.unpark_all()
             return
         if connection.failures:

@@ -522,3 +522,18 @@ async def test_closing_ends_the_waits_of_other_tasks(
         assert raised
         assert trio.current_time() - start < 0.1
         nursery.cancel_scope.cancel()
+
+
+async def test_an_error_of_an_address_names_who_told_it(
+    start_broker: Any, seams: Any, autojump_clock: Any
+) -> None:
+    """Nobody at this end typed the address that fails: the text says where it comes from."""
+    broker = await start_broker("a")
+    answer = metadata((2, 0))
+    answer = replace(answer, brokers=(*answer.brokers[:1], BrokerMetadata(2, "nosuchhost", 9092)))
+    broker.answers[ApiKey.METADATA] = script(answer)
+    async with open_cluster(options(), seams) as cluster:
+        await cluster.topic("t")
+        text = "broker 2 is advertised as nosuchhost:9092 by a:9092; .*cannot connect"
+        with pytest.raises(ConnectionLost, match=text):
+            await cluster.channel(2)
