@@ -136,7 +136,14 @@ class ElectionsReport(NamedTuple):
 
 
 class Admin:
-    """See the head of this module. Any task may call it. All calls raise `ClientTimeout` too."""
+    """Creates topics, changes settings, and looks at the cluster and its groups.
+
+        async with Admin("127.0.0.1:9092") as admin:
+            await admin.create_topics(NewTopic("orders", num_partitions=4))
+
+    Any task may call it. All calls raise `ClientTimeout` too. docs/admin.md has every option,
+    method and error.
+    """
 
     def __init__(
         self,

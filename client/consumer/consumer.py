@@ -102,7 +102,16 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Consumer:
-    """See the head of this module. One task polls or iterates; any may call the rest.
+    """Reads records, of partitions that the application names or as a member of a group.
+
+        async with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
+            await consumer.subscribe("orders")
+            async for record in consumer:
+                print(record.partition, record.offset, record.value)
+
+    Members of a group share the partitions. What the loop has come back from is committed now and
+    then, and at the end. One task polls or iterates; any may call the rest. docs/consumer.md has
+    every option and error.
 
     Options are Kafka's, as keywords or as a mapping of dotted names (`ConfigError`). Where
     `partitions` may be left out, all assigned ones are meant. `ledger` is a file for every record

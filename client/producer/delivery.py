@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import trio
 
 from minibroker.client.producer.batches import Batch, CompletedBatch
-from minibroker.protocol.constants import NO_OFFSET
+from minibroker.protocol.constants import NO_OFFSET, NO_TIMESTAMP
 from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.records.record import Record, decode_records
 
@@ -49,11 +49,15 @@ class Delivery:
 
 
 class RecordDelivered(NamedTuple):
-    """Where one record is now; `offset` is -1 where the broker did not say."""
+    """Where one record is now; `offset` is -1 where the broker did not say.
+
+    `timestamp` is its time as it was sent, in ms since 1970.
+    """
 
     topic: str
     partition: int
     offset: int
+    timestamp: int = NO_TIMESTAMP
 
 
 class CloseReport(NamedTuple):
@@ -106,12 +110,13 @@ class Failures:
 class PendingDelivery:
     """One record's fate, for who asked. Waiting for it may be given up and begun again."""
 
-    __slots__ = ("_arrived", "_failures", "_index", "delivery")
+    __slots__ = ("_arrived", "_failures", "_index", "delivery", "timestamp")
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
         self._arrived: trio.Event | None = None  # made by who has to wait
         self._index = 0
+        self.timestamp = NO_TIMESTAMP
         self.delivery: Delivery | None = None  # the batch's, once it is completed
 
     def complete(self, delivery: Delivery, index: int) -> None:
@@ -132,7 +137,7 @@ class PendingDelivery:
             self._failures.mark_seen(delivery)
             raise delivery.error
         offset = delivery.offset_of(self._index)
-        return RecordDelivered(delivery.topic, delivery.partition, offset)
+        return RecordDelivered(delivery.topic, delivery.partition, offset, self.timestamp)
 
 
 class DeliveryReporter:

@@ -94,7 +94,14 @@ class ProducerStatistics(NamedTuple):
 
 
 class Producer:
-    """Sends records to topics; used with `async with`.
+    """Sends records to topics.
+
+        async with Producer("127.0.0.1:9092", linger_ms=20) as producer:
+            await producer.send("orders", b"value", key=b"customer 7")
+        # Here all that was sent is stored, or DeliveryFailed was raised.
+
+    `send` returns as soon as the record has a place in memory; batches are sent in the background.
+    The end of the block waits for all of them. docs/producer.md has every option and error.
 
     `bootstrap_servers` is "HOST:PORT", several with commas, a list of them, or a mapping of
     Kafka's option names; options may be keywords too (`linger_ms=5`). `on_delivery` is called
@@ -275,7 +282,8 @@ class Producer:
         """As `send_nowait`, for who wants to know of this one record; costs several times more."""
         pending = PendingDelivery(self._reporter.failures)
         record = check_record(topic, (timestamp_ms, key, value, headers))
-        self._append(topic, partition, record, pending)
+        batch = self._append(topic, partition, record, pending)
+        pending.timestamp = batch.timestamp_ms if record[0] is None else record[0]
         return pending
 
     # Waiting

@@ -208,3 +208,17 @@ async def test_statistics_are_told_now_and_then(autojump_clock: Any) -> None:
             await a.assign_topics("t")
             await trio.sleep(1.2)
         assert [each.partition_count for each in told[2:]] == [4, 4]
+
+
+async def test_a_delivered_record_has_its_time(autojump_clock: Any) -> None:
+    """The one it was sent with, or else its batch's; what a consumer reads is the same."""
+    async with open_workplace() as place:
+        seams = place.world.seams("user")
+        async with Producer(place.broker.address, seams=seams) as producer:
+            given = await producer.send_and_wait("t", b"a", partition=0, timestamp_ms=1234)
+            taken = await producer.send_and_wait("t", b"b", partition=0)
+        async with place.consumer("a", group_id="") as a:
+            await a.assign_topics("t")
+            times = [record.timestamp for record in await a.poll(5)]
+    assert times == [given.timestamp, taken.timestamp]
+    assert given.timestamp == 1234
