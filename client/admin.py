@@ -18,7 +18,7 @@ compared: nobody else creates the same topic in that very second.)
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 import trio
 
@@ -157,7 +157,7 @@ class Admin:
         self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None
 
-    async def run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
         """Be open until cancelled: `admin = await nursery.start(Admin(...).run)`."""
         async with self:
             task_status.started(self)

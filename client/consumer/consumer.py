@@ -33,7 +33,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self, Unpack
+from typing import Any, Final, NamedTuple, Self, Unpack
 
 import trio
 
@@ -145,7 +145,7 @@ class Consumer:
         self._is_closing = False
         self._closed = trio.Event()
 
-    async def run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
         """Be open until `close`, or until cancelled, which leaves the group without a commit.
 
         consumer = await nursery.start(Consumer("127.0.0.1:9092", group_id="g").run)

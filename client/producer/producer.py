@@ -35,7 +35,7 @@ from itertools import accumulate
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeAlias, Unpack
+from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
 import trio
 
@@ -431,7 +431,7 @@ class Producer:
                     self._stop_taking()
                     self._give_up(is_reported=False)
 
-    async def run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
         """Be open until `close`, or until cancelled, which drops what is not delivered.
 
         producer = await nursery.start(Producer("127.0.0.1:9092").run)
