@@ -16,10 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import coalesce, col, lit
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks import ledgers
 from minibroker.audit.checks.cached import caching, in_context
 from minibroker.audit.checks.extent import (
@@ -32,7 +34,7 @@ from minibroker.audit.checks.extent import (
 from minibroker.audit.checks.facts import log_facts
 from minibroker.audit.checks.findings import OF_CHECK_MAX, keep_worst
 from minibroker.audit.checks.groups import committed_by_groups, marks
-from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_rows, will_be_empty
+from minibroker.audit.checks.local_frames import ROWS_MAX, from_rows, local_frame, will_be_empty
 from minibroker.audit.checks.registry import CHECKS, missing_input
 from minibroker.audit.files.cluster import Assignment, Cluster, cluster_of
 from minibroker.audit.files.directories import LIVE, LogDirectory, Replica, find_brokers
@@ -47,7 +49,7 @@ from minibroker.audit.files.unreadable import (
     removed_since,
     unjudged_files,
 )
-from minibroker.audit.files.written import count_batches, with_positions, write_batches
+from minibroker.audit.files.written import WrittenBatches, count_batches, with_positions
 from minibroker.audit.model import (
     BATCHES,
     EPOCH_STARTS,
@@ -60,7 +62,7 @@ from minibroker.audit.model import (
 from minibroker.audit.progress import Jobs, Listener, Stages
 from minibroker.audit.report.page import write_findings, write_report
 from minibroker.audit.report.pictures import pictures
-from minibroker.audit.source import read_table
+from minibroker.audit.source import is_small, pieces_of, read_pieces, read_table
 from minibroker.audit.summary import (
     BrokerSeen,
     CheckRun,
@@ -81,6 +83,7 @@ BATCHES_FILE: Final = "batches.parquet"
 SUMMARY_FILE: Final = "summary.json"
 _CHECKS_AT_ONCE: Final = 4
 _NAMED_MAX: Final = 5  # partitions, in a note
+_DECODED_HERE_MAX: Final = 150_000  # batches that the driver decodes by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ class AuditOptions:
     `export` reads the metadata, as JSON's value; it is called at the moment that is right for a
     live cluster. `checks` are names, all if there are none. `is_ledger_complete`: the ledgers tell
     of all that was sent to the topics that they name. `may_read_here`: the driver reads what is
-    small by itself, and does not leave it to the executors.
+    small by itself, and does not leave it to the executors. `batches`: the URI for the table of
+    batches, if it is not to lie in `out`; nothing is there yet.
     """
 
     paths: Sequence[Path]
@@ -101,6 +105,7 @@ class AuditOptions:
     fail_on: Severity = Severity.ERROR
     is_ledger_complete: bool = False
     may_read_here: bool = True
+    batches: str | None = None
 
 
 def run_audit(
@@ -112,6 +117,8 @@ def run_audit(
     somebody else's: what the audit has put into its cache is given up at the end, and nothing else,
     and its jobs are a group of their own.
     """
+    if options.batches is not None:
+        WrittenBatches(options.batches, spark).check_free()
     with caching(), Jobs(spark.sparkContext) as jobs:
         return _Run(spark, options, Stages(jobs, listener)).run()
 
@@ -136,7 +143,9 @@ class _Run:
         self._stages = stages
         self._known = _Known()
         self._unreadable: list[UnreadableSegment] = []
-        self._written = options.out.resolve() / BATCHES_FILE
+        # On a cluster a bare path may be one of its own file system.
+        inside = (options.out.resolve() / BATCHES_FILE).as_uri()
+        self._written = WrittenBatches(options.batches or inside, spark)
         self._began_ms = time.time_ns() // 1_000_000
 
     def run(self) -> Summary:
@@ -150,7 +159,7 @@ class _Run:
             rows = self._judge(inputs, facts)
             sizes = _sizes(inputs, self._written)
         with self._stages.stage("running the checks"):
-            tables = self._tables(inputs, batches, rows)
+            tables = self._tables(inputs, batches, rows, sizes)
             counts = self._check(tables)
         if inputs.is_live:
             self._drop_removed(inputs)
@@ -173,25 +182,31 @@ class _Run:
         return None if export is None else cluster_of(export())
 
     def _scan(self, inputs: Inputs) -> DataFrame:
-        path = self._written
-        address = path.as_uri()  # on a cluster a bare path may be one of its own file system
-        batches = self._read_table(inputs.logs, "batches")
-        rows = local_rows(batches)
-        if rows is None:
-            batches.write.mode("overwrite").parquet(address)
+        written, pieces = self._written, pieces_of(inputs.logs)
+        is_small_here = self._options.may_read_here and is_small(self._spark, pieces, "batches")
+        rows = None
+        if is_small_here and written.path is not None:
+            rows = written.write_here(read_pieces("batches", pieces), ROWS_MAX)
         else:
-            write_batches(rows, path)
-        if rows is None or rows.num_rows > ROWS_MAX:
-            batches = self._spark.read.schema(from_arrow_schema(BATCHES)).parquet(address)
-        self._unreadable = find_unreadable(path)
+            written.write(read_table(self._spark, inputs.logs, may_read_here=False))
+        if rows is None:
+            batches = written.frame()
+        else:
+            batches = local_frame(self._spark, rows, from_arrow_schema(BATCHES))
+        self._unreadable = find_unreadable(written)
         if self._unreadable:
             is_unreadable = col("torn") & coalesce(col("problem").rlike(PROBLEM), lit(False))
             batches = batches.where(~is_unreadable)
         return batches
 
-    def _read_table(self, logs: Iterable[LogDirectory], name: str) -> DataFrame:
+    def _read_table(
+        self,
+        logs: Iterable[LogDirectory],
+        name: str,
+        keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
+    ) -> DataFrame:
         may_read_here = self._options.may_read_here
-        return read_table(self._spark, logs, name, may_read_here=may_read_here)
+        return read_table(self._spark, logs, name, may_read_here=may_read_here, keep=keep)
 
     def _judge(self, inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> list[ReplicaRow]:
         assignments = inputs.cluster.assignments if inputs.cluster else None
@@ -205,7 +220,9 @@ class _Run:
             self._known.notes.append(note)
         return rows
 
-    def _tables(self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow]) -> Tables:
+    def _tables(
+        self, inputs: Inputs, batches: DataFrame, rows: Sequence[ReplicaRow], sizes: Sizes
+    ) -> Tables:
         chunks, problems = ledger_chunks(self._options.ledgers)
         self._known.unjudged += (Unjudged(problem, holds_back=True) for problem in problems)
         ledger = self._read_ledger(chunks) if self._options.ledgers else None
@@ -220,8 +237,8 @@ class _Run:
             replicas=replicas,
             epoch_starts=from_rows(self._spark, EPOCH_STARTS, inputs.epoch_starts),
             producers=from_rows(self._spark, PRODUCERS, inputs.producers),
-            index_entries=self._read_table(inputs.logs, "index"),
-            bodies=self._read_table(_to_decode(inputs, rows), "bodies"),
+            index_entries=self._read_table(inputs.logs, "index", keep=_with_problem),
+            bodies=self._bodies(inputs, rows, sizes),
             records=records,
             ledger=ledger,
             topic_ids=inputs.topic_ids,
@@ -231,6 +248,14 @@ class _Run:
             if has_groups
             else None,
         )
+
+    def _bodies(self, inputs: Inputs, rows: Sequence[ReplicaRow], sizes: Sizes) -> DataFrame:
+        """BODIES of the logs to decode. What that costs depends on how many batches they have."""
+        logs = [*_to_decode(inputs, rows)]
+        share = sum(piece.size for piece in pieces_of(logs)) / max(1, sizes.bytes)
+        may_read_here = self._options.may_read_here
+        may_read_here &= share * sizes.batches <= _DECODED_HERE_MAX
+        return read_table(self._spark, logs, "bodies", may_read_here=may_read_here)
 
     def _read_ledger(self, chunks: Sequence[Chunk]) -> DataFrame:
         may_read_here = self._options.may_read_here
@@ -377,7 +402,12 @@ def _to_decode(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[LogDirect
     return (log for log in inputs.logs if log.replica in wanted)
 
 
-def _sizes(inputs: Inputs, written: Path) -> Sizes:
+def _with_problem(entries: pa.RecordBatch) -> pa.RecordBatch:
+    """Of rows about index entries those that say that something is wrong."""
+    return entries.filter(pc.is_valid(entries["problem"]))
+
+
+def _sizes(inputs: Inputs, written: WrittenBatches) -> Sizes:
     batches, records = count_batches(written)
     return Sizes(
         logs=sum(1 for _ in inputs.logs),

@@ -11,7 +11,9 @@ hand Arrow batches to Spark. Columns are those of model.py; docs/audit.md has th
   Who must know what is read, or wants several tables of the same moment, lists once and calls
   `read_table`. That is no data source: Spark would start three Python processes to plan one.
 * **A small directory** (`HERE_BYTES_MAX`) `read_table` reads in the driver: Spark's Python workers
-  take longer to start than that.
+  take longer to start than that. On a master inside of the driver, where no other machine could
+  help, that is true of far larger ones (`LOCAL_BYTES_MAX`).
+* **A large segment** is cut for several tasks where its index file names a batch (`cut_large`).
 * **Filters** on broker, topic and partition choose logs; on records' offsets they choose segments,
   by their names, and the rows in them. All of that is exact, so Spark does not filter again. But
   an offset filter trusts names: a record in a segment whose name is wrong may not be found by it.
@@ -19,9 +21,9 @@ hand Arrow batches to Spark. Columns are those of model.py; docs/audit.md has th
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -52,10 +54,11 @@ from minibroker.audit.files.directories import (
     UsageError,
     find_brokers,
 )
-from minibroker.audit.files.indexes import check_indexes
+from minibroker.audit.files.indexes import check_indexes, find_cuts
 from minibroker.audit.files.records import OFFSET_END, read_records
 from minibroker.audit.files.segments import scan_segment
 from minibroker.audit.model import BATCHES, BODIES, INDEX_ENTRIES, RECORDS
+from minibroker.audit.session import local_cores
 
 FORMAT: Final = "minibroker-log"
 TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES, "bodies": BODIES}
@@ -73,6 +76,14 @@ HERE_BYTES_MAX: Final = {
     **dict.fromkeys(("batches", "index"), 64 << 20),
     **dict.fromkeys(("bodies", "records"), 16 << 20),
 }
+# The same where the executors are threads of the driver's own process. Spark takes several seconds
+# to start its Python workers; in that time one core looks at some GB of batches.
+LOCAL_BYTES_MAX: Final = {
+    "batches": 4 << 30,
+    "index": 4 << 30,
+    "bodies": 2 << 30,
+    "records": 16 << 20,
+}
 HERE_SEGMENTS_MAX: Final = 5_000
 
 
@@ -81,10 +92,19 @@ class OptionError(ValueError):
 
 
 class Piece(NamedTuple):
-    """A segment as it was listed: its first `size` bytes are to be read."""
+    """A segment as it was listed, or a part of one.
+
+    The bytes from `begin` up to the segment's `size` are to be read; a batch begins at `begin`.
+    """
 
     replica: Replica
     segment: SegmentFile
+    begin: int = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes to read."""
+        return self.segment.size - self.begin
 
 
 def register(spark: SparkSession) -> None:
@@ -105,21 +125,30 @@ def read_table(
     table: str = "batches",
     *,
     may_read_here: bool = True,
+    keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> DataFrame:
-    """A table of what was listed, up to the sizes it had then.
+    """A table of what was listed, up to the sizes it had then; `keep` filters rows where they are
+    read.
 
     The driver may read a small one at once; else the executors read it when they are asked, and
     must see the files under the same paths.
     """
     pieces = pieces_of(logs)
-    if may_read_here and is_small(pieces, table):
-        return local_frame(spark, read_here(table, pieces), from_arrow_schema(TABLES[table]))
-    groups = pack(pieces, task_size(pieces, spark.sparkContext.defaultParallelism))
+
+    def rows(some: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        found = read_pieces(table, some)
+        return found if keep is None else map(keep, found)
+
+    if may_read_here and is_small(spark, pieces, table):
+        here = pa.Table.from_batches(rows(pieces), TABLES[table])
+        return local_frame(spark, here, from_arrow_schema(TABLES[table]))
+    groups = plan_tasks(pieces, table, spark.sparkContext.defaultParallelism)
+    listing = spark.sparkContext.broadcast(groups)  # else it would travel with each task
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_pieces(table, groups[number])
+                yield from rows(listing.value[number])
 
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
     return numbers.mapInArrow(read, from_arrow_schema(TABLES[table]))
@@ -130,31 +159,45 @@ def pieces_of(logs: Iterable[LogDirectory]) -> list[Piece]:
     return [Piece(log.replica, segment) for log in logs for segment in log.segments]
 
 
-def is_small(pieces: Sequence[Piece], table: str) -> bool:
+def is_small(spark: SparkSession, pieces: Sequence[Piece], table: str) -> bool:
     """Whether the driver reads this table of these segments by itself."""
-    size = sum(piece.segment.size for piece in pieces)
-    return size <= HERE_BYTES_MAX[table] and len(pieces) <= HERE_SEGMENTS_MAX
+    is_local = local_cores(spark.sparkContext.master or "") is not None
+    bytes_max = (LOCAL_BYTES_MAX if is_local else HERE_BYTES_MAX)[table]
+    return sum(piece.size for piece in pieces) <= bytes_max and len(pieces) <= HERE_SEGMENTS_MAX
 
 
-def read_here(table: str, pieces: Iterable[Piece]) -> pa.Table:
-    """The rows of a table, read in this process."""
-    return pa.Table.from_batches(read_pieces(table, pieces), TABLES[table])
+def plan_tasks(
+    pieces: Sequence[Piece], table: str, cores: int, bytes_per_task: int | None = None
+) -> list[tuple[Piece, ...]]:
+    """What each task reads of a table."""
+    size = bytes_per_task or task_size(pieces, cores)
+    if table != "index":  # an index file is held against its whole segment
+        pieces = [*cut_large(pieces, size)]
+    return pack(pieces, size)
 
 
 def task_size(pieces: Iterable[Piece], cores: int) -> int:
     """About how many bytes a task reads on so many cores, unless an option says so."""
-    total = sum(piece.segment.size for piece in pieces)
+    total = sum(piece.size for piece in pieces)
     share = total // (cores * _TASKS_PER_CORE)
     return min(max(share, _BYTES_PER_TASK_MIN), _BYTES_PER_TASK_MAX)
 
 
+def cut_large(pieces: Iterable[Piece], bytes_per_task: int) -> Iterator[Piece]:
+    """The same bytes in the same order, those of large segments in several pieces."""
+    for piece in pieces:
+        cuts = find_cuts(piece.segment, bytes_per_task)
+        for begin, end in pairwise([piece.begin, *cuts, piece.segment.size]):
+            yield Piece(piece.replica, piece.segment._replace(size=end), begin)
+
+
 def pack(pieces: Iterable[Piece], bytes_per_task: int) -> list[tuple[Piece, ...]]:
-    """Segments in groups of about so many bytes, in order; a larger one is a group by itself."""
+    """Pieces in groups of about so many bytes, in order; a larger one is a group by itself."""
     groups: list[tuple[Piece, ...]] = []
     group: list[Piece] = []
     left = bytes_per_task
     for piece in pieces:
-        cost = piece.segment.size + _SEGMENT_COST
+        cost = piece.size + _SEGMENT_COST
         if group and cost > left:
             groups.append(tuple(group))
             group, left = [], bytes_per_task
@@ -167,16 +210,16 @@ def read_pieces(
     table: str, pieces: Iterable[Piece], start: int = 0, end: int = OFFSET_END
 ) -> Iterator[pa.RecordBatch]:
     """The rows that segments make in a table; of records those of the offsets [start, end)."""
-    for replica, segment in pieces:
+    for replica, segment, begin in pieces:
         match table:
             case "batches":
-                yield from scan_segment(replica, segment)
+                yield from scan_segment(replica, segment, begin=begin)
             case "records":
-                yield from read_records(replica, segment, start, end)
+                yield from read_records(replica, segment, start, end, begin)
             case "index":
                 yield check_indexes(replica, segment)
             case "bodies":
-                yield check_bodies(replica, segment)
+                yield check_bodies(replica, segment, begin)
 
 
 @dataclass(slots=True)
@@ -225,7 +268,7 @@ class Selection:
     def choose(self, pieces: Sequence[Piece]) -> Iterator[Piece]:
         """Those segments that can hold what is wanted, going by their names."""
         for piece, after in zip_longest(pieces, pieces[1:]):
-            replica, segment = piece
+            replica, segment, _ = piece
             if any(getattr(replica, name) not in kept for name, kept in self.values.items()):
                 continue
             segment_end = OFFSET_END
@@ -316,8 +359,8 @@ class LogReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """One a task: a tuple of pieces."""
         pieces = list(self._selection.choose(self._options.list()))
-        size = self._options.bytes_per_task or task_size(pieces, self._cores)
-        return [InputPartition(group) for group in pack(pieces, size)]
+        groups = plan_tasks(pieces, self._options.table, self._cores, self._options.bytes_per_task)
+        return [InputPartition(group) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What is in the segments of one task; Spark makes one of None where there are none."""

@@ -9,7 +9,8 @@ Millions of batches are made into `runs` first, which are few, and whatever can 
 is: how far a log goes, which epochs it has, and, by the checks, where a log has a seam at all.
 """
 
-from collections.abc import Sequence
+import struct as struct_of_bytes
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import groupby
 from operator import itemgetter, xor
@@ -33,9 +34,12 @@ from pyspark.sql.functions import (
 from pyspark.sql.functions import max as largest_of
 from pyspark.sql.functions import min as smallest_of
 from pyspark.sql.functions import sum as sum_of
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from xxhash import xxh3_64_digest
 
 from minibroker.audit.checks.extent import EpochEnd, LogFacts, ascending
-from minibroker.audit.checks.local_frames import collect_small, local_rows
+from minibroker.audit.checks.local_frames import collect_small, local_frame, local_rows
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import Replica
 from minibroker.protocol.constants import INT64_MAX
@@ -66,10 +70,18 @@ def runs(batches: DataFrame) -> DataFrame:
     `batches`, whatever their order; `has_odd`: one that is sound is of a kind that no producer
     sends, or counts other than its offsets do.
 
-    One pass over the batches, made once for all who ask.
+    One pass over the batches, made once for all who ask; by the driver, if it holds them.
     """
+    found, rows = ask_runs(batches), local_rows(batches)
+    if rows is None:
+        return collect_small(found)
+    return local_frame(batches.sparkSession, runs_of(rows, found.schema), found.schema)
+
+
+def ask_runs(batches: DataFrame) -> DataFrame:
+    """The runs, as a plan of Spark."""
     end = col("position") + col("size")
-    found = (
+    return (
         batches.withColumns({"end": end, "next_offset": next_offset("last_offset")})
         .groupBy(*REPLICA, "segment", "leader_epoch", "torn")
         .agg(
@@ -91,7 +103,73 @@ def runs(batches: DataFrame) -> DataFrame:
         .withColumn("is_chain", ~col("torn") & (col("links") == _link()))
         .withColumn("size", col("end") - col("position"))
     )
-    return collect_small(found)
+
+
+def runs_of(rows: pa.Table, schema: StructType) -> pa.Table:
+    """The same of batches that the driver holds. Its hashes are others."""
+    by_run: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    names = (*REPLICA, "segment", "leader_epoch", "torn")
+    for row in rows.to_pylist():
+        by_run.setdefault(tuple(row[name] for name in names), []).append(row)
+    found = [dict(zip(names, run, strict=True)) | _run_of(each) for run, each in by_run.items()]
+    return pa.Table.from_pylist(found, to_arrow_schema(schema))
+
+
+def _run_of(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What `runs` says of the batches of one leader epoch in one segment."""
+    first, last = (pick(batches, key=itemgetter("position")) for pick in (min, max))
+    end = max(batch["position"] + batch["size"] for batch in batches)
+    run = {
+        "position": first["position"],
+        "end": end,
+        "size": end - first["position"],
+        "batches": len(batches),
+        "bytes": sum(batch["size"] for batch in batches),
+        "is_chain": False,
+        "has_odd": False,
+    }
+    if first["torn"]:
+        return run
+    places = [
+        (batch["position"], batch["base_offset"], batch["position"] + batch["size"], _next(batch))
+        for batch in batches
+    ]
+    links = reduce(xor, (_hash(*place[:2]) ^ _hash(*place[2:]) for place in places))
+    content = ("identity", "base_offset", "leader_epoch")
+    digest = reduce(xor, (_hash(*(batch[name] for name in content)) for batch in batches))
+    return run | {
+        "base_offset": first["base_offset"],
+        "last_offset": last["last_offset"],
+        "next_offset": _next(last),
+        "largest": max(map(_next, batches)),
+        "length": sum(_next(batch) - max(batch["base_offset"], 0) for batch in batches),
+        "seams": reduce(xor, (batch["base_offset"] ^ _next(batch) for batch in batches)),
+        "links": links,
+        "has_bad_crc": any(batch["crc_stored"] != batch["crc_computed"] for batch in batches),
+        "has_odd": any(map(_is_odd, batches)),
+        "digest": digest,
+        "is_chain": links
+        == _hash(first["position"], first["base_offset"]) ^ _hash(end, _next(last)),
+    }
+
+
+def _next(batch: Mapping[str, Any]) -> int:
+    """`next_offset`."""
+    return min(int(batch["last_offset"]), INT64_MAX - 1) + 1
+
+
+def _is_odd(batch: Mapping[str, Any]) -> bool:
+    """`is_odd`, of a batch that is not torn."""
+    is_sound = batch["crc_stored"] == batch["crc_computed"]
+    has_odd_kind = batch["attributes"] & _FROM_CLIENTS != batch["attributes"]
+    counts_other = batch["count"] != batch["last_offset"] - batch["base_offset"] + 1
+    return bool(is_sound and (has_odd_kind or counts_other))
+
+
+def _hash(*numbers: int) -> int:
+    """64 bits of some numbers, as a number with a sign."""
+    digest = xxh3_64_digest(struct_of_bytes.pack(f"<{len(numbers)}q", *numbers))
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def digest_of_batches() -> Column:

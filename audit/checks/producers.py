@@ -15,8 +15,8 @@ would also look like a gap, before it and behind it. So repetitions are told fir
 looked for in what remains.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql.functions import (
@@ -33,7 +33,7 @@ from pyspark.sql.functions import (
 
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.findings import as_findings, in_sync, severity_in_log
-from minibroker.audit.checks.local_frames import collect_small, local_rows
+from minibroker.audit.checks.local_frames import collect_small, empty_like, local_rows
 from minibroker.audit.checks.memoize import memoize_per_run
 from minibroker.audit.files.directories import LIVE
 from minibroker.audit.model import Severity, Tables
@@ -117,6 +117,12 @@ def snapshot(tables: Tables) -> DataFrame | None:
 
 @memoize_per_run
 def _wrong(tables: Tables) -> DataFrame:
+    """What `ask_wrong` finds; not asked where the driver knows that it finds nothing."""
+    found = ask_wrong(tables)
+    return empty_like(found) if is_known_sound(tables) else collect_small(found)
+
+
+def ask_wrong(tables: Tables) -> DataFrame:
     """Batches that do not go on where their producer's last one ended, and snapshots that say other
     than the batches before them: where each says that the producer `stand`s, the `previous` batch
     (null if there is none), and whether it `is_snapshot`."""
@@ -164,14 +170,71 @@ def _wrong(tables: Tables) -> DataFrame:
     is_wrong = when(
         col("is_snapshot"), is_judged & ~col("stand").eqNullSafe(col("previous"))
     ).otherwise(col("base_sequence") != expected)
-    found = (
+    return (
         batches.unionByName(snapshots)
         .withColumn("previous", stands)
         .join(broadcast(known), [*_LOG], "left")
         .where(is_wrong)
         .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
     )
-    return collect_small(found)
+
+
+def is_known_sound(tables: Tables) -> bool:
+    """Whether the driver holds all batches and can tell that nothing is wrong: see `ask_wrong`."""
+    batches, snapshots, logs = (
+        local_rows(frame) for frame in (tables.batches, tables.producers, tables.replicas)
+    )
+    if batches is None or snapshots is None or logs is None:
+        return False
+    known = {tuple(log[name] for name in _LOG): log for log in logs.to_pylist()}
+    steps: dict[tuple[Any, ...], list[_Step]] = {}
+    for row in batches.to_pylist():
+        if not row["torn"] and row["producer_id"] >= 0 and row["base_sequence"] >= 0:
+            length = row["last_offset"] - row["base_offset"]
+            last_sequence = (row["base_sequence"] + length) % _SEQUENCES
+            step = _Step(
+                (row["base_offset"], 1, row["segment"], row["position"]),
+                (row["producer_epoch"], last_sequence, row["last_offset"]),
+                row["base_sequence"],
+            )
+            steps.setdefault(tuple(row[name] for name in _PRODUCER), []).append(step)
+    for row in snapshots.to_pylist():
+        stand = (row["producer_epoch"], row["last_sequence"], row["last_offset"])
+        if None not in stand and min(stand[1:]) >= 0:
+            step = _Step((row["offset"], 0, 0, 0), stand, None)
+            steps.setdefault(tuple(row[name] for name in _PRODUCER), []).append(step)
+    return all(
+        _is_sound(sorted(each), known.get(producer[:-1])) for producer, each in steps.items()
+    )
+
+
+class _Step(NamedTuple):
+    """A batch of a producer, or with no `base_sequence` a snapshot of it; `stand` is what
+    `ask_wrong` calls so. The steps of a producer ascend by `place`."""
+
+    place: tuple[int, int, int, int]
+    stand: tuple[int, int, int]
+    base_sequence: int | None
+
+
+def _is_sound(steps: Iterable[_Step], log: Mapping[str, Any] | None) -> bool:
+    """Whether each step of a producer in a log follows from the one before it."""
+    if log is None:
+        return False
+    previous: tuple[int, int, int] | None = None
+    for place, stand, base_sequence in steps:
+        is_known = previous is not None or log["first_offset"] == 0
+        if base_sequence is None:
+            is_judged = is_known and (log["state"] != LIVE or place[0] <= log["log_end"])
+            if is_judged and stand != previous:
+                return False
+        else:
+            is_same_epoch = previous is not None and previous[0] == stand[0]
+            following = (previous[1] + 1) % _SEQUENCES if previous and is_same_epoch else 0
+            if is_known and base_sequence != following:
+                return False
+            previous = stand
+    return True
 
 
 def _is_any_wrong(tables: Tables, *, is_snapshot: bool) -> bool:

@@ -19,12 +19,15 @@ from minibroker.audit.model import BODIES
 from minibroker.protocol.records.batch import read_header
 
 
-def check_bodies(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
-    """The rows of BODIES for one file; of one that cannot be read BATCHES says so."""
+def check_bodies(replica: Replica, segment: SegmentFile, begin: int = 0) -> pa.RecordBatch:
+    """The rows of BODIES for one file from the position `begin` on.
+
+    Of a file that cannot be read BATCHES says so.
+    """
     rows: list[dict[str, Any]] = []
     try:
         with open_file(segment.path) as descriptor:
-            for position, size in find_batches(replica, segment):
+            for position, size in find_batches(replica, segment, begin=begin):
                 batch = os.pread(descriptor, size, position)
                 try:
                     decode_batch(batch)

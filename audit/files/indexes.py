@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 
 from minibroker.audit.files.checkpoints import explain
 from minibroker.audit.files.directories import LogDirectory, Replica, SegmentFile
-from minibroker.audit.files.segments import Located, locate_batches, open_file
+from minibroker.audit.files.segments import (
+    Located,
+    is_sound_batch,
+    locate_batches,
+    open_file,
+)
 from minibroker.audit.model import INDEX_ENTRIES
 from minibroker.protocol.constants import NO_TIMESTAMP
 
@@ -35,6 +40,7 @@ _ENTRY: Final = {
     TIME_INDEX: np.dtype([("timestamp", ">i8"), ("offset", ">u4")]),
 }
 _Numbers = NDArray[np.int64]
+_CUT_TRIES: Final = 3  # entries that are tried for one cut
 
 
 def check_indexes(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
@@ -67,6 +73,32 @@ def indexed_end(log: LogDirectory) -> int:
         if len(entries):
             end = max(end, segment.base_offset + int(entries["offset"].max()) + 1)
     return end
+
+
+def find_cuts(segment: SegmentFile, bytes_each: int) -> list[int]:
+    """Positions at which a segment can be cut into parts of about `bytes_each` bytes.
+
+    Each is that of a batch: the offset index names it, and the batch there has a right CRC. There
+    are none where the file is small, or the index does not help.
+    """
+    if segment.size < 2 * bytes_each:
+        return []
+    cuts: list[int] = []
+    try:
+        data = segment.path.with_suffix(f".{INDEX}").read_bytes()
+        entry = _ENTRY[INDEX]
+        entries = np.frombuffer(data, entry, count=len(data) // entry.itemsize)
+        positions = np.unique(entries["position"].astype(np.int64))
+        with open_file(segment.path) as descriptor:
+            for wanted in range(bytes_each, segment.size - bytes_each // 2, bytes_each):
+                at = int(np.searchsorted(positions, wanted))
+                for position in map(int, positions[at : at + _CUT_TRIES]):
+                    if is_sound_batch(descriptor, position, segment.size):
+                        cuts.append(position)
+                        break
+    except OSError:
+        return []
+    return sorted(set(cuts))
 
 
 def _check(

@@ -112,15 +112,15 @@ def ledger_table(
 
     from minibroker.audit.checks.local_frames import local_frame
 
-    read = tuple(chunks)
-    if may_read_here and sum(chunk.end - chunk.begin for chunk in read) <= HERE_BYTES_MAX:
-        told = [rows for chunk in read for rows in read_chunk(chunk)]
+    if may_read_here and sum(chunk.end - chunk.begin for chunk in chunks) <= HERE_BYTES_MAX:
+        told = [rows for chunk in chunks for rows in read_chunk(chunk)]
         return local_frame(spark, pa.Table.from_batches(told, LEDGER), from_arrow_schema(LEDGER))
+    listing = spark.sparkContext.broadcast(tuple(chunks))  # else it would travel with each task
 
     def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from read_chunk(read[number])
+                yield from read_chunk(listing.value[number])
 
     tasks = 1 + sum(chunk.end - chunk.begin for chunk in chunks) // CHUNK_BYTES
     numbers = spark.range(0, len(chunks), 1, min(tasks, max(1, len(chunks))))

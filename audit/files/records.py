@@ -29,16 +29,21 @@ OFFSET_END: Final = 1 << 63
 
 
 def read_records(
-    replica: Replica, segment: SegmentFile, start: int = 0, end: int = OFFSET_END
+    replica: Replica,
+    segment: SegmentFile,
+    start: int = 0,
+    end: int = OFFSET_END,
+    begin: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of RECORDS for one file, of the offsets from `start` to below `end`.
+    """The rows of RECORDS for one file from the position `begin` on, of the offsets from `start` to
+    below `end`.
 
     A file that cannot be read, or goes while it is read, has no more rows: `scan_segment` says so.
     """
     rows = _Rows(replica)
     try:
         with open_file(segment.path) as descriptor:
-            for position, size in find_batches(replica, segment, start, end):
+            for position, size in find_batches(replica, segment, start, end, begin):
                 rows.add(os.pread(descriptor, size, position), start, end)
                 if rows.count >= ROWS_MAX or rows.bytes >= BYTES_MAX:
                     yield rows.take()
@@ -49,11 +54,15 @@ def read_records(
 
 
 def find_batches(
-    replica: Replica, segment: SegmentFile, start: int = 0, end: int = OFFSET_END
+    replica: Replica,
+    segment: SegmentFile,
+    start: int = 0,
+    end: int = OFFSET_END,
+    begin: int = 0,
 ) -> Iterator[tuple[int, int]]:
     """Position and size of the batches that have to be decoded. Raises OSError."""
     names = ["position", "size", "attributes", "base_offset", "last_offset"]
-    for table in scan_segment(replica, segment):
+    for table in scan_segment(replica, segment, begin=begin):
         is_right = pc.equal(table["crc_stored"], table["crc_computed"])  # null where torn
         batches = table.select(names).filter(is_right).columns
         for position, size, attributes, base_offset, last_offset in zip(

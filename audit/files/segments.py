@@ -76,14 +76,16 @@ class Located(NamedTuple):
 
 
 def scan_segment(
-    replica: Replica, segment: SegmentFile, rows_max: int = ROWS_MAX
+    replica: Replica, segment: SegmentFile, rows_max: int = ROWS_MAX, begin: int = 0
 ) -> Iterator[pa.RecordBatch]:
     """The rows of BATCHES for one file, in the order of positions, about `rows_max` at a time.
+
+    The bytes from `begin` up to the segment's size are read; a batch begins there.
 
     A file that cannot be read, or became shorter than it was listed, ends with a torn row for the
     bytes that are not there.
     """
-    rows = _Rows(replica, segment.base_offset)
+    rows = _Rows(replica, segment.base_offset, begin)
     problem = None
     try:
         with open_file(segment.path) as descriptor:
@@ -137,8 +139,8 @@ class _Window:
 class _Rows:
     """Batches on their way into a table. `end` is the position behind the last row."""
 
-    def __init__(self, replica: Replica, segment: int) -> None:
-        self.end = 0
+    def __init__(self, replica: Replica, segment: int, begin: int) -> None:
+        self.end = begin
         self._fixed = {**replica.columns, "segment": segment}
         self._begin()
 
@@ -316,6 +318,24 @@ class _Scan:
                 self._search_bytes += size
             position += step
         return self._window.end
+
+
+def is_sound_batch(descriptor: int, position: int, end: int) -> bool:
+    """Whether a batch with a right CRC begins at a position of a file, and is over by `end`.
+
+    Raises OSError.
+    """
+    header = os.pread(descriptor, BATCH_HEADER_BYTES, position)
+    if len(header) < BATCH_HEADER_BYTES:
+        return False
+    length, magic = _LENGTH_AND_MAGIC.unpack_from(header, _LENGTH_AT)
+    size = BATCH_OVERHEAD_BYTES + length
+    if magic != MAGIC or length < _LENGTH_MIN or size > min(FRAME_BYTES_MAX, end - position):
+        return False
+    batch = os.pread(descriptor, size, position)
+    return len(batch) == size and _CRC.unpack_from(batch, _CRC_AT) == (
+        crc32c(memoryview(batch)[_ATTRIBUTES_AT:]),
+    )
 
 
 def locate_batches(segment: SegmentFile) -> Located:

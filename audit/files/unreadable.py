@@ -13,15 +13,13 @@ passed over something else, since of many faults it names the first.
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
-
-import pyarrow.dataset as ds
 
 from minibroker.audit.arrow import compute as pc
 from minibroker.audit.checks.extent import ReplicaRow
 from minibroker.audit.files.directories import LIVE, BrokerDirectory, Replica
-from minibroker.audit.model import BATCHES, Finding
+from minibroker.audit.files.written import WrittenBatches
+from minibroker.audit.model import Finding
 from minibroker.audit.summary import Unjudged, plural
 from minibroker.protocol.constants import INT64_MAX
 
@@ -37,12 +35,10 @@ class UnreadableSegment(NamedTuple):
     problem: str
 
 
-def find_unreadable(batches: Path) -> list[UnreadableSegment]:
+def find_unreadable(batches: WrittenBatches) -> list[UnreadableSegment]:
     """All in the written table of batches."""
-    is_unreadable = pc.field("torn") & pc.match_substring_regex(pc.field("problem"), PROBLEM)
-    found = ds.dataset(batches, schema=BATCHES, format="parquet").to_table(
-        columns=[*Replica._fields, "segment", "problem"], filter=is_unreadable
-    )
+    torn = batches.read([*Replica._fields, "segment", "problem"], torn=True)
+    found = torn.filter(pc.match_substring_regex(torn["problem"], PROBLEM))
     return sorted(
         UnreadableSegment(Replica(broker, topic, partition), segment, problem)
         for broker, topic, partition, segment, problem in zip(

@@ -1,34 +1,112 @@
-"""The written table of batches, as the driver looks into it without Spark: what costs a moment here
-would cost Spark a job."""
+"""The written table of batches: where it lies, and what the driver looks up in it.
+
+It lies where the driver and all executors find it by one address: a directory that all of them see,
+or a URI of a file system that Spark's Hadoop client knows (HDFS, S3). The driver reads a directory
+by itself, for what costs a moment there would cost Spark a job; of a URI it asks Spark.
+"""
 
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from minibroker.audit.arrow import compute as pc
-from minibroker.audit.files.directories import Replica
+from minibroker.audit.files.directories import Replica, UsageError
 from minibroker.audit.model import BATCHES, Finding
 
-
-def write_batches(rows: pa.Table, path: Path) -> None:
-    """Write the table, as Spark does: a directory of files. What is there is replaced."""
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir()
-    pq.write_table(rows, path / "part-0.parquet")
+_GROUP_ROWS: Final = 1 << 16  # of a Parquet file: Spark reads each in a task, if it likes
 
 
-def count_batches(path: Path) -> tuple[int, int]:
+class WrittenBatches:
+    """The table at an address, a URI. `path` is its directory if it is on a local file system.
+
+    Without a session only that directory can be read and written.
+    """
+
+    def __init__(self, address: str, spark: SparkSession | None = None) -> None:
+        self.address = address
+        parts = urlsplit(address)
+        self.path = Path(unquote(parts.path)) if parts.scheme == "file" else None
+        self._spark = spark
+
+    def check_free(self) -> None:
+        """Raise UsageError if something is there already: it may be anything."""
+        assert self._spark is not None
+        jvm: Any = self._spark._jvm
+        place = jvm.org.apache.hadoop.fs.Path(self.address)
+        java_session: Any = self._spark._jsparkSession
+        settings = java_session.sessionState().newHadoopConf()
+        if place.getFileSystem(settings).exists(place):
+            raise UsageError(f"{self.address} is there already: name another place, or remove it")
+
+    def frame(self) -> DataFrame:
+        """It as Spark reads it."""
+        assert self._spark is not None
+        return self._spark.read.schema(from_arrow_schema(BATCHES)).parquet(self.address)
+
+    def write(self, batches: DataFrame) -> None:
+        """Have the executors write it; what is there is replaced."""
+        batches.write.mode("overwrite").parquet(self.address)
+
+    def write_here(self, batches: Iterable[pa.RecordBatch], rows_max: int) -> pa.Table | None:
+        """Write it in this process. Returns it as well if it has no more than `rows_max` rows."""
+        assert self.path is not None, "only the executors write to a file system that is not local"
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True)
+        kept: list[pa.RecordBatch] | None = []
+        count = 0
+        with pq.ParquetWriter(self.path / "part-0.parquet", BATCHES) as writer:
+            for group in _in_groups(batches):
+                writer.write_table(group)
+                count += group.num_rows
+                kept = [*kept, *group.to_batches()] if kept is not None else None
+                if count > rows_max:
+                    kept = None
+        return None if kept is None else pa.Table.from_batches(kept, BATCHES)
+
+    def read(self, columns: list[str], **wanted: object) -> pa.Table:
+        """Some columns of the rows in which others are as wanted."""
+        if self.path is None:
+            found = self.frame()
+            for name, value in wanted.items():
+                found = found.where(col(name) == lit(value))
+            return found.select(*columns).toArrow()
+        equal = [(name, "==", value) for name, value in wanted.items()]
+        return ds.dataset(self.path, schema=BATCHES, format="parquet").to_table(
+            columns=columns, filter=pq.filters_to_expression(equal)
+        )
+
+
+def _in_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of about _GROUP_ROWS rows; none is empty."""
+    group: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        group.append(batch)
+        count += batch.num_rows
+        if count >= _GROUP_ROWS:
+            yield pa.Table.from_batches(group, BATCHES)
+            group, count = [], 0
+    if count:
+        yield pa.Table.from_batches(group, BATCHES)
+
+
+def count_batches(written: WrittenBatches) -> tuple[int, int]:
     """How many batches there are, and how many records they say they hold."""
-    counts = _read(path, ["count"], ~pc.field("torn")).column("count")
+    counts = written.read(["count"], torn=False).column("count")
     return len(counts), pc.sum(counts.cast(pa.int64())).as_py() or 0
 
 
-def with_positions(findings: Iterable[Finding], path: Path) -> Iterator[Finding]:
+def with_positions(findings: Iterable[Finding], written: WrittenBatches) -> Iterator[Finding]:
     """Findings about single records, each with the batch in which its offset lies, if one is there.
 
     A log may have an offset twice; then it is the first place.
@@ -41,11 +119,9 @@ def with_positions(findings: Iterable[Finding], path: Path) -> Iterator[Finding]
             continue
         replica = Replica(finding.broker, finding.topic, finding.partition)
         if replica not in tables:
-            is_here = ~pc.field("torn")
-            for name, value in replica._asdict().items():
-                is_here &= pc.field(name) == value
             order = [(name, "ascending") for name in columns[:2]]
-            tables[replica] = _read(path, columns, is_here).sort_by(order)
+            found = written.read(columns, torn=False, **replica.columns)
+            tables[replica] = found.sort_by(order)
         yield _placed(finding, tables[replica])
 
 
@@ -61,9 +137,3 @@ def _placed(finding: Finding, batches: pa.Table) -> Finding:
         return finding
     segment, position = (batches[name][at].as_py() for name in ("segment", "position"))
     return replace(finding, segment=segment, position=position)
-
-
-def _read(path: Path, columns: list[str], wanted: ds.Expression) -> pa.Table:
-    return ds.dataset(path, schema=BATCHES, format="parquet").to_table(
-        columns=columns, filter=wanted
-    )

@@ -1,19 +1,27 @@
 """What is small the driver reads by itself; what the executors read must come to the same."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.audit.files.directories import find_brokers
+from minibroker.audit.checks.facts import ask_runs, log_facts, runs_of
+from minibroker.audit.checks.local_frames import from_rows, local_frame, local_rows
+from minibroker.audit.checks.producers import ask_wrong, is_known_sound
+from minibroker.audit.files.directories import STOPPED, LogDirectory, Replica, find_brokers
+from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.files.ledger import ledger_chunks, ledger_table
-from minibroker.audit.model import Finding
+from minibroker.audit.model import PRODUCERS, REPLICAS, Finding, Tables
 from minibroker.audit.source import TABLES, read_table
 from minibroker.audit.summary import Summary
+from tests.audit.checks.rows import tables
 from tests.audit.corrupted import corrupt_all
 from tests.support.audited import audit
 from tests.support.made_cluster import BATCHES, RECORDS, TOPIC, Commit, make_cluster
@@ -73,6 +81,57 @@ def test_driver_and_executors_read_the_same_rows(
     )
     assert sorted(here, key=repr) == sorted(there, key=repr)
     assert here or name == "bodies"
+
+
+def test_driver_and_spark_make_the_same_runs(spark: SparkSession, damaged: Path) -> None:
+    """Of all batches; only the hashes are others."""
+    logs = [log for broker in find_brokers([damaged]) for log in broker.logs]
+    batches = read_table(spark, logs)
+    rows = local_rows(batches)
+    assert rows is not None
+    asked = ask_runs(batches)
+    found = runs_of(rows, asked.schema).to_pylist()
+    expected = asked.toArrow().to_pylist()
+    assert any(run["torn"] for run in expected)
+    assert not all(run["is_chain"] for run in expected)
+    for run in (*found, *expected):
+        for name in ("links", "digest", *(["has_bad_crc", "has_odd"] if run["torn"] else [])):
+            del run[name]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+def test_driver_and_spark_agree_whose_sequences_are_sound(
+    spark: SparkSession, damaged: Path
+) -> None:
+    """The driver calls those logs sound in which Spark finds nothing."""
+    inputs = read_inputs([damaged], lambda: None)
+    logs = list(inputs.logs)
+    whole = tables_of(spark, logs, inputs)
+    wrong = {Replica(row.broker, row.topic, row.partition) for row in ask_wrong(whole).collect()}
+    unsound = {log.replica for log in logs if not is_known_sound(tables_of(spark, [log], inputs))}
+    assert unsound == wrong
+    assert 0 < len(wrong) < len(logs)
+
+
+def tables_of(spark: SparkSession, logs: Sequence[LogDirectory], inputs: Inputs) -> Tables:
+    """What the checks of producers are given of some logs, which the driver holds."""
+    replicas = {log.replica for log in logs}
+    batches = read_table(spark, logs)
+    facts = log_facts(batches)
+    known = [
+        replica.columns
+        | {"first_offset": each.first_offset, "log_end": each.log_end, "state": STOPPED}
+        for replica, each in facts.items()
+    ]
+    producers = [row for row in inputs.producers if row[:3] in replicas]
+    return replace(
+        tables(spark),
+        batches=batches,
+        replicas=local_frame(
+            spark, pa.Table.from_pylist(known, schema=REPLICAS), from_arrow_schema(REPLICAS)
+        ),
+        producers=from_rows(spark, PRODUCERS, producers),
+    )
 
 
 def test_driver_and_executors_parse_the_same_lines(spark: SparkSession, tmp_path: Path) -> None:

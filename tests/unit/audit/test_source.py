@@ -1,8 +1,10 @@
 """What the data source plans: which segments are read, in which tasks. How it reads needs Spark."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
     EqualTo,
@@ -19,17 +21,33 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from minibroker.audit.files.directories import Replica, SegmentFile
+from minibroker.audit.files.directories import (
+    LogDirectory,
+    Replica,
+    SegmentFile,
+    find_brokers,
+)
+from minibroker.audit.model import BATCHES
 from minibroker.audit.source import (
     TABLES,
     OptionError,
     Options,
     Piece,
     Selection,
+    cut_large,
     pack,
+    pieces_of,
+    plan_tasks,
+    read_pieces,
 )
+from minibroker.broker.disk import RealFiles
+from minibroker.broker.log.manager import LogManager
+from minibroker.protocol.records.record import encode_batch
+from minibroker.protocol.types import TopicPartition
+from tests.support.made_cluster import CLUSTER_ID, LIMITS, NOW_MS, TOPIC, TOPIC_ID
 
 MB = 1 << 20
+LIMITS_OF_ONE = replace(LIMITS, segment_bytes=MB)
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -108,6 +126,66 @@ def test_segments_are_packed_into_few_tasks() -> None:
     empty = [Piece(each.replica, each.segment._replace(size=0)) for each in pieces]
     assert len(pack(empty, 256 * MB)) == 1
     assert pack([], MB) == []
+
+
+def test_large_segments_are_cut_where_batches_begin(tmp_path: Path) -> None:
+    """The parts of a segment, read by themselves, are the rows of the whole, of each table; where
+    the index file does not help, the segment is one part."""
+    [log] = large_log(tmp_path)
+    pieces = pieces_of([log])
+    parts = [*cut_large(pieces, 2000)]
+    assert len(parts) > 5
+    assert sum(part.size for part in parts) == pieces[0].size
+    for table in ("batches", "records", "bodies"):
+        whole, cut = (
+            pa.Table.from_batches(read_pieces(table, some), TABLES[table])
+            for some in (pieces, parts)
+        )
+        assert whole == cut
+    assert [*cut_large(pieces, pieces[0].size)] == pieces
+    index = log.segments[0].path.with_suffix(".index")
+    entries = index.read_bytes()
+    index.write_bytes(bytes(byte ^ (at % 8 == 7) for at, byte in enumerate(entries)))
+    assert [*cut_large(pieces, 2000)] == pieces
+    index.unlink()
+    assert [*cut_large(pieces, 2000)] == pieces
+
+
+def test_damage_is_the_same_in_parts(tmp_path: Path) -> None:
+    """What is no batch is one row in the part that has it, however the segment is cut."""
+    [log] = large_log(tmp_path)
+    path = log.segments[0].path
+    content = bytearray(path.read_bytes())
+    content[5000:5100] = bytes(100)
+    path.write_bytes(content)
+    pieces = pieces_of([log])
+    parts = [*cut_large(pieces, 2000)]
+    whole, cut = (
+        pa.Table.from_batches(read_pieces("batches", some), BATCHES) for some in (pieces, parts)
+    )
+    assert len(parts) > 5
+    assert whole == cut
+    assert any(whole["torn"].to_pylist())
+
+
+def test_the_tasks_of_an_index_have_whole_segments(tmp_path: Path) -> None:
+    """An index file is held against all batches of its segment."""
+    [log] = large_log(tmp_path)
+    pieces = pieces_of([log])
+    assert plan_tasks(pieces, "index", 2, 2000) == [tuple(pieces)]
+    assert len(plan_tasks(pieces, "batches", 2, 2000)) > 5
+
+
+def large_log(root: Path) -> list[LogDirectory]:
+    """A log of one segment of many batches."""
+    manager = LogManager(RealFiles(), root / "broker-1", LIMITS_OF_ONE)
+    manager.start("boot", CLUSTER_ID, 1, NOW_MS)
+    log = manager.create(TopicPartition(TOPIC, 0), TOPIC_ID, LIMITS_OF_ONE, NOW_MS)
+    for number in range(400):
+        batch = encode_batch([(NOW_MS, b"key", b"%d" % number, ())])
+        log.append_as_leader(memoryview(batch), 0, NOW_MS)
+    manager.close({TopicPartition(TOPIC, 0): log.log_end})
+    return list(find_brokers([root])[0].logs)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from minibroker.audit.files.unreadable import (
     removed_since,
     unjudged_files,
 )
+from minibroker.audit.files.written import WrittenBatches
 from minibroker.audit.model import BATCHES, Finding, Severity
 from minibroker.audit.summary import Unjudged
 from minibroker.protocol.constants import INT64_MAX
@@ -47,7 +48,7 @@ def unreadable_of(log: LogDirectory, root: Path) -> list[UnreadableSegment]:
     rows = [batch for segment in log.segments for batch in scan_segment(log.replica, segment)]
     pq.write_table(pa.Table.from_batches(rows, BATCHES), root / "out" / "part-0.parquet")
     (root / "out" / "_SUCCESS").touch()
-    return find_unreadable(root / "out")
+    return find_unreadable(WrittenBatches((root / "out").as_uri()))
 
 
 @pytest.mark.parametrize("state", [STOPPED, KILLED, LIVE])

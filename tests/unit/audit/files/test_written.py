@@ -9,7 +9,7 @@ import pytest
 
 from minibroker.audit.files.directories import LogDirectory, find_brokers
 from minibroker.audit.files.segments import scan_segment
-from minibroker.audit.files.written import count_batches, with_positions
+from minibroker.audit.files.written import WrittenBatches, count_batches, with_positions
 from minibroker.audit.model import BATCHES as SCHEMA
 from minibroker.audit.model import Finding, Severity
 from minibroker.protocol.records.batch import iterate_headers
@@ -26,21 +26,21 @@ def log(tmp_path: Path) -> LogDirectory:
 
 
 @pytest.fixture
-def written(tmp_path: Path, log: LogDirectory) -> Path:
+def written(tmp_path: Path, log: LogDirectory) -> WrittenBatches:
     """Its table, the last segment in a file before the others."""
     for number, segment in enumerate(reversed(log.segments)):
         table = pa.Table.from_batches(scan_segment(log.replica, segment), SCHEMA)
         (tmp_path / "out").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / "out" / f"part-{number}.parquet")
-    return tmp_path / "out"
+    return WrittenBatches((tmp_path / "out").as_uri())
 
 
-def test_batches_and_records_are_counted(written: Path) -> None:
+def test_batches_and_records_are_counted(written: WrittenBatches) -> None:
     """What is no batch does not count."""
     assert count_batches(written) == (BATCHES, BATCHES * RECORDS)
 
 
-def test_a_record_is_found_in_its_batch(log: LogDirectory, written: Path) -> None:
+def test_a_record_is_found_in_its_batch(log: LogDirectory, written: WrittenBatches) -> None:
     """A finding about an offset gets segment and position of the batch that has it; one that names
     no broker, no offset, or one that the log does not have stays as it is."""
     finding = Finding("lost-write", Severity.ERROR, TOPIC, 1, log.broker)
@@ -55,3 +55,22 @@ def test_a_record_is_found_in_its_batch(log: LogDirectory, written: Path) -> Non
         replace(finding, offset=BATCHES * RECORDS),
     ]
     assert list(with_positions(elsewhere, written)) == elsewhere
+
+
+@pytest.mark.parametrize("rows_max", [BATCHES - 1, BATCHES, BATCHES + 1])
+def test_a_table_is_written_as_it_comes(tmp_path: Path, log: LogDirectory, rows_max: int) -> None:
+    """In place of an older one. A small one is returned, too, with all rows before, between and
+    behind tables without a row."""
+    older = tmp_path / "a place" / "part-7.parquet"
+    older.parent.mkdir()
+    older.write_bytes(b"of an older audit")
+    nothing = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+    whole = [each for segment in log.segments for each in scan_segment(log.replica, segment)][:-1]
+    written = WrittenBatches(older.parent.as_uri())
+    rows = [nothing, *(each for table in whole for each in (table, nothing))]
+    kept = written.write_here(rows, rows_max)
+    assert not older.exists()
+    assert count_batches(written) == (BATCHES, BATCHES * RECORDS)
+    expected = pa.Table.from_batches(whole)
+    assert kept == (expected if rows_max >= BATCHES else None)
+    assert written.read(SCHEMA.names, torn=False) == expected
