@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from minibroker.audit.network.options import batch_options, sink_options, stream_options
 from minibroker.audit.network.sink import BatchWriter, StreamWriter, check_schema
-from minibroker.audit.network.source import SCHEMA, BatchReader
+from minibroker.audit.network.source import SCHEMA, WITHOUT_HEADERS, BatchReader
 from minibroker.audit.network.stream import StreamReader
 
 
@@ -33,17 +33,21 @@ class TopicSource(DataSource):
         return "minibroker"
 
     def schema(self) -> StructType:
-        """What a source gives: topic, partition, offset, timestamp, key, value, headers."""
-        return SCHEMA
+        """What a source gives: topic, partition, offset, timestamp, key, value, and headers unless
+        `includeHeaders` is false."""
+        include = next(
+            (value for name, value in self.options.items() if name.lower() == "includeheaders"), ""
+        )
+        return WITHOUT_HEADERS if include.lower() == "false" else SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
         """For `spark.read`."""
-        _check_own(schema)
+        self._check_own(schema)
         return BatchReader(batch_options(self.options))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         """For `spark.readStream`."""
-        _check_own(schema)
+        self._check_own(schema)
         return StreamReader(stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
@@ -62,7 +66,7 @@ class TopicSource(DataSource):
         check_schema(schema, options)
         return StreamWriter(options)
 
-
-def _check_own(schema: StructType) -> None:
-    if schema != SCHEMA:
-        raise ValueError(f"the columns are given: {SCHEMA.simpleString()}; set no schema")
+    def _check_own(self, schema: StructType) -> None:
+        if schema != self.schema():
+            columns = self.schema().simpleString()
+            raise ValueError(f"the columns are given: {columns}; set no schema")

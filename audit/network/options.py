@@ -1,7 +1,7 @@
 """What a user of `format("minibroker")` may set, and the arithmetic of offsets; no Spark in here.
 
-The names are those of Spark's source and sink for Kafka, so that who knows them knows these: a
-program is moved by another word in `format(...)`. Options of the client (timeouts, sizes of
+The names are those of Spark's source and sink for Kafka: a program moves by another word in
+`format(...)`. Options of the client (timeouts, sizes of
 requests) are written with `kafka.` in front and handed on. What nobody reads is refused, with the
 name that was perhaps meant.
 
@@ -33,8 +33,23 @@ _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 POLL_RECORDS: Final = 10_000
 
 CLIENT_PREFIX: Final = "kafka."
-_READ: Final = ("subscribe", "startingOffsets", "failOnDataLoss", "minPartitions")
-_BATCH: Final = (*_READ, "endingOffsets")
+_READ: Final = (
+    "subscribe",
+    "assign",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "minPartitions",
+    "includeHeaders",
+)
+_BATCH: Final = (
+    *_READ,
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+)
 _STREAM: Final = (*_READ, "maxOffsetsPerTrigger")
 # Spark hands a stream's sink its own options too.
 _SINK: Final = ("topic", "checkpointLocation", "queryName")
@@ -52,7 +67,10 @@ class ReadOptions:
     """A source's. `starting` and `ending` are offsets, or EARLIEST or LATEST for all partitions.
 
     `client` is for a `Consumer`; `split` is the least number of tasks, `limit` the most records
-    of a micro-batch, both 0 for no wish.
+    of a micro-batch, both 0 for no wish. `assigned` are the only partitions of the topics that are
+    read, None: all. `starting_times` and `ending_times`, in ms, win over the offsets; None: there
+    are none. Where no record is as late as a starting time, reading begins `at_end_without_record`,
+    or fails.
     """
 
     client: Mapping[str, str]
@@ -62,6 +80,11 @@ class ReadOptions:
     fails_on_data_loss: bool
     split: int
     limit: int
+    assigned: frozenset[TopicPartition] | None = None
+    starting_times: Offsets | int | None = None
+    ending_times: Offsets | int | None = None
+    at_end_without_record: bool = False
+    has_headers: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,13 +121,9 @@ def _read_options(given: Mapping[str, str], known: tuple[str, ...], start: str) 
     for name, reason in _SETTLED_FOR_READING.items():
         if name in client:
             raise ValueError(f"{CLIENT_PREFIX}{name} cannot be set: {reason}")
-    topics = [topic.strip() for topic in (options["subscribe"] or "").split(",")]
-    if not all(topics):
-        raise ValueError("subscribe is missing: name a topic, or several separated by commas")
-    fails = (options["failOnDataLoss"] or "true").lower()
-    if fails not in ("true", "false"):
-        raise ValueError(f"failOnDataLoss is true or false, not {fails!r}")
-    reset = "none" if fails == "true" else "earliest"
+    topics, assigned = _chosen(options["subscribe"], options["assign"])
+    fails_on_data_loss = _is_true("failOnDataLoss", options["failOnDataLoss"])
+    reset = "none" if fails_on_data_loss else "earliest"
     settled = {"auto.offset.reset": reset}
     starting = parse_offsets("startingOffsets", options["startingOffsets"] or start)
     ending = parse_offsets("endingOffsets", options.get("endingOffsets") or "latest")
@@ -116,10 +135,76 @@ def _read_options(given: Mapping[str, str], known: tuple[str, ...], start: str) 
         tuple(sorted(set(topics))),
         starting,
         ending,
-        fails == "true",
+        fails_on_data_loss,
         _count("minPartitions", options["minPartitions"]),
         _count("maxOffsetsPerTrigger", options.get("maxOffsetsPerTrigger")),
+        assigned,
+        _times(options, "starting"),
+        _times(options, "ending"),
+        _is_latest(options["startingOffsetsByTimestampStrategy"]),
+        _is_true("includeHeaders", options["includeHeaders"]),
     )
+
+
+def _chosen(
+    subscribe: str | None, assign: str | None
+) -> tuple[list[str], frozenset[TopicPartition] | None]:
+    """The topics, and the only partitions of them that are read; None: all."""
+    if subscribe is not None and assign is not None:
+        raise ValueError("subscribe and assign are both there: leave one out")
+    if assign is None:
+        topics = [topic.strip() for topic in (subscribe or "").split(",")]
+        if not all(topics):
+            raise ValueError("subscribe is missing: name a topic, or several separated by commas")
+        return topics, None
+    try:
+        names = frozenset(
+            TopicPartition(topic, partition)
+            for topic, partitions in json.loads(assign).items()
+            for partition in partitions
+        )
+        if not names or any(type(each.partition) is not int for each in names):
+            raise ValueError
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(f'assign is JSON like {{"topic": [0, 1]}}, not {assign!r}') from None
+    return [name.topic for name in names], names
+
+
+def _times(options: Mapping[str, str | None], which: str) -> Offsets | int | None:
+    """The times at which reading starts or ends, of all partitions or by partition."""
+    if text := options.get(f"{which}Timestamp"):
+        if not text.isdecimal():
+            raise ValueError(f"{which}Timestamp is a number of ms since 1970, not {text!r}")
+        return int(text)
+    name = f"{which}OffsetsByTimestamp"
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        times = from_json(json.loads(text))
+        if min(times.values()) < 0:
+            raise ValueError
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(
+            f'{name} is JSON with ms since 1970, like {{"topic": {{"0": 1700000000000}}}},'
+            f" not {text!r}"
+        ) from None
+    return times
+
+
+def _is_latest(strategy: str | None) -> bool:
+    """What is done where no record is as late as a starting time."""
+    if strategy not in (None, "error", "latest"):
+        raise ValueError(f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}")
+    return strategy == "latest"
+
+
+def _is_true(name: str, text: str | None) -> bool:
+    """The value of an option that is true unless it is said to be false."""
+    small = (text or "true").lower()
+    if small not in ("true", "false"):
+        raise ValueError(f"{name} is true or false, not {small!r}")
+    return small == "true"
 
 
 def _sort(

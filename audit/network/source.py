@@ -13,7 +13,7 @@ from the last progress.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,7 @@ ARROW_SCHEMA: Final = pa.schema(
     ]
 )
 SCHEMA: Final[StructType] = from_arrow_schema(ARROW_SCHEMA)
+WITHOUT_HEADERS: Final = StructType([field for field in SCHEMA if field.name != "headers"])
 MILLISECONDS_MAX: Final = (2**63 - 1) // 1000  # of a timestamp in Spark
 
 # A consumer's patience where the user has set none, and how long one look at it takes.
@@ -114,8 +115,8 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
             if records and records[-1].offset >= end:
                 records = [record for record in records if record.offset < end]
             if records:
-                columns = zip(*records, strict=True)
-                yield _to_arrow(list(columns))
+                batch = _to_arrow(list(zip(*records, strict=True)))
+                yield batch if options.has_headers else batch.drop_columns(["headers"])
             before, position = position, consumer.position(name) or position
             looks_left = looks if position != before else looks_left - 1
             if not looks_left:
@@ -161,6 +162,49 @@ def existing(
     return names
 
 
+def chosen_partitions(consumer: Consumer, options: ReadOptions) -> list[TopicPartition]:
+    """The partitions that are read, as of now. Raises BrokerError for a topic that is not there,
+    ValueError for an assigned partition that is not."""
+    there = consumer.assign_topics(*options.topics)
+    if options.assigned is None:
+        return there
+    if missing := options.assigned.difference(there):
+        names = ", ".join(map(str, sorted(missing)))
+        raise ValueError(f"assign names partitions that do not exist: {names}")
+    return sorted(options.assigned)
+
+
+def starting_offsets(
+    consumer: Consumer, options: ReadOptions, names: Sequence[TopicPartition]
+) -> Offsets:
+    """Where reading begins; by `startingOffsets` this may be EARLIEST or LATEST."""
+    if options.starting_times is None:
+        return spread("startingOffsets", options.starting, names)
+    times = spread("startingOffsetsByTimestamp", options.starting_times, names)
+    found = offsets_of_times(consumer, times)
+    if not options.at_end_without_record:
+        ends = consumer.end_offsets(*names)
+        late = [str(name) for name in names if found[name] >= ends[name]]
+        if late:
+            raise ValueError(
+                f"no record of {', '.join(late)} is as late as asked; to begin at the end there,"
+                " set startingOffsetsByTimestampStrategy to latest"
+            )
+    return found
+
+
+def offsets_of_times(consumer: Consumer, times: Mapping[TopicPartition, int]) -> Offsets:
+    """The first record of each partition's time or later; the end where none is as late."""
+    found: Offsets = {}
+    consumer.assign(times)
+    for name, time_ms in times.items():
+        consumer.seek_to_time(time_ms, name)
+        position = consumer.position(name)
+        assert position is not None, "a partition that was sought has a position"
+        found[name] = position
+    return found
+
+
 def report_loss(options: ReadOptions, what: str) -> None:
     """Fail, unless the user said that the rest is enough."""
     if options.fails_on_data_loss:
@@ -194,9 +238,12 @@ class BatchReader(DataSourceReader):
         """The tasks."""
         options = self._options
         with Consumer(options.client) as consumer:
-            names = consumer.assign_topics(*options.topics)
-            start = spread("startingOffsets", options.starting, names)
+            names = chosen_partitions(consumer, options)
+            start = starting_offsets(consumer, options, names)
             end = spread("endingOffsets", options.ending, names)
+            if options.ending_times is not None:
+                times = spread("endingOffsetsByTimestamp", options.ending_times, names)
+                end = offsets_of_times(consumer, times)
             if EARLIEST in start.values():
                 begins = consumer.beginning_offsets(*names)
                 start = {name: begins[name] if start[name] < 0 else start[name] for name in names}

@@ -5,9 +5,10 @@ after a crash it runs the same batch again, between the same offsets. So `commit
 do, and a sink that is exactly once gets each record once.
 
 That holds for the first batch only if its start, which Spark does not write down but asks for
-again, is the same after the crash. So `initialOffset` resolves nothing: it tells EARLIEST or
-LATEST of each partition as the options do. A first batch that begins at LATEST is empty, it only
-fixes where the second one begins.
+again, is the same after the crash. So `initialOffset` resolves neither EARLIEST nor LATEST: it
+returns them for each partition as the options do. A starting time it does resolve, for the first
+record of a time stays the same. A first batch that begins at LATEST is empty; it only fixes where
+the second one begins.
 
 A partition that a batch's start does not name was made later and is read from its beginning. It
 is seen when the client next looks for it, `metadata.max.age.ms` later at most.
@@ -32,16 +33,17 @@ from minibroker.audit.network.options import (
     ReadOptions,
     from_json,
     limited,
-    spread,
     to_json,
 )
 from minibroker.audit.network.source import (
     GONE,
     Range,
+    chosen_partitions,
     existing,
     plan_ranges,
     read_range,
     report_loss,
+    starting_offsets,
 )
 from minibroker.client.blocking import Consumer
 from minibroker.protocol.errors import BrokerError
@@ -61,8 +63,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
         """Where a new query begins, unresolved."""
-        names = self._asking().assign_topics(*self._options.topics)
-        return to_json(spread("startingOffsets", self._options.starting, names))
+        names = chosen_partitions(self._asking(), self._options)
+        return to_json(starting_offsets(self._asking(), self._options, names))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """As `maxOffsetsPerTrigger` says."""
@@ -122,6 +124,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask_ends(self) -> Offsets:
         names = existing(self._asking(), self._options, self._options.topics)
+        if (assigned := self._options.assigned) is not None:
+            names = [name for name in names if name in assigned]
         return self._asking().end_offsets(*names) if names else {}
 
     def _resolve(self, begin: Offsets, end: Offsets) -> Offsets:

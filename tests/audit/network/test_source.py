@@ -1,6 +1,7 @@
 """Reading topics into Spark: what a batch and its tasks get from a real broker."""
 
 import struct
+import threading
 from pathlib import Path
 from time import monotonic
 
@@ -76,6 +77,41 @@ def test_a_batch_reads_what_was_asked(broker: BrokerProcess) -> None:
     assert values(read_all(split, ranges)) == expected((0, 10, 100), (1, 0, 30))
     nothing = {"startingOffsets": '{"asked": {"0": 100, "1": 100}}'}
     assert BatchReader(batch_options(options(broker, "asked", **nothing))).partitions() == []
+
+
+def test_a_batch_reads_what_lies_between_two_times(broker: BrokerProcess) -> None:
+    """Of the partitions that are assigned, without the column that is not wanted. A time after the
+    last record is an error, or the end."""
+    create(broker, "timed")
+    with Producer(broker.address) as producer:
+        for partition in (0, 1):
+            for at in range(10):
+                value = b"%d/%d" % (partition, at)
+                producer.send("timed", value, partition=partition, timestamp_ms=NOW_MS + at)
+                producer.flush()
+
+    def reader(**more: str) -> BatchReader:
+        asked = options(broker, "timed", includeHeaders="false", **more)
+        if "assign" in more:
+            del asked["subscribe"]
+        return BatchReader(batch_options(asked))
+
+    between = reader(
+        startingTimestamp=str(NOW_MS + 3),
+        endingOffsetsByTimestamp=f'{{"timed": {{"0": {NOW_MS + 5}, "1": {NOW_MS + 99}}}}}',
+    )
+    rows = read_all(between, between.partitions())
+    assert values(rows) == expected((0, 3, 5), (1, 3, 10))
+    assert "headers" not in rows[0]
+    one = reader(assign='{"timed": [1]}', startingTimestamp=str(NOW_MS + 8))
+    assert values(read_all(one, one.partitions())) == expected((1, 8, 10))
+    late = {"startingTimestamp": str(NOW_MS + 10)}
+    with pytest.raises(ValueError, match="no record of timed-0, timed-1 is as late as asked"):
+        reader(**late).partitions()
+    at_end = reader(**late, startingOffsetsByTimestampStrategy="latest")
+    assert at_end.partitions() == []
+    with pytest.raises(ValueError, match="assign names partitions that do not exist: timed-7"):
+        reader(assign='{"timed": [7]}').partitions()
 
 
 def test_a_batch_says_what_it_cannot_read(broker: BrokerProcess) -> None:
@@ -156,9 +192,9 @@ def test_an_abandoned_reader_leaves_no_consumer(broker: BrokerProcess) -> None:
     assert consumers() == 0
     rows = reader.read(ranges[0])
     assert next(rows).num_rows == 10
-    assert consumers() == 1
+    [consumer] = [each for each in threading.enumerate() if each.name == "minibroker-consumer"]
     rows.close()  # type: ignore[attr-defined]
-    assert consumers() == 0
+    consumer.join()  # it ends a moment after it has told that it does
 
 
 def test_a_silent_broker_is_an_error_in_time(tmp_path: Path) -> None:

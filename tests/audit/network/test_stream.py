@@ -52,6 +52,21 @@ def test_a_stream_begins_where_it_was_told_also_after_a_crash(broker: BrokerProc
     assert consumers() == 0
 
 
+def test_a_stream_reads_assigned_partitions_from_a_time_on(broker: BrokerProcess) -> None:
+    """And no others, whatever comes later."""
+    create(broker, "assigned")
+    send(broker, "assigned", 0, 10)
+    wanted = options(broker, "assigned", assign='{"assigned": [1]}', startingTimestamp="0")
+    del wanted["subscribe"]
+    with running(wanted) as reader:
+        start = reader.initialOffset()
+        assert start == {"assigned": {"1": 0}}
+        send(broker, "assigned", 10, 5)
+        end = reader.latestOffset(start, ReadAllAvailable())
+        rows = read_all(reader, reader.partitions(start, end))
+        assert values(rows) == expected((1, 0, 15))
+
+
 def test_a_stream_keeps_its_limit_and_its_target(broker: BrokerProcess) -> None:
     """A batch takes no more than asked; AvailableNow stops at what was there when it began."""
     create(broker, "limited")

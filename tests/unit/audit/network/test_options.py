@@ -47,6 +47,28 @@ def test_options_are_those_of_the_source_for_kafka() -> None:
     assert stream_options({**SERVERS, "subscribe": "a"}).starting == LATEST
 
 
+def test_partitions_and_times_may_be_chosen() -> None:
+    """A time of all partitions goes before those of single ones."""
+    options = batch_options(
+        {
+            **SERVERS,
+            "assign": '{"a": [1, 0], "b": [0]}',
+            "startingTimestamp": "5",
+            "startingOffsetsByTimestamp": '{"a": {"0": 6}}',
+            "endingOffsetsByTimestamp": '{"a": {"0": 7, "1": 8}, "b": {"0": 9}}',
+            "startingOffsetsByTimestampStrategy": "latest",
+            "includeHeaders": "false",
+        }
+    )
+    assert (options.topics, options.assigned) == (("a", "b"), {A0, A1, B0})
+    assert (options.starting_times, options.at_end_without_record) == (5, True)
+    assert options.ending_times == {A0: 7, A1: 8, B0: 9}
+    assert not options.has_headers
+    plain = batch_options(READ)
+    assert (plain.assigned, plain.starting_times, plain.ending_times) == (None, None, None)
+    assert plain.has_headers
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -63,6 +85,15 @@ def test_options_are_those_of_the_source_for_kafka() -> None:
         ({**READ, "endingOffsets": "earliest"}, "cannot be earliest"),
         ({**READ, "maxOffsetsPerTrigger": "5"}, "no option 'maxOffsetsPerTrigger'"),
         ({**READ, "minPartitions": "0"}, "a number of at least 1"),
+        ({**READ, "assign": '{"a": [0]}'}, "both there"),
+        ({**SERVERS, "assign": '{"a": 0}'}, "assign is JSON like"),
+        ({**SERVERS, "assign": '{"a": ["0"]}'}, "assign is JSON like"),
+        ({**SERVERS, "assign": "{}"}, "assign is JSON like"),
+        ({**READ, "startingTimestamp": "-1"}, "startingTimestamp is a number of ms"),
+        ({**READ, "endingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "is JSON with ms since 1970"),
+        ({**READ, "startingOffsetsByTimestamp": "{}"}, "is JSON with ms since 1970"),
+        ({**READ, "startingOffsetsByTimestampStrategy": "first"}, "is error or latest"),
+        ({**READ, "includeHeaders": "no"}, "includeHeaders is true or false"),
         ({**READ, "failOnDataLoss": "no"}, "true or false"),
         ({**READ, "kafka.auto.offset.reset": "latest"}, "startingOffsets and failOnDataLoss"),
         ({**READ, "kafka.fetch.max.byte": "9"}, "no option 'fetch.max.byte'; the nearest is"),
@@ -149,11 +180,7 @@ def test_ranges_are_split_as_wished(sizes: list[int], split: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("assign", "subscribePattern", "includeHeaders", "groupIdPrefix", "minOffsetsPerTrigger"),
-        *("startingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
-    ],
+    "name", ["subscribePattern", "groupIdPrefix", "minOffsetsPerTrigger", "maxTriggerDelay"]
 )
 def test_options_of_sparks_own_source_that_are_missing_are_refused(name: str) -> None:
     """As docs/audit.md says: none is passed over, which would read something else."""
