@@ -36,7 +36,7 @@ def select_topics(given: tuple[TopicsOrPattern, ...]) -> TopicSelection:
         return TopicSelection(_names(each))
     if len(each) > 1:
         raise ValueError(f"subscribe takes names, or one pattern: join them with |, not {each!r}")
-    text = each[0]
+    text = next(iter(each))
     if isinstance(text, re.Pattern):
         if not isinstance(text.pattern, str):
             raise TypeError("a pattern is one of str, not of bytes")
