@@ -18,6 +18,7 @@ from enum import StrEnum
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -83,6 +84,15 @@ Master = Annotated[
 Out = Annotated[
     Path, typer.Option("--out", "-o", help="Directory for the report; an older report is replaced.")
 ]
+Batches = Annotated[
+    str | None,
+    typer.Option(
+        "--batches",
+        metavar="URI",
+        help="Where the table of batches is written, if not in --out: a place that the driver and"
+        " all executors reach by this URI, such as hdfs://host/batches or s3a://bucket/batches.",
+    ),
+]
 Checks = Annotated[
     list[str] | None,
     typer.Option("--check", metavar="NAME", help="Only this check; `audit checks` lists them."),
@@ -108,6 +118,7 @@ def run(
     cluster: ClusterFile = None,
     master: Master = "local[*]",
     out: Out = DEFAULT_OUT,
+    batches: Batches = None,
     checks: Checks = None,
     fail_on: FromSeverity = FailOn.ERROR,
     ledger_complete: LedgerComplete = False,
@@ -122,6 +133,8 @@ def run(
     """
     _need_extra(PLAIN + SPARK)
     _check_names(checks or [])
+    if batches is not None and not urlsplit(batches).scheme:
+        raise typer.BadParameter(f"{batches!r} is no URI: begin with hdfs://, s3a:// or file://")
     export = metadata_reader(paths, cluster)
     with failures_as_exit_codes(debug), interruptible():
         from minibroker.audit.files.directories import find_brokers
@@ -136,6 +149,7 @@ def run(
             paths=tuple(paths),
             out=out,
             ledgers=tuple(ledgers or ()),
+            batches=batches,
             export=export,
             checks=tuple(checks or ()),
             fail_on=Severity(fail_on),

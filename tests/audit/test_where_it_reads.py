@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +16,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from minibroker.audit.checks.facts import ask_runs, log_facts, runs_of
 from minibroker.audit.checks.local_frames import from_rows, local_frame, local_rows
 from minibroker.audit.checks.producers import ask_wrong, is_known_sound
-from minibroker.audit.files.directories import STOPPED, LogDirectory, Replica, find_brokers
+from minibroker.audit.files.directories import (
+    STOPPED,
+    LogDirectory,
+    Replica,
+    UsageError,
+    find_brokers,
+)
 from minibroker.audit.files.inputs import Inputs, read_inputs
 from minibroker.audit.files.ledger import ledger_chunks, ledger_table
 from minibroker.audit.model import PRODUCERS, REPLICAS, Finding, Tables
+from minibroker.audit.run import AuditOptions, run_audit
 from minibroker.audit.source import TABLES, read_table
 from minibroker.audit.summary import Summary
 from tests.audit.checks.rows import tables
@@ -177,3 +185,27 @@ def test_a_sound_cluster_costs_few_jobs(spark: SparkSession, tmp_path: Path) -> 
     assert (summary.exit_code, findings) == (0, [])
     # A count may be more than one job; those of the audit lie in between.
     assert max(after - before for before, after in pairwise(jobs)) <= JOBS_MAX
+
+
+def test_the_table_of_batches_may_lie_in_a_shared_file_system(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One that only Spark's Hadoop client reads; the findings are the same, and so is a place that
+    is taken refused."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    make_cluster(logs, 2)
+    (tmp_path / "shared").mkdir()
+    context: Any = spark.sparkContext
+    settings = context._jsc.hadoopConfiguration()
+    settings.set("fs.viewfs.mounttable.cluster.link./shared", (tmp_path / "shared").as_uri())
+    address = "viewfs://cluster/shared/batches"
+    for name in ("inside", "outside"):
+        (tmp_path / name).mkdir()
+    inside = run_audit(spark, AuditOptions([logs], tmp_path / "inside"))
+    options = AuditOptions([logs], tmp_path / "outside", batches=address)
+    assert without_times(run_audit(spark, options)) == without_times(inside)
+    assert list((tmp_path / "shared" / "batches").glob("*.parquet"))
+    assert not (tmp_path / "outside" / "batches.parquet").exists()
+    with pytest.raises(UsageError, match="is there already"):
+        run_audit(spark, options)
