@@ -91,7 +91,7 @@ async def test_nothing_is_lost_with_a_leader_or_with_etcd(cluster, etcd) -> None
     found = json.loads((cluster.layout.root / EXPORT).read_text())
     assert sorted(broker["node_id"] for broker in found["brokers"]) == [1, 2, 3]
     many, numbers = found["topics"]
-    assert len(many["partitions"]) == MANY.partition_count
+    assert len(many["partitions"]) == MANY.num_partitions
     for partition in (*many["partitions"], *numbers["partitions"]):
         assert partition["leader"] != first
         assert partition["leader_epoch"] >= (partition["replicas"][0] == first)

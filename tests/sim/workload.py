@@ -190,7 +190,7 @@ async def fill(clients: Clients, host: str, topic: NewTopic, turn: int) -> None:
         for number in range(rng.randint(0, 20)):
             value = b"%s.%d:%d" % (host.encode(), turn, number)
             clients.ledger.note_sent(topic.name, value)
-            await producer.send(topic.name, value, partition=rng.randrange(topic.partition_count))
+            await producer.send(topic.name, value, partition=rng.randrange(topic.num_partitions))
         await producer.flush()
 
 

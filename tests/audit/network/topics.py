@@ -17,6 +17,7 @@ from tests.support.processes import BrokerProcess
 
 FOREVER = {"retention.ms": "-1"}
 LINGER_MS = 10_000
+ENDING_S_MAX = 30.0
 
 
 def create(broker: BrokerProcess, topic: str, partitions: int = 2) -> None:
@@ -58,5 +59,8 @@ def expected(*ranges: tuple[int, int, int]) -> list[str]:
 
 
 def consumers() -> int:
-    """How many consumers are open in this process."""
-    return sum(thread.name == "minibroker-consumer" for thread in threading.enumerate())
+    """How many are left. A loop ends a moment after its consumer has told that it does."""
+    left = [each for each in threading.enumerate() if each.name == "minibroker-consumer"]
+    for each in left:
+        each.join(ENDING_S_MAX)
+    return sum(each.is_alive() for each in left)
