@@ -11,20 +11,27 @@ the queue may be; a slot stands for a small record. A large record takes several
 it, the others None. The deque's length is the only count, so no lock is needed and an interrupt
 cannot corrupt it.
 
+Each entry has the future of its record. The loop looks at how many refer to that: if nobody but the
+entry does, nobody can ask what becomes of the record. Then it is sent without a watcher, which
+costs much less, and the future serves another record.
+
 A sender that finds no slot calls `send` in the loop and waits in a FIFO queue. While any sender
 waits, `slots` is 0, so no other sender overtakes it. `slots` is also 0 while the producer is
 closed, and while a rejected record has not been reported.
 """
 
 from collections import deque
-from typing import Final, TypeAlias
+from sys import getrefcount
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import trio
 
-from minibroker.client.blocking.portal import REFUSALS, State
+from minibroker.client.blocking.delivery_future import RecordFuture
+from minibroker.client.blocking.portal import REFUSALS, Portal, State
 from minibroker.client.errors import ClientClosed, ClientError
-from minibroker.client.producer.delivery import CloseReport, PendingDelivery, RecordDelivered
+from minibroker.client.producer.delivery import CloseReport, Delivery
 from minibroker.client.producer.producer import Producer
+from minibroker.protocol.constants import NO_OFFSET
 from minibroker.protocol.records.columns import Headers
 
 # The most records between the threads; about 10 ms of sending.
@@ -36,21 +43,34 @@ SMALL_BYTES: Final = 960
 # Records that are taken over before the loop's other tasks run.
 TURN_RECORDS: Final = 512
 
-# What `send_nowait` takes.
-Queued: TypeAlias = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None]
+F = TypeVar("F", bound=RecordFuture)
+
+# Of a record for which no partition was chosen.
+NO_PARTITION: Final = -1
+# What a future counts that only its entry refers to.
+_ENTRY: Final = (object(),)
+UNHELD: Final = getrefcount(_ENTRY[-1])
+
+# What `send_nowait` takes, and the record's future.
+Queued: TypeAlias = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None, F]
 
 
-class SendQueue:
+class SendQueue(Generic[F]):
     """Of one producer. `records`, `slots` and `is_awake` are for the threads that send."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, kind: type[F]) -> None:
         self._producer = producer
+        self._kind = kind
         producer.enforces_buffer_memory = False
-        self.records: deque[Queued | None] = deque()
+        self.records: deque[Queued[F] | None] = deque()
+        self.unheld: deque[F] = deque()  # futures to be used again
         self.slots = 0
         self.is_awake = False  # the loop will look at the queue without being woken
         self.is_closed = True
         self.rejected: Exception | None = None  # not told yet
+        self.portal: Portal  # the loop
+        self.watched: set[Any] = set()  # that have callbacks, and are not done
+        self._report: CloseReport | None = None
         self._woken = trio.Event()
         self._senders = trio.StrictFIFOLock()  # that wait for memory, in their order
         self._waiting = 0
@@ -62,6 +82,12 @@ class SendQueue:
         self.is_closed = True
         self.slots = 0
         self.is_awake = False
+
+    def new_future(self) -> F:
+        """A future for a record, where none is left to be used again."""
+        future = self._kind()
+        future.queue = self
+        return future
 
     def take_rejected(self) -> Exception | None:
         """The first error of a record that was rejected since this was called last."""
@@ -90,31 +116,48 @@ class SendQueue:
         """There is something in the queue."""
         self._woken.set()
 
-    async def send(self, queued: Queued, size: int) -> None:
+    async def send(self, queued: Queued[F], size: int) -> None:
         """Take this record behind all that were sent before, once there is memory.
 
         Raises `ClientTimeout` after max.block.ms, `ClientClosed`, and what `send_nowait` raises.
         """
-        await self._admit(queued, size, is_watched=False)
+        await self._admit(queued, size)
 
-    async def send_and_wait(self, queued: Queued, size: int) -> RecordDelivered:
-        """The same, and wait until it is delivered; raises why it was not."""
-        pending = await self._admit(queued, size, is_watched=True)
-        assert pending is not None, "it is watched"
-        return await pending.wait()
+    def mark_seen(self, delivery: Delivery) -> None:
+        """Somebody was told why one record of a failed delivery was not stored."""
+        if self.rejected is not None and self.rejected is delivery.error:
+            self.rejected = None
+            self._update_slots()
+        self._producer.mark_seen(delivery)
+
+    def fail_left(self) -> None:
+        """The producer has ended: what came into the queue since is not sent."""
+        while self.records:
+            queued = self.records.popleft()
+            if queued is not None:
+                self._reject(queued, ClientClosed(REFUSALS[State.ENDED]))
 
     async def flush(self) -> None:
         """As the producer's, of all that was sent before."""
         await self._drain()
         await self._producer.flush()
 
-    async def close(self, timeout_s: float | None) -> CloseReport:
+    async def close(self, timeout_s: float | None) -> None:
         """Close the producer, with all that was sent. See `Producer.close` there."""
         self.drain_and_close()
         report = await self._producer.close(timeout_s)
         left = sum(queued is not None for queued in self.records)  # sent while it closed
-        self.records.clear()
-        return report._replace(undelivered=report.undelivered + left)
+        self.fail_left()
+        if self._report is None:
+            self._report = report._replace(undelivered=report.undelivered + left)
+
+    @property
+    def report(self) -> CloseReport:
+        """What `close` found. If something else ended the producer: what became of the records."""
+        if self._report is not None:
+            return self._report
+        counts = self._producer.statistics()
+        return CloseReport(counts.delivered, counts.failed, 0)
 
     def drain_and_close(self) -> None:
         """Take nothing more, and take over what was sent, without waiting."""
@@ -124,9 +167,7 @@ class SendQueue:
 
     # -- inside
 
-    async def _admit(
-        self, queued: Queued, size: int, *, is_watched: bool
-    ) -> PendingDelivery | None:
+    async def _admit(self, queued: Queued[F], size: int) -> None:
         self._waiting += 1
         self.slots = 0
         try:
@@ -134,7 +175,9 @@ class SendQueue:
                 async with self._senders:
                     await self._drain()
                     await self._producer.wait_for_memory(size)
-                    return self._take(queued, is_watched=is_watched)
+                    if self.is_closed:
+                        raise ClientClosed(REFUSALS[State.ENDED])
+                    self._take_watched(queued)
         finally:
             self._waiting -= 1
             self._update_slots()
@@ -150,36 +193,38 @@ class SendQueue:
         """Take over up to so many entries; returns how many."""
         records = self.records
         send = self._producer.send_nowait
+        reuse = self.unheld.append
         count = min(count, len(records))
         for _ in range(count):
             queued = records.popleft()
             if queued is None:
                 continue
             try:
-                send(*queued)
+                if getrefcount(queued[-1]) > UNHELD:
+                    self._take_watched(queued)
+                else:
+                    topic, value, key, headers, partition, timestamp_ms, future = queued
+                    send(topic, value, key, headers, partition, timestamp_ms)
+                    reuse(future)
             except (TypeError, ValueError, ClientError) as error:
-                self._reject(error)
+                self._reject(queued, error)
         self._update_slots()
         return count
 
-    def _take(self, queued: Queued, *, is_watched: bool) -> PendingDelivery | None:
-        if self.is_closed:
-            raise ClientClosed(REFUSALS[State.ENDED])
-        if not is_watched:
-            self._producer.send_nowait(*queued)
-            return None
-        topic, value, key, headers, partition, timestamp_ms = queued
-        return self._producer.send_for_delivery(
-            topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+    def _take_watched(self, queued: Queued[F]) -> None:
+        topic, value, key, headers, partition, timestamp_ms, future = queued
+        self._producer.send_watched(
+            future, topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
         )
 
-    def _reject(self, error: Exception) -> None:
-        """A record cannot be sent: remember the first error; the next call raises it."""
-        if isinstance(error, ClientClosed):
-            return  # its batch could only be given up
-        if self.rejected is None:
-            self.rejected = error
-        self.slots = 0
+    def _reject(self, queued: Queued[F], error: Exception) -> None:
+        """A record cannot be sent: tell its future. The next call raises the first such error."""
+        if not isinstance(error, ClientClosed):  # else its batch could only be given up
+            if self.rejected is None:
+                self.rejected = error
+            self.slots = 0
+        future = queued[-1]
+        future.complete(Delivery(queued[0], NO_PARTITION, NO_OFFSET, 1, error, bytearray()), 0)
 
     def _update_slots(self) -> None:
         is_shut = self.is_closed or self._waiting or self.rejected is not None

@@ -43,7 +43,12 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 class Watcher(Protocol):
-    """Somebody who asked what became of one record; the producer calls it, not this module."""
+    """Somebody who asked what became of one record; the producer calls it, not this module.
+
+    `timestamp` is set to the record's time (ms since 1970) when the producer takes it.
+    """
+
+    timestamp: int
 
     def complete(self, delivery: Any, index: int, /) -> None:
         """`delivery` is the batch's, `index` the record's place in it."""

@@ -281,10 +281,30 @@ class Producer:
     ) -> PendingDelivery:
         """As `send_nowait`, for who wants to know of this one record; costs several times more."""
         pending = PendingDelivery(self._reporter.failures)
-        record = check_record(topic, (timestamp_ms, key, value, headers))
-        batch = self._append(topic, partition, record, pending)
-        pending.timestamp = batch.timestamp_ms if record[0] is None else record[0]
+        self.send_watched(
+            pending, topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
+        )
         return pending
+
+    def send_watched(
+        self,
+        watcher: Watcher,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        *,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """As `send_nowait`; the watcher is told what became of this one record, and its time."""
+        record = check_record(topic, (timestamp_ms, key, value, headers))
+        batch = self._append(topic, partition, record, watcher)
+        watcher.timestamp = batch.timestamp_ms if record[0] is None else record[0]
+
+    def mark_seen(self, delivery: Delivery) -> None:
+        """A watcher has told why one of the delivery's records failed: `flush` does not."""
+        self._reporter.failures.mark_seen(delivery)
 
     # Waiting
 

@@ -64,7 +64,8 @@ class InThread:
 
 def wait_until_called(client: Any, call: InThread) -> None:
     """Until the call is under way in the client's loop, or has ended."""
-    while not client._portal._running and call.thread.is_alive():
+    futures = client.queue.watched if isinstance(client, Producer) else ()
+    while not client._portal._running and not futures and call.thread.is_alive():
         call.thread.join(0.001)
 
 
@@ -134,7 +135,7 @@ class Filling(InThread):
     """Sends from a thread of its own until it is refused. `taken` counts what was not."""
 
     def __init__(self, producer: Producer, size: int) -> None:
-        self._producer, self._queue, self._size = producer._producer, producer._queue, size
+        self._producer, self._queue, self._size = producer._producer, producer.queue, size
         self.taken = 0
 
         def send() -> None:
@@ -227,7 +228,8 @@ def test_nobody_starves_while_other_threads_send(address: str, way: str) -> None
             take_over(*record)
             if others:
                 others -= 1
-                producer._records.append(("busy", b"other", None, (), None, None))
+                future = producer.queue.new_future()
+                producer._records.append(("busy", b"other", None, (), None, None, future))
 
         producer._producer.send_nowait = send_nowait  # type: ignore[method-assign]
         producer.send("busy", b"first")

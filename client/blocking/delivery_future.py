@@ -1,0 +1,163 @@
+"""One record's delivery, as a light future.
+
+`send` returns one for each record, hundreds of thousands of times a second, and nearly all are
+dropped at once. So a future that was dropped before the loop took its record over costs next to
+nothing: the loop sees by the count of references that nobody can ask any more, sends the record
+without a watcher, and has the future serve another record (client/blocking/send_queue.py). Only a
+future that is kept, or has a callback, is told about: that costs several times more than sending.
+
+All but `queue` belongs to the loop, so no lock is needed. A thread that has to wait registers a
+callback in the loop. A failure that was asked for counts as seen: `flush` does not raise it again.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from minibroker.client.blocking.portal import BlockingAnswer, Portal
+from minibroker.client.errors import ClientClosed
+from minibroker.client.producer.delivery import Delivery, RecordDelivered
+
+log = logging.getLogger("minibroker.client")
+
+# Called with (None, where the record is) or (why it was not delivered, None).
+OnRecordDelivery: TypeAlias = Callable[[Exception | None, RecordDelivered | None], object]
+
+
+class Queue(Protocol):
+    """What a future needs of the queue that its record went through (send_queue.py)."""
+
+    portal: Portal
+    watched: set[Any]  # futures that have callbacks, and are not done
+
+    def mark_seen(self, delivery: Delivery) -> None:
+        """Somebody was told why one record of the delivery failed."""
+
+
+class RecordFuture:
+    """What both kinds have in common. `queue` is set by the one who makes it; nothing else is."""
+
+    __slots__ = ("_callbacks", "_delivery", "_index", "_is_seen", "queue", "timestamp")
+
+    queue: Queue
+    timestamp: int  # of a record that was taken over
+    _delivery: Delivery
+    _index: int
+    _callbacks: list[Callable[[], object]]
+    _is_seen: bool
+
+    def done(self) -> bool:
+        """Whether it is known what became of the record."""
+        return hasattr(self, "_delivery")
+
+    # -- in the loop
+
+    def complete(self, delivery: Delivery, index: int) -> None:
+        """The record is number `index` in the delivery's batch."""
+        self._index = index
+        self._delivery = delivery
+        self.queue.watched.discard(self)
+        for callback in getattr(self, "_callbacks", ()):
+            callback()
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call it once it is done, or now. It must not raise."""
+        if self.done():
+            callback()
+        else:
+            self.add_callback(callback)
+
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """The same for a record that was not handed over yet; then from any thread."""
+        if not hasattr(self, "_callbacks"):
+            self._callbacks = []
+        self._callbacks.append(callback)
+        self.queue.watched.add(self)  # it is told about, whoever drops it
+
+    def mark_seen(self) -> None:
+        """Somebody was told why the record was not delivered."""
+        if not hasattr(self, "_is_seen"):
+            self._is_seen = True
+            self.queue.mark_seen(self._delivery)
+
+    def tell(self, on_delivery: OnRecordDelivery) -> None:
+        """Call a callback with what became of the record; what it raises is logged."""
+        error = self._delivery.error
+        try:
+            if error is None:
+                on_delivery(None, self._delivered())
+            else:
+                self.mark_seen()
+                on_delivery(error, None)
+        except Exception:
+            log.exception("a callback of a record failed")
+
+    # -- inside
+
+    def _delivered(self) -> RecordDelivered:
+        delivery = self._delivery
+        offset = delivery.offset_of(self._index)
+        return RecordDelivered(delivery.topic, delivery.partition, offset, self.timestamp)
+
+    def _error_seen(self) -> Exception | None:
+        """Return the error of a future that is done, which counts as seen."""
+        error = self._delivery.error
+        if error is not None:
+            self._in_loop(self.mark_seen)
+        return error
+
+    def _in_loop(self, function: Callable[[], None]) -> bool:
+        """Have a function called in the loop. False: the loop has ended, and the future is done."""
+        try:
+            self.queue.portal.run_soon(function)
+        except ClientClosed:  # what was sent is told about before the loop ends
+            if not self.done():
+                raise
+            return False
+        return True
+
+
+class DeliveryFuture(RecordFuture):
+    """What became of one record, as `concurrent.futures.Future` has it."""
+
+    __slots__ = ()
+
+    def result(self, timeout_s: float | None = None) -> RecordDelivered:
+        """Wait until the record is delivered; raises why it was not, and `TimeoutError`.
+
+        Raises `ClientClosed` in the child of a fork, and `ClientError` in a callback that runs in
+        the client's loop, if it would have to wait.
+        """
+        error = self.exception(timeout_s)
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error, self  # the traceback would refer to both
+        return self._delivered()
+
+    def exception(self, timeout_s: float | None = None) -> Exception | None:
+        """Wait in the same way, and return why the record was not delivered; None if it was."""
+        if not self.done():
+            self.queue.portal.check_outside()
+            answer: BlockingAnswer[None] = BlockingAnswer()
+            if self._in_loop(lambda: self.when_done(lambda: answer.set_result(None))):
+                answer.wait_until_set(timeout_s)
+            if not self.done():
+                raise TimeoutError(f"not delivered within {timeout_s:g} s")
+        return self._error_seen()
+
+    def add_done_callback(self, callback: "Callable[[DeliveryFuture], object]") -> None:
+        """Call it with this future once it is done: in the client's loop, so it must not block.
+
+        What it raises is logged.
+        """
+
+        def call() -> None:
+            try:
+                callback(self)
+            except Exception:
+                log.exception("a callback of a record failed")
+
+        if not self._in_loop(lambda: self.when_done(call)):
+            call()

@@ -1,0 +1,150 @@
+"""Hands records over to a producer's loop, from any thread: the part of `send` that does not wait.
+
+It runs hundreds of thousands of times a second, so its common case, small bytes and a free slot, is
+one append to the queue (client/blocking/send_queue.py). What happens without a free slot is up to
+the two kinds of producers: a thread waits in `_send_in_loop`, a task of asyncio has it raise.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Generic
+
+from minibroker.client.blocking.delivery_future import OnRecordDelivery
+from minibroker.client.blocking.portal import REFUSALS, Portal, State
+from minibroker.client.blocking.send_queue import SLOT_BYTES, SMALL_BYTES, F, Queued, SendQueue
+from minibroker.client.errors import ClientClosed
+from minibroker.client.net.cluster import in_background
+from minibroker.client.producer.producer import Producer
+from minibroker.client.producer.raw_record import check_record
+from minibroker.protocol.records.columns import Headers
+
+
+class RecordSender(Generic[F]):
+    """`send` for one producer, with futures of one kind."""
+
+    def __init__(self, producer: Producer, kind: type[F]) -> None:
+        self._producer = producer
+        self.queue = SendQueue(producer, kind)
+        self._records = self.queue.records
+        self._unheld = self.queue.unheld
+
+    def make_portal(self) -> Portal:
+        """The loop that the records go to."""
+        manager = _opened(self._producer, self.queue)
+        portal = Portal("minibroker-producer", manager, self.queue.close_to_senders)
+        self.queue.portal = portal
+        return portal
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        *,
+        on_delivery: OnRecordDelivery | None = None,
+    ) -> F:
+        """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`).
+
+        The future tells what becomes of the record, and may be dropped. `on_delivery` is called in
+        the client's loop with (None, `RecordDelivered`) or (the error, None). Both cost more than
+        sending; the producer's own `on_delivery` costs nothing for a record.
+        """
+        queue = self.queue
+        try:
+            future = self._unheld.pop()
+        except IndexError:
+            future = queue.new_future()
+        if (
+            type(value) is bytes
+            and not headers
+            and on_delivery is None
+            and (
+                len(value) <= SMALL_BYTES
+                if key is None
+                else type(key) is bytes and len(value) + len(key) <= SMALL_BYTES
+            )
+        ):
+            small = (topic, value, key, (), partition, timestamp_ms, future)
+            if len(self._records) >= queue.slots:
+                self._send_in_loop(small, SMALL_BYTES)
+                return future
+            try:
+                self._records.append(small)
+                if queue.is_closed or not queue.is_awake:
+                    self._wake(small)
+            except BaseException:
+                self._wake_later()
+                raise
+            return future
+        record = check_record(topic, (timestamp_ms, key, value, headers))
+        size = self._producer.check_size(topic, record)
+        timestamp_ms, key, value, headers = record
+        queued = (topic, value, key, headers, partition, timestamp_ms, future)
+        if on_delivery is None:
+            self._send_any(queued, size)
+        else:
+            future.add_callback(partial(future.tell, on_delivery))
+            try:
+                self._send_any(queued, size)
+            except BaseException:
+                queue.watched.discard(future)
+                raise
+        return future
+
+    def _send_any(self, queued: Queued[F], size: int) -> None:
+        """Take a record that may need several slots."""
+        queue = self.queue
+        slots = -(-size // SLOT_BYTES)
+        if len(self._records) + slots > queue.slots:
+            self._send_in_loop(queued, size)
+            return
+        try:
+            self._records.extend((queued, *([None] * (slots - 1))))
+            if queue.is_closed or not queue.is_awake:
+                self._wake(queued)
+        except BaseException:
+            self._wake_later()
+            raise
+
+    def _send_in_loop(self, queued: Queued[F], size: int) -> None:
+        """No slot is free: wait in the loop for memory, or have the caller do so."""
+        raise AssertionError("each kind of waiting has its own")
+
+    def _wake(self, queued: Queued[F]) -> None:
+        """The loop sleeps, or has ended: then nobody takes the record any more."""
+        queue = self.queue
+        if queue.is_closed:
+            with suppress(ValueError):  # the loop may have taken it over all the same
+                self._records.remove(queued)
+            raise ClientClosed(REFUSALS[State.ENDED])
+        queue.is_awake = True
+        self.queue.portal.run_soon(queue.wake)
+
+    def _wake_later(self) -> None:
+        """An interrupt came between a record and the waking: wake now, or by the next record."""
+        self.queue.is_awake = False
+        with suppress(ClientClosed):
+            self.queue.portal.run_soon(self.queue.wake)
+
+    def raise_rejected(self) -> None:
+        """Raise why a record could not be sent, once, if its future was not asked."""
+        rejected = self.queue.take_rejected()
+        if rejected is not None:
+            raise rejected
+
+
+@asynccontextmanager
+async def _opened(producer: Producer, queue: SendQueue[F]) -> AsyncIterator[None]:
+    """The producer with its queue: what was sent is taken over before the producer ends."""
+    try:
+        async with producer, in_background(queue.run):
+            try:
+                yield
+            finally:
+                queue.drain_and_close()
+    finally:
+        queue.fail_left()
