@@ -27,6 +27,7 @@ from tests.bench import (
     stores,
     throughput,
     wires,
+    without_trio,
 )
 from tests.bench.rounds import Row
 
@@ -44,6 +45,7 @@ MEASURES = {
         *growth.MEASURES,
         *audit.MEASURES,
         *wires.MEASURES,
+        *without_trio.MEASURES,
     )
 }
 WIDTH = 150  # of a table that goes to a file

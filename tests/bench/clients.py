@@ -9,13 +9,17 @@ time, has made the connection and learnt the topic, as the yardsticks' first tho
 """
 
 import argparse
+import asyncio
 import json
 import time
 from collections.abc import Callable
+from itertools import islice
 
 import trio
 
-from minibroker.client import BufferFull, Consumer, Producer
+from minibroker.client import BufferFull, Consumer, Delivery, Producer, RecordDelivered
+from minibroker.client.asyncio import Consumer as AsyncioConsumer
+from minibroker.client.asyncio import Producer as AsyncioProducer
 
 CHUNK = 1000  # values of one `send_many`
 POLL_RECORDS = 10_000
@@ -48,6 +52,7 @@ async def _send_many(producer: Producer, topic: str, value: bytes, count: int) -
                 await producer.room()
 
 
+OTHER_WAYS = ("blocking", "told of batches", "told of records", "asyncio")
 WAYS = {"send_nowait": _send_nowait, "send_many": _send_many, "send": _send}
 
 
@@ -77,6 +82,77 @@ def produce_blocking(given: argparse.Namespace, options: dict[str, object]) -> f
         return given.count / (time.perf_counter() - began)
 
 
+def produce_told(given: argparse.Namespace, options: dict[str, object]) -> float:
+    """The same, told of each record or, by the fast way, of each batch."""
+    from minibroker.client.blocking import Producer as BlockingProducer
+
+    told = 0
+
+    def on_delivery(delivery: Delivery) -> None:
+        nonlocal told
+        told += delivery.record_count
+
+    def on_record(error: Exception | None, record: RecordDelivered | None) -> None:
+        nonlocal told
+        told += error is None
+
+    value = bytes(given.size)
+    with BlockingProducer(
+        options, on_delivery=on_delivery if given.way == "told of batches" else None
+    ) as producer:
+        producer.send_and_wait(given.topic, value)
+        told = 0
+        began = time.perf_counter()
+        callback = on_record if given.way == "told of records" else None
+        for _ in range(given.count):
+            producer.send(given.topic, value, on_delivery=callback)
+        producer.flush()
+        took = time.perf_counter() - began
+        assert told == given.count
+        return given.count / took
+
+
+async def produce_asyncio(given: argparse.Namespace, options: dict[str, object]) -> float:
+    """Records per second of one producer for asyncio, in one task."""
+    value = bytes(given.size)
+    async with AsyncioProducer(options) as producer:
+        await producer.send_and_wait(given.topic, value)
+        began = time.perf_counter()
+        for _ in range(given.count):
+            await producer.send(given.topic, value)
+        await producer.flush()
+        return given.count / (time.perf_counter() - began)
+
+
+def consume_blocking(given: argparse.Namespace) -> float:
+    """Records per second of one blocking consumer that iterates."""
+    from minibroker.client.blocking import Consumer as BlockingConsumer
+
+    with BlockingConsumer(
+        given.address, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS
+    ) as consumer:
+        consumer.assign_topics(given.topic)
+        began = time.perf_counter()
+        for _ in islice(consumer, given.count):
+            pass
+        return given.count / (time.perf_counter() - began)
+
+
+async def consume_asyncio(given: argparse.Namespace) -> float:
+    """Records per second of one consumer for asyncio that iterates."""
+    left = given.count
+    async with AsyncioConsumer(
+        given.address, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS
+    ) as consumer:
+        await consumer.assign_topics(given.topic)
+        began = time.perf_counter()
+        async for _ in consumer:
+            left -= 1
+            if not left:
+                break
+        return given.count / (time.perf_counter() - began)
+
+
 async def consume(given: argparse.Namespace) -> float:
     """Records per second of one consumer that decodes."""
     read = 0
@@ -98,7 +174,7 @@ def main() -> None:
     parser.add_argument("name", choices=["produce", "consume"])
     parser.add_argument("address")
     parser.add_argument("topic")
-    parser.add_argument("--way", choices=[*WAYS, "blocking"], default="send_nowait")
+    parser.add_argument("--way", choices=[*WAYS, *OTHER_WAYS], default="send_nowait")
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=16_384)
@@ -112,9 +188,14 @@ def main() -> None:
     measures: dict[str, Callable[[], float]] = {
         "consume": lambda: trio.run(consume, given),
         "produce": lambda: trio.run(produce, given, options),
-        "blocking": lambda: produce_blocking(given, options),
+        "produce blocking": lambda: produce_blocking(given, options),
+        "produce told of batches": lambda: produce_told(given, options),
+        "produce told of records": lambda: produce_told(given, options),
+        "produce asyncio": lambda: asyncio.run(produce_asyncio(given, options)),
+        "consume blocking": lambda: consume_blocking(given),
+        "consume asyncio": lambda: asyncio.run(consume_asyncio(given)),
     }
-    name = "blocking" if given.way == "blocking" else given.name
+    name = f"{given.name} {given.way}" if given.way in OTHER_WAYS else given.name
     print(json.dumps({"records_per_s": measures[name]()}))
 
 

@@ -7,13 +7,14 @@
 
 runs the program again and again, each time with a KeyboardInterrupt (or a call of `act`) at the
 next line that this thread executes in one of the files, until it runs through without. `alarms` is
-for real signals, at moments that a timer chooses.
+for real signals, at moments that a timer chooses. `cancelled_after` cancels a call of asyncio.
 """
 
+import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
@@ -113,3 +114,15 @@ def is_inside(frame: FrameType | None, name: str) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+async def cancelled_after(turns: int, call: Coroutine[Any, Any, Any]) -> Any:
+    """Cancel a call after so many turns of the event loop; what it returned, if it was faster."""
+    task = asyncio.create_task(call)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None

@@ -1,0 +1,185 @@
+"""The producer for asyncio programs.
+
+`send` puts the record on a queue that a task in the client's loop empties, as the blocking producer
+does (client/blocking/record_sender.py), and waits only where buffer.memory is used up, or that loop
+is behind by thousands of records. It returns a future of the record's delivery, as aiokafka's does,
+and `send_and_wait` waits for it, so that programs written for aiokafka read the same.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from minibroker.client.asyncio.callbacks import EventLoopCallback
+from minibroker.client.asyncio.delivery_future import DeliveryFuture
+from minibroker.client.asyncio.portal import AsyncioPortal
+from minibroker.client.blocking.record_sender import RecordSender
+from minibroker.client.blocking.send_queue import Queued
+from minibroker.client.option_types import ProducerConfig, ProducerKeywords
+from minibroker.client.options import Seams, Servers
+from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
+from minibroker.client.producer.producer import Producer as TrioProducer
+from minibroker.client.producer.producer import ProducerStatistics
+from minibroker.protocol.records.columns import Headers
+
+# Records that a task sends before the event loop's other tasks run.
+TURN_RECORDS: Final = 512
+
+
+class Producer:
+    """As `minibroker.client.Producer`, from tasks of asyncio.
+
+        async with Producer("127.0.0.1:9092", linger_ms=20) as producer:
+            await producer.send("orders", b"value", key=b"customer 7")
+        # Here all that was sent is stored, or DeliveryFailed was raised.
+
+    Used with `async with`, or from `start()` to `close()`. One that is dropped without either gives
+    up what it has not delivered, and says so (ResourceWarning, and the log).
+
+    `on_delivery` and `on_statistics` are called in the event loop that started the producer, as by
+    `call_soon`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: Servers | ProducerConfig = None,
+        *,
+        on_delivery: Callable[[Delivery], None] | None = None,
+        on_statistics: Callable[[ProducerStatistics], object] | None = None,
+        ledger: Path | str | None = None,
+        seams: Seams | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> None:
+        self._told = None if on_delivery is None else EventLoopCallback(on_delivery)
+        self._told_statistics = None if on_statistics is None else EventLoopCallback(on_statistics)
+        self._client = TrioProducer(
+            bootstrap_servers,
+            on_delivery=self._told,
+            on_statistics=self._told_statistics,
+            ledger=ledger,
+            seams=seams,
+            **options,
+        )
+        self._sender = _Sender(self._client, DeliveryFuture)
+        self._queue = self._sender.queue
+        self._portal = AsyncioPortal(self._sender.make_portal())
+        self._turn = TURN_RECORDS
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> DeliveryFuture:
+        """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`).
+
+        The future tells what becomes of the record: it may be awaited, or dropped.
+        Raises `TypeError` for what is not bytes and `ValueError` for what can never be sent.
+        """
+        self._turn -= 1
+        if not self._turn:
+            self._turn = TURN_RECORDS
+            await asyncio.sleep(0)
+        try:
+            return self._sender.send(topic, value, key, headers, partition, timestamp_ms)
+        except _NoRoom as full:
+            queued, size = full.queued, full.size
+        self._sender.raise_rejected()
+        await self._portal.call(self._queue.send, queued, size)
+        return queued[-1]
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes],
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """Take all the values, waiting for room as `send` does; returns how many that were."""
+        for value in values:
+            await self.send(topic, value, key, (), partition, timestamp_ms)
+        return len(values)
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordDelivered:
+        """Take a record and wait until it is delivered; raises why it was not."""
+        return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
+
+    async def flush(self) -> None:
+        """Wait until all records taken before the call are delivered or given up.
+
+        Raises `DeliveryFailed` for failures that nobody has seen, older ones too, and
+        `ClientClosed` if the producer is closed meanwhile and gives records up.
+        """
+        await self._portal.call(self._queue.flush)
+        self._sender.raise_rejected()
+
+    async def close(self, timeout_s: float | None = None) -> CloseReport:
+        """As the trio producer's: always returns within its time, and says what was given up.
+
+        Tasks that wait for room or for a record get `ClientClosed`. May be repeated. A close that
+        is cancelled gives up what is not delivered; the log says how much that is.
+        """
+        await self._portal.finish(self._queue.close, timeout_s)
+        self._sender.raise_rejected()
+        return self._queue.report
+
+    def statistics(self) -> ProducerStatistics:
+        """Counts of this moment."""
+        return self._client.statistics()
+
+    async def start(self) -> Self:
+        """Begin, and return the producer: what `async with` does. `close` ends it."""
+        for told in (self._told, self._told_statistics):
+            if told is not None:
+                told.loop = asyncio.get_running_loop()
+        await self._portal.open(self)
+        return self
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Deliver what was sent, however long that takes; `sys.exit` in the block does so, too.
+
+        Where the block was cancelled nothing is waited for: the log and stderr say how many records
+        were dropped.
+        """
+        await self._portal.close(error)
+        if error is None:
+            self._sender.raise_rejected()
+
+
+class _NoRoom(Exception):
+    """There is no free slot for this record."""
+
+    def __init__(self, queued: Queued[DeliveryFuture], size: int) -> None:
+        self.queued = queued
+        self.size = size
+
+
+class _Sender(RecordSender[DeliveryFuture]):
+    """Raises `_NoRoom` where a thread would wait."""
+
+    def _send_in_loop(self, queued: Queued[DeliveryFuture], size: int) -> None:
+        raise _NoRoom(queued, size)
