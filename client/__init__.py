@@ -1,4 +1,6 @@
-"""The clients: Producer, Consumer and Admin for trio; `minibroker.client.blocking` without it.
+"""The clients: Producer, Consumer and Admin for trio.
+
+`minibroker.client.asyncio` has them for asyncio, `minibroker.client.blocking` without a loop.
 
     from minibroker.client import Producer, Consumer, Admin
 

@@ -431,13 +431,24 @@ async def in_background(run: Callable[..., Awaitable[object]]) -> AsyncIterator[
     `run` says through `task_status` when it is ready. If it fails, the block is cancelled and its
     failure comes out. If the block is cancelled, the task goes on until the block has ended, so
     that what is left to do there still has connections.
+
+    An interrupt (KeyboardInterrupt) may come into any task that is running. It comes out alone,
+    without the groups and tracebacks of the nurseries that it went through.
     """
     failure: BaseException | None = None
+    is_interrupted = False
     scope = trio.CancelScope()
 
     async def run_on(*, task_status: trio.TaskStatus[None]) -> None:
+        nonlocal is_interrupted
         with scope:
-            await run(task_status=task_status)
+            try:
+                await run(task_status=task_status)
+            except BaseException as error:
+                is_interrupted = _is_interrupt(error)
+                if not is_interrupted:
+                    raise
+                nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         try:
@@ -448,5 +459,14 @@ async def in_background(run: Callable[..., Awaitable[object]]) -> AsyncIterator[
             failure = error
         finally:
             scope.cancel()
+    if is_interrupted:
+        raise KeyboardInterrupt from None
     if failure is not None:
         raise failure
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether a KeyboardInterrupt ended a task, or a nursery in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)

@@ -537,3 +537,28 @@ async def test_an_error_of_an_address_names_who_told_it(
         text = "broker 2 is advertised as nosuchhost:9092 by a:9092; .*cannot connect"
         with pytest.raises(ConnectionLost, match=text):
             await cluster.channel(2)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_an_interrupt_in_a_background_task_comes_out_alone(depth: int) -> None:
+    """Ctrl-C strikes whatever task is running. The program sees a KeyboardInterrupt, and neither
+    groups of it nor the tracebacks of the nurseries that it went through."""
+
+    async def interrupted(left: int) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(interrupted, left - 1)
+
+    async def run(*, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        task_status.started()
+        await trio.lowlevel.checkpoint()
+        await interrupted(depth)
+
+    async def program() -> None:
+        async with in_background(run), in_background(run):
+            await trio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        trio.run(program)
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None

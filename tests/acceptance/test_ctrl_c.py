@@ -1,0 +1,79 @@
+"""Ctrl-C ends the programs that README shows, and prints a few lines."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.installed import ROOT
+from tests.support.processes import BrokerProcess
+
+# Without the lines that only point at a place in the line above.
+LINES_MAX = 35
+
+
+def program_with(word: str, address: str) -> str:
+    """The program in README that has this word, for another broker."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    shown = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    [found] = [each for each in shown if word in each]
+    return str(found).replace("127.0.0.1:9092", address)
+
+
+@contextmanager
+def running(program: str) -> Iterator["subprocess.Popen[str]"]:
+    """The program in a process of its own, which takes SIGINT as from a terminal."""
+    set_handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", set_handler + program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONWARNINGS": "default"},
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def interrupted(process: "subprocess.Popen[str]") -> str:
+    """What it prints to stderr once it was interrupted. It ends as Python ends by Ctrl-C."""
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT, errors
+    lines = [line for line in errors.splitlines() if line.strip(" ^~|")]
+    assert lines[-1] == "KeyboardInterrupt"
+    assert len(lines) <= LINES_MAX, errors
+    assert "Exception Group" not in errors
+    return errors
+
+
+def test_a_program_that_reads_is_interrupted(broker: BrokerProcess) -> None:
+    """README's trio program, which reads for ever."""
+    with running(program_with("trio.run(main)", broker.address)) as process:
+        assert process.stdout is not None
+        seen = [process.stdout.readline() for _ in range(1000)]
+        assert seen[-1].endswith("b'value 999'\n")
+        interrupted(process)
+
+
+@pytest.mark.parametrize("word", ["trio.run(main)", "asyncio.run(main())", "client.blocking"])
+def test_a_program_that_waits_for_a_broker_is_interrupted(word: str, tmp_path: Path) -> None:
+    """It says what was not delivered."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(50)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with running(program_with(word, address)) as process:
+            connection, _ = listener.accept()
+            with connection:
+                assert connection.recv(1)
+                assert "dropped" in interrupted(process)
