@@ -18,7 +18,7 @@ REPEAT = "python -m tests.sim --groups --seeds"
 FOUND_BY = {
     "answer-uncommitted-commits": 0,
     "serve-below-epoch-start": 9,
-    "accept-old-generations": 88,
+    "accept-old-generations": 154,
     "commit-what-is-in-hand": 3,
 }
 

@@ -32,7 +32,9 @@ def test_both_are_told_whole_and_either_fails(tmp_path: Path, near: str, far: st
     lines = done.stdout.splitlines()
     told = {"True": "1 passed", "False": "1 failed"}
     beside = next(at for at, line in enumerate(lines) if "beside: far" in line)
-    summaries = [(at > beside, line) for at, line in enumerate(lines) if re.search(" in .*s", line)]
+    summaries = [
+        (at > beside, line) for at, line in enumerate(lines) if re.search(r" in [\d.]+s", line)
+    ]
     assert [told[far] in summaries[0][1], told[near] in summaries[1][1]] == [True, True]
     assert lines[-1] == summaries[1][1]
     assert ("FAILED beside: see above" in lines) == (far == "False")
