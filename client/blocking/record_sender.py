@@ -51,7 +51,7 @@ class RecordSender(Generic[F]):
 
         The future tells what becomes of the record, and may be dropped. `on_delivery` is called in
         the client's loop with (None, `RecordDelivered`) or (the error, None). Both cost more than
-        sending; the producer's own `on_delivery` costs nothing for a record.
+        sending. The producer's own `on_delivery` is called once a batch, which costs less.
         """
         queue = self.queue
         try:

@@ -272,6 +272,20 @@ def test_sending_waits_for_room_and_other_tasks_go_on(address: str) -> None:
             await producer.flush()
             assert producer.statistics().delivered == 3000
         ticking.cancel()
+        taken = 0
+
+        async def fill(producer: Producer) -> None:
+            nonlocal taken
+            for taken in range(1, 101):  # noqa: B007
+                await producer.send("t", bytes(900))
+
+        options = {"buffer_memory": 20_000, "max_block_ms": 60_000}
+        async with Producer("127.0.0.1:1", **options) as producer:
+            with pytest.raises(TimeoutError):  # it waits for room that nobody makes
+                await asyncio.wait_for(fill(producer), 0.3)
+            with suppress(DeliveryFailed):
+                await producer.close(0)
+        assert taken < 100
         options = {"buffer_memory": 20_000, "max_block_ms": 20}
         async with Producer("127.0.0.1:1", **options) as producer:
             # Either there is no room within max.block.ms, or room comes of records that fail by it.
