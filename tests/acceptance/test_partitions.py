@@ -8,7 +8,8 @@ printed, see `Rounds`: the table in docs/faults.md is made of these.
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -40,6 +41,7 @@ SESSION = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": 
 USUAL_SESSION = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1500"}
 LASTS_S = (8.0, 15.0, 30.0)  # in long runs; an election takes up to 7 s, with a fence 12 s more
 PATIENCE_S = 60.0
+LOG_CHARS = 4000  # of each broker's, where patience ended
 
 
 def node_of(name: str) -> int:
@@ -195,6 +197,22 @@ class Rounds:
         for history in self.histories:
             await history.wait_for_isr(len(NODES))
 
+    @contextmanager
+    def within(self, seconds: float, what: str) -> Iterator[None]:
+        """A block that takes no longer, or an `AssertionError` that tells how all stood instead."""
+        with trio.move_on_after(seconds) as scope:
+            yield
+        if scope.cancelled_caught:
+            stood = [
+                f"broker {node} said: {sorted(history.latest.values())}"
+                for node, history in zip(NODES, self.histories, strict=True)
+            ]
+            logs = [
+                f"broker {node} logged: ...{broker.output[-LOG_CHARS:]}"
+                for node, broker in self.cluster.brokers.items()
+            ]
+            raise AssertionError("\n".join([f"not within {seconds:g} s: {what}", *stood, *logs]))
+
     def latest(self) -> Change:
         """How the first partition stands."""
         return max(
@@ -204,19 +222,19 @@ class Rounds:
     async def suffer(self, fault: Fault) -> None:
         """One fault, until all is as before."""
         await self.wait_for_all_in_sync()
-        with trio.fail_after(PATIENCE_S):
+        with self.within(PATIENCE_S, f"all acknowledged before {fault.name}"):
             await self.evidence.wait_until_all_acknowledged(time.monotonic())
         before = self.latest()
         victim = before.leader
         self.evidence.longest_wait_s = 0.0
         began = time.monotonic()
-        with trio.fail_after(PATIENCE_S + fault.lasts_s):
+        with self.within(PATIENCE_S + fault.lasts_s, f"{fault.name}, and service in spite of it"):
             await trio.to_thread.run_sync(fault.inflict, self.cluster, f"kafka-{victim}")
             await trio.sleep(fault.lasts_s)
             if fault.meanwhile is not Meanwhile.WAITS:
                 await self.evidence.wait_for_service(time.monotonic())
         healed = time.monotonic()
-        with trio.fail_after(PATIENCE_S):
+        with self.within(PATIENCE_S, f"all in sync after {fault.name}"):
             await trio.to_thread.run_sync(self._heal)
             served_s = await self.evidence.wait_for_service(healed)
             await self.wait_for_all_in_sync()
@@ -237,18 +255,23 @@ class Rounds:
         survivors = [node for node in NODES if node != before.leader]
         without_etcd(self.cluster, "")
         await trio.sleep(2 * SESSION_S)
-        with trio.fail_after(PATIENCE_S):
+        with self.within(PATIENCE_S, "service without etcd"):
             await self.evidence.wait_for_service(time.monotonic())
         await trio.to_thread.run_sync(self.cluster.kill, before.leader)
         await trio.sleep(2 * SESSION_S)
         assert self.latest().leader_epoch == before.leader_epoch, "elected without etcd"
         for member in self.cluster.members.values():
             member.start()
-        with trio.fail_after(PATIENCE_S):
-            await self.evidence.wait_for_service(time.monotonic())
-            assert self.latest().leader_epoch > before.leader_epoch
+        with self.within(PATIENCE_S, "service with etcd again"):
+            served_s = await self.evidence.wait_for_service(time.monotonic())
+        assert self.latest().leader_epoch > before.leader_epoch
+        began = time.monotonic()
+        with self.within(PATIENCE_S, f"all in sync with broker {before.leader} again"):
             await trio.to_thread.run_sync(self.cluster.start, before.leader)
             await self.wait_for_all_in_sync()
+        in_sync_s = time.monotonic() - began
+        row = f"{'without etcd, killed':22} | broker {before.leader} | {'':5} | {'':5}"
+        print(f"{row} | {served_s:5.1f} | {in_sync_s:5.1f}", flush=True)
         for node in survivors:
             said = self.cluster.brokers[node].output
             assert "The metadata store cannot be used: etcd at " in said
