@@ -71,9 +71,8 @@ def test_a_program_that_waits_for_a_broker_is_interrupted(word: str) -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen(50)
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        program, sends = re.subn(
-            r"^( *)(.*\.send\(.*)$", r"\1\2\n\1print('taken')", program_with(word, address), flags=re.M
-        )
+        shown = program_with(word, address)
+        program, sends = re.subn(r"(?m)^( *)(.*\.send\(.*)$", r"\1\2\n\1print('taken')", shown)
         assert sends
         with running(program) as process:
             assert process.stdout is not None

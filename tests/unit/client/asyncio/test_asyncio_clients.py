@@ -484,8 +484,8 @@ def test_a_cancelled_start_and_a_cancelled_close_end_the_client(address: str) ->
 
     async def main() -> None:
         for turns in range(12):
-            producer = Producer(address)
-            await cancelled_after(turns, producer.start())
+            if (producer := await cancelled_after(turns, Producer(address).start())) is not None:
+                await producer.close()
             producer = await Producer("127.0.0.1:1").start()
             await producer.send("t", b"")
             await cancelled_after(turns, producer.close())
