@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
     from minibroker.client.consumer.completed_fetch import ConsumerRecord
-    from minibroker.client.consumer.consumer import Consumer, OffsetAndTimestamp
+    from minibroker.client.consumer.consumer import Consumer
     from minibroker.client.consumer.health import ConsumerHealth, PartitionHealth
     from minibroker.client.errors import (
         BufferFull,
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
         ConfigError,
         CorruptRecords,
         DeliveryFailed,
+        DeserializationFailed,
         LogTruncated,
         OffsetOutOfRange,
         PositionError,
     )
     from minibroker.client.groups.admin import GroupDescription, GroupsReport
+    from minibroker.client.net.list_offsets import OffsetAndTimestamp
     from minibroker.client.option_types import AdminConfig, ConsumerConfig, ProducerConfig
     from minibroker.client.options import Seams
     from minibroker.client.producer.delivery import (
@@ -68,6 +70,7 @@ __all__ = [
     "CorruptRecords",
     "Delivery",
     "DeliveryFailed",
+    "DeserializationFailed",
     "ElectionsReport",
     "GroupDescription",
     "GroupsReport",
@@ -97,7 +100,7 @@ _HOMES: Final = {
     ),
     "minibroker.client.consumer.assigned_partition": ("OffsetAndMetadata",),
     "minibroker.client.consumer.completed_fetch": ("ConsumerRecord",),
-    "minibroker.client.consumer.consumer": ("Consumer", "OffsetAndTimestamp"),
+    "minibroker.client.consumer.consumer": ("Consumer",),
     "minibroker.client.consumer.health": ("ConsumerHealth", "PartitionHealth"),
     "minibroker.client.errors": (
         "BufferFull",
@@ -108,11 +111,13 @@ _HOMES: Final = {
         "ConfigError",
         "CorruptRecords",
         "DeliveryFailed",
+        "DeserializationFailed",
         "LogTruncated",
         "OffsetOutOfRange",
         "PositionError",
     ),
     "minibroker.client.groups.admin": ("GroupDescription", "GroupsReport"),
+    "minibroker.client.net.list_offsets": ("OffsetAndTimestamp",),
     "minibroker.client.option_types": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
     "minibroker.client.options": ("Seams",),
     "minibroker.client.producer.delivery": (

@@ -74,6 +74,13 @@ class LogTruncated(PositionError):
     """
 
 
+class DeserializationFailed(PositionError):
+    """A deserializer raised, for the record at `offset`; what it raised is the cause.
+
+    To go on without the record, seek to the offset behind it.
+    """
+
+
 class CorruptRecords(PositionError):
     """The stored bytes are damaged; nothing behind them was returned."""
 

@@ -33,8 +33,8 @@ RENAMED: Final = {
 
 _NO_TRANSACTIONS: Final = "there are no transactions: leave it out"
 _NO_SECURITY: Final = "there is no authentication and no encryption yet: leave it out"
-_BYTES_IN: Final = "keys and values are bytes: encode them before send, as json.dumps(x).encode()"
-_BYTES_OUT: Final = "keys and values are bytes: decode them after poll, as json.loads(record.value)"
+_SERIALIZER: Final = "it is a function: pass it as a keyword of a producer"
+_DESERIALIZER: Final = "it is a function: pass it as a keyword of a consumer"
 _VERSIONS: Final = "client and broker agree on versions by themselves: leave it out"
 _SYSTEM: Final = "the system chooses the size of its buffers: leave it out"
 _STATISTICS: Final = "pass a function as the keyword on_statistics"
@@ -56,7 +56,7 @@ SENTENCES: Final = {
     "default_offset_commit_callback": "pass a function as on_commit to commit_async",
     "enable_auto_offset_store": "only what the application has come back from is committed. To"
     " choose yourself set enable.auto.commit to false and call commit(record) after your work",
-    "enable_partition_eof": "lag() is 0 for a partition whose end is reached",
+    "enable_partition_eof": "pass a function as the keyword on_partition_eof of a consumer",
     "error_cb": _TESTED_EACH,
     "exclude_internal_topics": "a pattern never matches internal topics: leave it out",
     "group_protocol": "members join by the classic protocol: leave it out",
@@ -64,8 +64,8 @@ SENTENCES: Final = {
     "interceptor_classes": "there are none: call your function before send or after poll",
     "isolation_level": "there are no transactions, and a consumer reads only what is committed:"
     " leave it out",
-    "key_deserializer": _BYTES_OUT,
-    "key_serializer": _BYTES_IN,
+    "key_deserializer": _DESERIALIZER,
+    "key_serializer": _SERIALIZER,
     "kafka_client": "there is one implementation of the wire: leave it out",
     "log_level": _LOGGING,
     "logger": _LOGGING,
@@ -97,8 +97,8 @@ SENTENCES: Final = {
     "on_statistics": _STATISTICS,
     "transaction_timeout_ms": _NO_TRANSACTIONS,
     "transactional_id": _NO_TRANSACTIONS,
-    "value_deserializer": _BYTES_OUT,
-    "value_serializer": _BYTES_IN,
+    "value_deserializer": _DESERIALIZER,
+    "value_serializer": _SERIALIZER,
 }
 # Names that begin so.
 FAMILIES: Final = {

@@ -12,7 +12,7 @@ MAY_IMPORT = {
     "client": "protocol client",
     "client.net": "__version__ protocol client.errors client.options client.net",
     "client.producer": "protocol client.errors client.option_types client.options client.ledger"
-    " client.net client.producer",
+    " client.net client.serialization client.producer",
     "broker": "",
     "broker.clock": "",
     "broker.disk": "protocol broker.log.files",

@@ -20,7 +20,7 @@ from operator import length_hint
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Generic, Self, Unpack
 
 from minibroker.client.asyncio.callbacks import CallbackTasks, EventLoopCallback
 from minibroker.client.asyncio.methods import asking, awaiting
@@ -31,17 +31,19 @@ from minibroker.client.blocking.reader import Reader
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.consumer import CLOSE_S, ConsumerStatistics
 from minibroker.client.consumer.consumer import Consumer as TrioConsumer
+from minibroker.client.consumer.positions import OnPartitionEof
 from minibroker.client.errors import ClientClosed
 from minibroker.client.groups.consumer_group import Callback
 from minibroker.client.groups.offset_commits import OffsetsToCommit
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import Seams, Servers
+from minibroker.client.serialization import K, V
 from minibroker.client.topic_selection import TopicsOrPattern
 from minibroker.protocol.types import TopicPartition
 
 
-class Consumer:
+class Consumer(Generic[K, V]):
     """As `minibroker.client.Consumer`, from tasks of asyncio.
 
         async with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
@@ -56,7 +58,8 @@ class Consumer:
     has a timeout of its own: `asyncio.wait_for` polls in another task where Python is older than
     3.12, and `close` then does not know that the task that calls it is done with the records.
 
-    `on_statistics` is called in the event loop that started the consumer, as by `call_soon`.
+    `on_statistics` and `on_partition_eof` are called in the event loop that started the consumer,
+    as by `call_soon`; deserializers in the client's own thread, so they must not block.
     """
 
     def __init__(
@@ -64,23 +67,35 @@ class Consumer:
         bootstrap_servers: Servers | ConsumerConfig = None,
         *,
         on_statistics: Callable[[ConsumerStatistics], object] | None = None,
+        on_partition_eof: OnPartitionEof | None = None,
         ledger: Path | str | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         seams: Seams | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         self._told = None if on_statistics is None else EventLoopCallback(on_statistics)
-        self._client = TrioConsumer(
-            bootstrap_servers, on_statistics=self._told, ledger=ledger, seams=seams, **options
+        self._told_eof = None if on_partition_eof is None else EventLoopCallback(on_partition_eof)
+        self._client: TrioConsumer[K, V] = TrioConsumer(
+            bootstrap_servers,
+            on_statistics=self._told,
+            on_partition_eof=self._told_eof,
+            ledger=ledger,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            seams=seams,
+            **options,
         )
         self._portal = AsyncioPortal(Portal("minibroker-consumer", self._client))
-        self._reader = Reader(self._client)
+        self._reader: Reader[K, V] = Reader(self._client)
         self._callbacks = CallbackTasks()
-        self._records: Iterator[ConsumerRecord] = iter(())  # of iteration
+        self._records: Iterator[ConsumerRecord[K, V]] = iter(())  # of iteration
 
     async def start(self) -> Self:
         """Begin, and return the consumer: what `async with` does. `close` ends it."""
-        if self._told is not None:
-            self._told.loop = asyncio.get_running_loop()
+        for told in (self._told, self._told_eof):
+            if told is not None:
+                told.loop = asyncio.get_running_loop()
         await self._portal.open(self)
         return self
 
@@ -191,7 +206,7 @@ class Consumer:
             lambda: self._client.commit_async_from(offsets, told, is_callback=is_callback),
         )
 
-    async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
+    async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord[K, V]]:
         """Wait for records; none if none came in time. 0 takes what is there.
 
         After a cancellation the next poll returns what this one had taken.
@@ -206,13 +221,13 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[K, V]:
         while True:
             for record in self._records:
                 return record
             self._records = await self._poll(float("inf"), as_one=False)
 
-    async def _poll(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord]:
+    async def _poll(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord[K, V]]:
         self._callbacks.enter()
         poll = self._reader.new_poll(asyncio.current_task(), timeout_s, as_one=as_one)
         try:

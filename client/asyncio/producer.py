@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Generic, Self, Unpack
 
 from minibroker.client.asyncio.callbacks import EventLoopCallback
 from minibroker.client.asyncio.delivery_future import DeliveryFuture
@@ -22,13 +22,15 @@ from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.producer.producer import Producer as TrioProducer
 from minibroker.client.producer.producer import ProducerStatistics
+from minibroker.client.producer.serializers import Serializers
+from minibroker.client.serialization import K, V
 from minibroker.protocol.records.columns import Headers
 
 # Records that a task sends before the event loop's other tasks run.
 TURN_RECORDS: Final = 512
 
 
-class Producer:
+class Producer(Generic[K, V]):
     """As `minibroker.client.Producer`, from tasks of asyncio.
 
         async with Producer("127.0.0.1:9092", linger_ms=20) as producer:
@@ -49,6 +51,8 @@ class Producer:
         on_delivery: Callable[[Delivery], None] | None = None,
         on_statistics: Callable[[ProducerStatistics], object] | None = None,
         ledger: Path | str | None = None,
+        key_serializer: Callable[[K], bytes] | None = None,
+        value_serializer: Callable[[V], bytes] | None = None,
         seams: Seams | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
@@ -62,7 +66,8 @@ class Producer:
             seams=seams,
             **options,
         )
-        self._sender = _Sender(self._client, DeliveryFuture)
+        serializers = Serializers(key_serializer, value_serializer)
+        self._sender = _Sender(self._client, serializers, DeliveryFuture)
         self._queue = self._sender.queue
         self._portal = AsyncioPortal(self._sender.make_portal())
         self._turn = TURN_RECORDS
@@ -70,8 +75,8 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -96,8 +101,8 @@ class Producer:
     async def send_many(
         self,
         topic: str,
-        values: Sequence[bytes],
-        key: bytes | None = None,
+        values: Sequence[V],
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -110,8 +115,8 @@ class Producer:
     async def send_and_wait(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         *,
         headers: Headers = (),
         partition: int | None = None,
@@ -178,7 +183,7 @@ class _NoRoom(Exception):
         self.size = size
 
 
-class _Sender(RecordSender[DeliveryFuture]):
+class _Sender(RecordSender[DeliveryFuture, K, V]):
     """Raises `_NoRoom` where a thread would wait."""
 
     def _send_in_loop(self, queued: Queued[DeliveryFuture], size: int) -> None:

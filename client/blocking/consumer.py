@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import current_thread
 from time import monotonic
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Generic, Self, Unpack
 
 from minibroker.client.blocking.callbacks import Callback, thread_callbacks
 from minibroker.client.blocking.methods import ask, asking, waiting
@@ -27,16 +27,18 @@ from minibroker.client.blocking.reader import Reader
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.consumer import CLOSE_S, ConsumerStatistics
 from minibroker.client.consumer.consumer import Consumer as TrioConsumer
+from minibroker.client.consumer.positions import OnPartitionEof
 from minibroker.client.errors import ClientClosed
 from minibroker.client.groups.offset_commits import OffsetsToCommit
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import Seams, Servers
+from minibroker.client.serialization import K, V
 from minibroker.client.topic_selection import TopicsOrPattern
 from minibroker.protocol.types import TopicPartition
 
 
-class Consumer:
+class Consumer(Generic[K, V]):
     """As `minibroker.client.Consumer`, with plain methods.
 
         with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
@@ -49,7 +51,8 @@ class Consumer:
 
     One thread polls or iterates. `close` may be called from any: it ends the wait of that one.
 
-    `on_statistics` is called in the thread of the loop, so it must not block.
+    `on_statistics`, `on_partition_eof` and deserializers are called in the thread of the loop, so
+    they must not block.
     """
 
     def __init__(
@@ -57,15 +60,25 @@ class Consumer:
         bootstrap_servers: Servers | ConsumerConfig = None,
         *,
         on_statistics: Callable[[ConsumerStatistics], object] | None = None,
+        on_partition_eof: OnPartitionEof | None = None,
         ledger: Path | str | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         seams: Seams | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
-        self._client = TrioConsumer(
-            bootstrap_servers, on_statistics=on_statistics, ledger=ledger, seams=seams, **options
+        self._client: TrioConsumer[K, V] = TrioConsumer(
+            bootstrap_servers,
+            on_statistics=on_statistics,
+            on_partition_eof=on_partition_eof,
+            ledger=ledger,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            seams=seams,
+            **options,
         )
         self._portal = Portal("minibroker-consumer", self._client)
-        self._reader = Reader(self._client)
+        self._reader: Reader[K, V] = Reader(self._client)
         self._callbacks = thread_callbacks()
 
     def start(self) -> Self:
@@ -177,7 +190,7 @@ class Consumer:
             lambda: self._client.commit_async_from(offsets, on_commit, is_callback=is_callback),
         )
 
-    def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
+    def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord[K, V]]:
         """Wait for records; none if none came in time. 0 takes what is there.
 
         After an interrupt (KeyboardInterrupt) the next poll returns what this one had taken. That
@@ -194,16 +207,16 @@ class Consumer:
                 # between can be interrupted.
                 return [*records]
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         # No generator: Python closes that of a loop which is left by `break`, and swallows an
         # interrupt there (seen in 3.13).
         return chain.from_iterable(iter(self._poll_to_iterate, None))
 
-    def _poll_to_iterate(self) -> Iterator[ConsumerRecord] | None:
+    def _poll_to_iterate(self) -> Iterator[ConsumerRecord[K, V]] | None:
         """Return the records of one poll to iterate over; never None, which would end it."""
         self._callbacks.check_outside()
         return self._poll(float("inf"), as_one=False)
 
-    def _poll(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord]:
+    def _poll(self, timeout_s: float, *, as_one: bool) -> Iterator[ConsumerRecord[K, V]]:
         poll = self._reader.new_poll(current_thread(), timeout_s, as_one=as_one)
         return self._portal.call(self._reader.poll_iterator, poll)

@@ -22,10 +22,12 @@ from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.producer.producer import Producer as TrioProducer
 from minibroker.client.producer.producer import ProducerStatistics
+from minibroker.client.producer.serializers import Serializers
+from minibroker.client.serialization import K, V
 from minibroker.protocol.records.columns import Headers
 
 
-class Producer(RecordSender[DeliveryFuture]):
+class Producer(RecordSender[DeliveryFuture, K, V]):
     """As `minibroker.client.Producer`, with plain methods, from any thread.
 
         with Producer("127.0.0.1:9092", linger_ms=20) as producer:
@@ -49,6 +51,8 @@ class Producer(RecordSender[DeliveryFuture]):
         on_delivery: Callable[[Delivery], None] | None = None,
         on_statistics: Callable[[ProducerStatistics], object] | None = None,
         ledger: Path | str | None = None,
+        key_serializer: Callable[[K], bytes] | None = None,
+        value_serializer: Callable[[V], bytes] | None = None,
         seams: Seams | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
@@ -60,14 +64,14 @@ class Producer(RecordSender[DeliveryFuture]):
             seams=seams,
             **options,
         )
-        super().__init__(producer, DeliveryFuture)
+        super().__init__(producer, Serializers(key_serializer, value_serializer), DeliveryFuture)
         self._portal = self.make_portal()
 
     def send_many(
         self,
         topic: str,
-        values: Sequence[bytes],
-        key: bytes | None = None,
+        values: Sequence[V],
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -80,8 +84,8 @@ class Producer(RecordSender[DeliveryFuture]):
     def send_and_wait(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         *,
         headers: Headers = (),
         partition: int | None = None,

@@ -11,13 +11,14 @@ says that it abandons a poll, for another task may poll next.
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Final
+from typing import Final, Generic
 
 import trio
 
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.consumer import Consumer
 from minibroker.client.errors import ClientError
+from minibroker.client.serialization import K, V
 
 INTERRUPTED: Final = "this poll was interrupted"
 
@@ -33,10 +34,10 @@ class Poll:
         self.is_abandoned = False  # nobody waits for it any more
 
 
-class Reader:
+class Reader(Generic[K, V]):
     """Polls for one caller at a time. In the loop, but for `new_poll` and `caller`."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer[K, V]) -> None:
         self._consumer = consumer
         self._numbers = count()
         self._last: Poll | None = None
@@ -53,7 +54,7 @@ class Reader:
         """Who polled last."""
         return None if self._last is None else self._last.caller
 
-    async def poll_iterator(self, poll: Poll) -> Iterator[ConsumerRecord]:
+    async def poll_iterator(self, poll: Poll) -> Iterator[ConsumerRecord[K, V]]:
         """Poll, once an abandoned poll has ended."""
         if poll.is_abandoned:
             raise ClientError(INTERRUPTED)

@@ -5,10 +5,10 @@ one append to the queue (client/blocking/send_queue.py). What happens without a 
 the two kinds of producers: a thread waits in `_send_in_loop`, a task of asyncio has it raise.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 from minibroker.client.blocking.delivery_future import OnRecordDelivery
 from minibroker.client.blocking.portal import REFUSALS, Portal, State
@@ -17,14 +17,21 @@ from minibroker.client.errors import ClientClosed
 from minibroker.client.net.cluster import in_background
 from minibroker.client.producer.producer import Producer
 from minibroker.client.producer.raw_record import check_record
+from minibroker.client.producer.serializers import Serializers
+from minibroker.client.serialization import K, V
 from minibroker.protocol.records.columns import Headers
 
+_len: Callable[[Any], int] = len  # mypy does not see that a key is bytes, whatever its type
 
-class RecordSender(Generic[F]):
+
+class RecordSender(Generic[F, K, V]):
     """`send` for one producer, with futures of one kind."""
 
-    def __init__(self, producer: Producer, kind: type[F]) -> None:
+    def __init__(self, producer: Producer, serializers: Serializers[K, V], kind: type[F]) -> None:
         self._producer = producer
+        self._serializers = serializers
+        # Key and value of at most this size together are not looked at.
+        self._small_bytes = -1 if serializers else SMALL_BYTES
         self.queue = SendQueue(producer, kind)
         self._records = self.queue.records
         self._unheld = self.queue.unheld
@@ -39,8 +46,8 @@ class RecordSender(Generic[F]):
     def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -63,12 +70,12 @@ class RecordSender(Generic[F]):
             and not headers
             and on_delivery is None
             and (
-                len(value) <= SMALL_BYTES
+                len(value) <= self._small_bytes
                 if key is None
-                else type(key) is bytes and len(value) + len(key) <= SMALL_BYTES
+                else type(key) is bytes and len(value) + _len(key) <= self._small_bytes
             )
         ):
-            small = (topic, value, key, (), partition, timestamp_ms, future)
+            small: Any = (topic, value, key, (), partition, timestamp_ms, future)
             if len(self._records) >= queue.slots:
                 self._send_in_loop(small, SMALL_BYTES)
                 return future
@@ -80,10 +87,11 @@ class RecordSender(Generic[F]):
                 self._wake_later()
                 raise
             return future
-        record = check_record(topic, (timestamp_ms, key, value, headers))
+        raw = self._serializers.serialize(timestamp_ms, key, value, headers)
+        record = check_record(topic, raw)
         size = self._producer.check_size(topic, record)
-        timestamp_ms, key, value, headers = record
-        queued = (topic, value, key, headers, partition, timestamp_ms, future)
+        timestamp_ms, raw_key, raw_value, headers = record
+        queued = (topic, raw_value, raw_key, headers, partition, timestamp_ms, future)
         if on_delivery is None:
             self._send_any(queued, size)
         else:

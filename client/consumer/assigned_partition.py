@@ -56,6 +56,7 @@ class AssignedPartition:
     `done` is the offset below which the application is done; what it was given from there on
     `is_in_progress`.
     `committed` is the last committed offset, as far as this client knows it; None after a seek.
+    `told_end` is the end that the application was told to have reached.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class AssignedPartition:
         "position",
         "reset",
         "retry_at",
+        "told_end",
     )
 
     def __init__(self, name: TopicPartition) -> None:
@@ -90,6 +92,7 @@ class AssignedPartition:
         self.position = offset
         self.fetch_offset = offset
         self.done = offset
+        self.told_end: int | None = None
         self.committed: int | None = None
         self.is_in_progress = False
         self.reset = reset

@@ -7,8 +7,9 @@ all their records) only move the position.
 """
 
 from itertools import repeat
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
+from minibroker.client.serialization import K, V
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, MAGIC, ErrorCode
 from minibroker.protocol.records.batch import (
     BatchHeader,
@@ -21,15 +22,18 @@ from minibroker.protocol.records.columns import Headers, decode_columns
 from minibroker.protocol.types import TopicPartition
 
 
-class ConsumerRecord(NamedTuple):
-    """One record as an application gets it; `timestamp` is ms since the epoch."""
+class ConsumerRecord(NamedTuple, Generic[K, V]):
+    """One record as an application gets it; `timestamp` is ms since the epoch.
+
+    Key and value are bytes, or what the consumer's deserializers make of them.
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp: int
-    key: bytes | None
-    value: bytes | None
+    key: K | None
+    value: V | None
     headers: Headers
 
 

@@ -33,16 +33,17 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, Unpack
+from typing import Any, Final, Generic, NamedTuple, Self, Unpack
 
 import trio
 
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
+from minibroker.client.consumer.deserializers import Deserializers
 from minibroker.client.consumer.fetcher import Fetcher
 from minibroker.client.consumer.health import ConsumerHealth, describe
-from minibroker.client.consumer.positions import Positions
+from minibroker.client.consumer.positions import OnPartitionEof, Positions
 from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.groups.consumer_group import (
     Callback,
@@ -59,7 +60,7 @@ from minibroker.client.net.cluster import (
     open_cluster,
     report_regularly,
 )
-from minibroker.client.net.list_offsets import find_time, list_offsets
+from minibroker.client.net.list_offsets import OffsetAndTimestamp, find_time, list_offsets
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import (
     ConsumerOptions,
@@ -68,6 +69,7 @@ from minibroker.client.options import (
     default_seams,
     read_options,
 )
+from minibroker.client.serialization import K, V, check_function
 from minibroker.client.topic_selection import Topics, TopicsOrPattern, name_topics, select_topics
 from minibroker.protocol.constants import (
     EARLIEST_TIMESTAMP,
@@ -94,14 +96,7 @@ class ConsumerStatistics(NamedTuple):
     queued_bytes: int
 
 
-class OffsetAndTimestamp(NamedTuple):
-    """Where a time begins in a partition: a record's offset, and its own time in ms."""
-
-    offset: int
-    timestamp: int
-
-
-class Consumer:
+class Consumer(Generic[K, V]):
     """Reads records, of partitions that the application names or as a member of a group.
 
         async with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
@@ -118,6 +113,11 @@ class Consumer:
     that a poll returns, as JSON lines (client/ledger.py); iteration polls, too, and a record that
     it gives back is told again. `on_statistics` is a plain function, called in the loop with
     `statistics()` every statistics.interval.ms; what it raises ends the consumer.
+    `on_partition_eof` is one that a poll calls with a partition and its end, once it has nothing
+    more of it: the records before were returned by earlier polls. It is called again when more has
+    come and was returned, and after a seek. What it raises, the poll raises.
+    `key_deserializer` and `value_deserializer` are functions of bytes. A poll calls them, but not
+    for None, and raises `DeserializationFailed` for a record once those before it were returned.
     """
 
     def __init__(
@@ -125,7 +125,10 @@ class Consumer:
         bootstrap_servers: Servers | ConsumerConfig = None,
         *,
         on_statistics: Callable[[ConsumerStatistics], object] | None = None,
+        on_partition_eof: OnPartitionEof | None = None,
         ledger: Path | str | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         seams: Seams | None = None,
         **options: Unpack[ConsumerKeywords],
     ) -> None:
@@ -133,12 +136,14 @@ class Consumer:
         self._seams = seams or default_seams()
         self._ledger_path = ledger
         self._on_statistics = on_statistics
+        self._on_partition_eof = check_function(on_partition_eof, "on_partition_eof")
+        self._deserializers = Deserializers(key_deserializer, value_deserializer)
         self._ledger: ConsumerLedger | None = None
         self._positions = Positions(self._options)
         self._stack = AsyncExitStack()
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
-        self._delivered = DeliveredPositions(self._positions)
+        self._delivered: DeliveredPositions[K, V] = DeliveredPositions(self._positions)
         self._group: ConsumerGroup | None = None
         self._reader: trio.lowlevel.Task | None = None  # who polls
         self._has_chosen = False  # something to read
@@ -473,7 +478,7 @@ class Consumer:
 
     # -- what is in them
 
-    async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord]:
+    async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord[K, V]]:
         """Wait for records; none if none came in time. 0 takes what is there.
 
         In a group, rebalances happen in here, and are waited for whatever the time.
@@ -495,7 +500,7 @@ class Consumer:
         finally:
             self._group.end_poll()
 
-    async def _wait_for_records(self, deadline: float) -> list[ConsumerRecord]:
+    async def _wait_for_records(self, deadline: float) -> list[ConsumerRecord[K, V]]:
         arrived = self._open_fetcher().arrived
         await trio.lowlevel.checkpoint()
         while True:
@@ -504,6 +509,9 @@ class Consumer:
             may_take = self._group is None or await self._group.advance()
             if may_take and (records := self._take()):
                 return records
+            if may_take and self._on_partition_eof is not None:
+                for name, end in self._positions.take_ends():
+                    self._on_partition_eof(name, end)
             if trio.current_time() >= deadline:
                 return []
             with trio.move_on_at(deadline):
@@ -512,14 +520,14 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ConsumerRecord:
+    async def __anext__(self) -> ConsumerRecord[K, V]:
         for record in self._delivered.buffered:
             return record
         return next(await self.poll_iterator())
 
     async def poll_iterator(
         self, timeout_s: float = float("inf"), *, as_one: bool = False
-    ) -> Iterator[ConsumerRecord]:
+    ) -> Iterator[ConsumerRecord[K, V]]:
         """As `poll`, but only what is taken from the iterator counts as returned.
 
         What is left in it at the next call of anything goes back, and the iterator is empty then.
@@ -549,7 +557,7 @@ class Consumer:
             raise ClientError("this consumer is in no group: give it a group_id")
         return self._group
 
-    def _take(self) -> list[ConsumerRecord]:
+    def _take(self) -> list[ConsumerRecord[K, V]]:
         fetcher = self._open_fetcher()
         records = self._positions.take_records(self._options.max_poll_records, trio.current_time())
         if self._ledger is not None and records:
@@ -559,7 +567,18 @@ class Consumer:
                 self._positions.give_back(records)
                 raise
         fetcher.wake()
-        return records
+        return self._deserialize(records)
+
+    def _deserialize(self, records: list[Any]) -> list[ConsumerRecord[K, V]]:
+        """What is not deserialized goes back: the next poll begins with it, and raises."""
+        if not self._deserializers:
+            return records
+        done, failure = self._deserializers.deserialize(records)
+        if failure is not None:
+            self._positions.give_back(records[len(done) :])
+            if not done:
+                raise failure
+        return done
 
     def _record_commit(self, group: str, offsets: Offsets) -> None:
         if self._ledger is not None:

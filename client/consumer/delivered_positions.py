@@ -13,23 +13,26 @@ application are still there, and go back.
 
 from collections.abc import Iterator
 from operator import length_hint
+from typing import Generic
 
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata, Offsets
 from minibroker.client.consumer.completed_fetch import ConsumerRecord
+from minibroker.client.consumer.deserializers import as_stored
 from minibroker.client.consumer.positions import Positions
+from minibroker.client.serialization import K, V
 from minibroker.protocol.types import TopicPartition
 
 
-class DeliveredPositions:
+class DeliveredPositions(Generic[K, V]):
     """The records that one consumer has delivered, and those buffered by its iterator."""
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
-        self._polled: list[ConsumerRecord] = []
+        self._polled: list[ConsumerRecord[K, V]] = []
         self._is_one = False  # the polled records are taken all at once
         self.is_abandoned = False
         # The polled records that iteration has not delivered yet.
-        self.buffered: Iterator[ConsumerRecord] = iter(())
+        self.buffered: Iterator[ConsumerRecord[K, V]] = iter(())
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -42,8 +45,8 @@ class DeliveredPositions:
         return length_hint(self.buffered)
 
     def iterate(
-        self, records: list[ConsumerRecord], *, as_one: bool = False
-    ) -> Iterator[ConsumerRecord]:
+        self, records: list[ConsumerRecord[K, V]], *, as_one: bool = False
+    ) -> Iterator[ConsumerRecord[K, V]]:
         """Deliver these records, which were just polled, by the iterator.
 
         `as_one`: the caller takes them all at once, and the application is done with none before
@@ -56,7 +59,7 @@ class DeliveredPositions:
         """Return the buffered records to the positions; the next poll delivers them first."""
         if buffered := list(self.buffered):
             del self._polled[-len(buffered) :]
-            self._positions.give_back(buffered)
+            self._positions.give_back(map(as_stored, buffered))
 
     def position(self, name: TopicPartition) -> int | None:
         """Return the offset of the next record to deliver; None while it is not known."""
@@ -131,7 +134,7 @@ class DeliveredPositions:
             if name in assigned:
                 self._positions.of(name).committed = committed.offset
 
-    def _record_done(self, in_progress: list[ConsumerRecord]) -> None:
+    def _record_done(self, in_progress: list[ConsumerRecord[K, V]]) -> None:
         firsts: dict[tuple[str, int], int] = {}
         for record in in_progress:
             firsts.setdefault((record.topic, record.partition), record.offset)

@@ -1,6 +1,6 @@
 """What a consumer says of its own health: whether it is a member, and whether it moves."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minibroker.client.consumer.delivered_positions import DeliveredPositions
 from minibroker.client.consumer.positions import Positions
@@ -36,7 +36,10 @@ class ConsumerHealth(NamedTuple):
 
 
 def describe(
-    member: Membership | None, positions: Positions, delivered: DeliveredPositions, now: float
+    member: Membership | None,
+    positions: Positions,
+    delivered: DeliveredPositions[Any, Any],
+    now: float,
 ) -> ConsumerHealth:
     """As of `now`. A consumer without a group has no `member`."""
     partitions = {}

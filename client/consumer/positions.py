@@ -60,6 +60,9 @@ from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
 from minibroker.protocol.records.batch import InvalidBatch
 from minibroker.protocol.types import TopicPartition
 
+# Called with a partition and the offset of its end, once all before was returned.
+OnPartitionEof: TypeAlias = Callable[[TopicPartition, int], object]
+
 FETCHES_MAX: Final = 2
 # After so many failures in a row the leader is asked for anew, whatever they say.
 STUBBORN_FAILURES: Final = 5
@@ -172,6 +175,16 @@ class Positions:
         if not taken:
             self._raise_failure()
         return taken
+
+    def take_ends(self) -> list[tuple[TopicPartition, int]]:
+        """The partitions whose end was reached since this was called last, each with its end."""
+        ends = []
+        for name, assigned in self._positions.items():
+            end = assigned.high_watermark
+            if assigned.position == end != assigned.told_end and not assigned.fetches:
+                assigned.told_end = end
+                ends.append((name, end))
+        return ends
 
     def give_back(self, records: Iterable[ConsumerRecord]) -> None:
         """What was taken last and not used; it is taken again first."""

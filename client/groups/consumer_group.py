@@ -19,7 +19,7 @@ With `assign` and a group id there is no membership: offsets are committed and f
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 
@@ -63,7 +63,7 @@ class ConsumerGroup:
         cluster: Cluster,
         fetcher: Fetcher,
         positions: Positions,
-        delivered: DeliveredPositions,
+        delivered: DeliveredPositions[Any, Any],
         on_commit: Callable[[str, Offsets], None],
     ) -> None:
         options = cluster.options

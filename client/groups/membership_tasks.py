@@ -20,7 +20,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -79,7 +79,7 @@ class MembershipTasks:
         cluster: Cluster,
         coordinator: CoordinatorClient,
         membership: Membership,
-        delivered: DeliveredPositions,
+        delivered: DeliveredPositions[Any, Any],
         on_news: Callable[[], None],
     ) -> None:
         options = cluster.options

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -24,6 +24,13 @@ PAUSE_S: Final = 0.05
 
 # What is wanted of each partition: a time in ms, or the sentinel for the earliest or latest offset.
 Timestamps = Mapping[TopicPartition, int]
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """Where a time begins in a partition: a record's offset, and its own time in ms."""
+
+    offset: int
+    timestamp: int
 
 
 async def ask_offsets(

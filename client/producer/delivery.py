@@ -7,6 +7,8 @@ it: a send cannot get lost silently. Kept are the first hundred such deliveries,
 records of all.
 """
 
+import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -19,6 +21,8 @@ from minibroker.protocol.records.batch import read_header
 from minibroker.protocol.records.record import Record, decode_records
 
 DELIVERIES_KEPT_MAX: Final = 100
+
+log = logging.getLogger("minibroker.client")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,3 +184,22 @@ class DeliveryReporter:
             self.failures.add(delivery)
         for index, watcher in batch.watchers or ():
             watcher.complete(delivery, index)
+
+
+def say_dropped(record_count: int) -> None:
+    """On the log, and on stderr if the log goes elsewhere: the program may be ending."""
+    records = "1 record was" if record_count == 1 else f"{record_count} records were"
+    text = f"{records} dropped: the producer ended before they were acknowledged"
+    text += " (a broker may have got some)"
+    log.error("%s", text)
+    if not _logs_to_stderr():
+        print(f"minibroker: {text}", file=sys.stderr)
+
+
+def _logs_to_stderr() -> bool:
+    logger: logging.Logger | None = log
+    while logger is not None:
+        if any(getattr(each, "stream", None) is sys.stderr for each in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return not log.hasHandlers()  # then logging's last resort writes there

@@ -21,7 +21,6 @@ counts what was given up.
 """
 
 import logging
-import sys
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
@@ -35,7 +34,7 @@ from itertools import accumulate
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias, Unpack
+from typing import Any, Generic, NamedTuple, Self, TypeAlias, Unpack
 
 import trio
 
@@ -64,6 +63,7 @@ from minibroker.client.producer.delivery import (
     DeliveryReporter,
     PendingDelivery,
     RecordDelivered,
+    say_dropped,
 )
 from minibroker.client.producer.raw_record import (
     BATCH_OVERHEAD_BYTES_MAX,
@@ -75,6 +75,8 @@ from minibroker.client.producer.raw_record import (
 )
 from minibroker.client.producer.routes import Route, Routes
 from minibroker.client.producer.sender import Sender, SenderOptions
+from minibroker.client.producer.serializers import Serializers
+from minibroker.client.serialization import K, V
 from minibroker.protocol.constants import BATCH_HEADER_BYTES
 from minibroker.protocol.records.columns import Headers
 from minibroker.protocol.records.compression import CODEC_NAMES
@@ -93,7 +95,7 @@ class ProducerStatistics(NamedTuple):
     bytes_held: int
 
 
-class Producer:
+class Producer(Generic[K, V]):
     """Sends records to topics.
 
         async with Producer("127.0.0.1:9092", linger_ms=20) as producer:
@@ -108,6 +110,8 @@ class Producer:
     with every `Delivery`, in the loop: it must not block, and what it raises ends the producer.
     `on_statistics` is called with `statistics()` every statistics.interval.ms, in the same way.
     `ledger` is a file for what became of each record, as JSON lines (client/ledger.py).
+    `key_serializer` and `value_serializer` are functions that make bytes of keys and values; they
+    are called by `send`, which raises what they raise, and not for None.
     """
 
     def __init__(
@@ -117,15 +121,18 @@ class Producer:
         on_delivery: OnDelivery | None = None,
         on_statistics: Callable[[ProducerStatistics], object] | None = None,
         ledger: Path | str | None = None,
+        key_serializer: Callable[[K], bytes] | None = None,
+        value_serializer: Callable[[V], bytes] | None = None,
         seams: Seams | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
+        self._serializers = Serializers(key_serializer, value_serializer)
         self.options = read_options(ProducerOptions, bootstrap_servers, options)
         self._seams = seams or default_seams()
         self._accumulator = Accumulator(_accumulator_options_of(self.options))
         self._routes = Routes(self._accumulator, self._has_leader)
         self._reporter = DeliveryReporter(on_delivery)
-        # What `send_nowait` looks at; empty while nothing may be taken.
+        # What `send_nowait` looks at; empty while nothing may be taken, or is to be serialized.
         self._by_topic: dict[str, Route] = {}
         self._is_open = False
         # Whether buffer.memory is enforced here; the blocking producer does so in its own queue.
@@ -147,8 +154,8 @@ class Producer:
     async def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -171,8 +178,8 @@ class Producer:
     async def send_and_wait(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         *,
         headers: Headers = (),
         partition: int | None = None,
@@ -197,8 +204,8 @@ class Producer:
     def send_nowait(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -214,8 +221,8 @@ class Producer:
             if key is None:
                 batch = self._by_topic[topic].sticky.open
             else:
-                batch = self._by_topic[topic].by_key[key].open
-                size += len(key)
+                batch = self._by_topic[topic].by_key[key].open  # type: ignore[index]
+                size += len(key)  # type: ignore[arg-type]
             if (
                 batch.room >= size
                 and type(value) is bytes
@@ -228,43 +235,44 @@ class Producer:
                     batch.records.append(value)
                 else:
                     batch.is_plain = False
-                    batch.records.append((batch.timestamp_ms, key, value, ()))
+                    entry = (batch.timestamp_ms, key, value, ())
+                    batch.records.append(entry)  # type: ignore[arg-type]
                 return
         except (KeyError, TypeError):
             pass  # unusual, or wrong: both are told apart there
-        self._append(topic, partition, check_record(topic, (timestamp_ms, key, value, headers)))
+        self._append(topic, partition, self._check(topic, timestamp_ms, key, value, headers))
 
     def send_many(
         self,
         topic: str,
-        values: Sequence[bytes],
-        key: bytes | None = None,
+        values: Sequence[V],
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> int:
         """Take as many of the values as there is room for, from the first on; returns how many."""
-        if set(map(type, values)) - {bytes}:
-            values = [check_bytes(value, "a value") or b"" for value in values]
-        check_record(topic, (timestamp_ms, key, None, ()))
-        overhead = RECORD_OVERHEAD_BYTES + len(key or b"")
-        ends = list(accumulate(map(overhead.__add__, map(len, values))))
+        raw_values = self._check_values(values)
+        _, raw_key, _, _ = self._check(topic, timestamp_ms, key, None, ())
+        overhead = RECORD_OVERHEAD_BYTES + len(raw_key or b"")
+        ends = list(accumulate(map(overhead.__add__, map(len, raw_values))))
         taken = 0
-        while taken < len(values):
+        while taken < len(raw_values):
             # The first record of each batch goes the long way, which checks sizes and opens.
+            record = (timestamp_ms, raw_key, raw_values[taken], ())
             try:
-                batch = self._append(topic, partition, (timestamp_ms, key, values[taken], ()))
+                batch = self._append(topic, partition, record)
             except BufferFull:
                 break
             end = ends[taken]
             fit = taken + 1
             if batch.named is None:
                 fit = bisect_right(ends, end + batch.room, fit)
-            if key is None and timestamp_ms is None:
-                batch.records += values[taken + 1 : fit]
+            if raw_key is None and timestamp_ms is None:
+                batch.records += raw_values[taken + 1 : fit]
             else:
-                for value in values[taken + 1 : fit]:
-                    batch.append((timestamp_ms, key, value, ()))
+                for value in raw_values[taken + 1 : fit]:
+                    batch.append((timestamp_ms, raw_key, value, ()))
             batch.room -= ends[fit - 1] - end
             taken = fit
         return taken
@@ -272,8 +280,8 @@ class Producer:
     def send_for_delivery(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: V | None,
+        key: K | None = None,
         *,
         headers: Headers = (),
         partition: int | None = None,
@@ -290,15 +298,15 @@ class Producer:
         self,
         watcher: Watcher,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
+        value: V | None,
+        key: K | None,
         headers: Headers,
         *,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
         """As `send_nowait`; the watcher is told what became of this one record, and its time."""
-        record = check_record(topic, (timestamp_ms, key, value, headers))
+        record = self._check(topic, timestamp_ms, key, value, headers)
         batch = self._append(topic, partition, record, watcher)
         watcher.timestamp = batch.timestamp_ms if record[0] is None else record[0]
 
@@ -405,7 +413,7 @@ class Producer:
         self._report = CloseReport(reporter.delivered, failed, reporter.failed - failed)
         reporter.progress.unpark_all()
         if self._report.undelivered and not is_reported:
-            _say_dropped(self._report.undelivered)
+            say_dropped(self._report.undelivered)
 
     def statistics(self) -> ProducerStatistics:
         """Counts of this moment."""
@@ -482,6 +490,22 @@ class Producer:
 
     # Taking records
 
+    def _check(
+        self, topic: str, timestamp_ms: int | None, key: K | None, value: V | None, headers: Headers
+    ) -> RawRecord:
+        return check_record(topic, self._serializers.serialize(timestamp_ms, key, value, headers))
+
+    def _check_values(self, values: Sequence[V]) -> Sequence[bytes]:
+        """Values of `send_many` as bytes."""
+        found: Sequence[Any] = values
+        if self._serializers:
+            found = list(map(self._serializers.serialize_value, values))
+        if set(map(type, found)) - {bytes}:
+            found = [check_bytes(value, "a value") for value in found]
+            if None in found:
+                raise TypeError("a value of send_many is bytes: a tombstone goes by send")
+        return found
+
     def _append(
         self,
         topic: str,
@@ -530,7 +554,8 @@ class Producer:
 
     def _start_taking(self) -> None:
         self._is_open = True
-        self._by_topic = self._routes.by_topic
+        if not self._serializers:
+            self._by_topic = self._routes.by_topic
 
     def _stop_taking(self) -> None:
         self._is_open = False
@@ -542,25 +567,6 @@ class Producer:
 
     def _has_leader(self, topic_partition: TopicPartition) -> bool:
         return self._cluster.leader_of(topic_partition) is not None
-
-
-def _say_dropped(record_count: int) -> None:
-    """On the log, and on stderr if the log goes elsewhere: the program may be ending."""
-    records = "1 record was" if record_count == 1 else f"{record_count} records were"
-    text = f"{records} dropped: the producer ended before they were acknowledged"
-    text += " (a broker may have got some)"
-    log.error("%s", text)
-    if not _logs_to_stderr():
-        print(f"minibroker: {text}", file=sys.stderr)
-
-
-def _logs_to_stderr() -> bool:
-    logger: logging.Logger | None = log
-    while logger is not None:
-        if any(getattr(each, "stream", None) is sys.stderr for each in logger.handlers):
-            return True
-        logger = logger.parent if logger.propagate else None
-    return not log.hasHandlers()  # then logging's last resort writes there
 
 
 def _failed(deliveries: list[Delivery], records: int) -> DeliveryFailed:

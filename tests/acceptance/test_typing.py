@@ -31,6 +31,11 @@ async def main() -> None:
             print(offset, record.value)
     with BlockingProducer("127.0.0.1:9092") as blocking:
         blocking.send("words", b"value")
+    with BlockingProducer("127.0.0.1:9092", value_serializer=str.encode) as texts:
+        texts.send("words", "value", key=b"key")
+    numbers = Consumer("127.0.0.1:9092", value_deserializer=int)
+    total: int = sum([record.value or 0 for record in await numbers.poll()])
+    print(total)
 
 
 trio.run(main)

@@ -1,0 +1,39 @@
+"""The functions that make bytes of an application's keys and values."""
+
+from collections.abc import Callable
+from typing import Any, Generic
+
+from minibroker.client.producer.raw_record import RawRecord, check_bytes
+from minibroker.client.serialization import K, V, check_function
+from minibroker.protocol.records.columns import Headers
+
+
+class Serializers(Generic[K, V]):
+    """What makes bytes of keys and of values; None where they are bytes. None stays None."""
+
+    def __init__(
+        self, key: Callable[[K], bytes] | None, value: Callable[[V], bytes] | None
+    ) -> None:
+        self._key = check_function(key, "key_serializer")
+        self._value = check_function(value, "value_serializer")
+
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return self._key is not None or self._value is not None
+
+    def serialize(
+        self, timestamp_ms: int | None, key: Any, value: Any, headers: Headers
+    ) -> RawRecord:
+        """A record as it is stored, or what is none: see `check_record`.
+
+        Raises what a serializer raises, and `TypeError` for what it returns.
+        """
+        if self._key is not None and key is not None:
+            key = check_bytes(self._key(key), "what key_serializer returns")
+        return timestamp_ms, key, self.serialize_value(value), headers
+
+    def serialize_value(self, value: Any) -> Any:
+        """The same for a value alone."""
+        if self._value is None or value is None:
+            return value
+        return check_bytes(self._value(value), "what value_serializer returns")
