@@ -17,11 +17,11 @@ TRIED = 40
 FOUND_BY = {
     "cut-at-high-watermark": 1,
     "count-unconfirmed-shrink": 0,
-    "grow-without-epoch-start": 11,
+    "grow-without-epoch-start": 14,
     "ack-before-high-watermark": 3,
     "forget-producers": 0,
     "obey-stale-controller": 5,
-    "ignore-partition-epoch": 11,
+    "ignore-partition-epoch": 19,
     "overlook-appends": 0,
 }
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from minibroker.client import NewTopic
@@ -71,6 +72,7 @@ def wait_until_halted(fifo: int) -> None:
         told += os.read(fifo, 100)
 
 
+@pytest.mark.soak
 def test_a_killed_driver_reads_once_and_writes_at_least_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
