@@ -38,7 +38,7 @@ from minibroker.client.groups.offset_commits import OffsetsToCommit
 from minibroker.client.groups.queued_commits import OnCommit
 from minibroker.client.option_types import ConsumerConfig, ConsumerKeywords
 from minibroker.client.options import Seams, Servers
-from minibroker.client.serialization import K, V
+from minibroker.client.serialization import K, V, check_function
 from minibroker.client.topic_selection import TopicsOrPattern
 from minibroker.protocol.types import TopicPartition
 
@@ -75,6 +75,7 @@ class Consumer(Generic[K, V]):
         **options: Unpack[ConsumerKeywords],
     ) -> None:
         self._told = None if on_statistics is None else EventLoopCallback(on_statistics)
+        check_function(on_partition_eof, "on_partition_eof")
         self._told_eof = None if on_partition_eof is None else EventLoopCallback(on_partition_eof)
         self._client: TrioConsumer[K, V] = TrioConsumer(
             bootstrap_servers,

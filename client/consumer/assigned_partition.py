@@ -121,6 +121,13 @@ class AssignedPartition:
         return max(0, min(end, self.fetch_offset if ours == NO_OFFSET else ours))
 
     @property
+    def untold_end(self) -> int | None:
+        """The end as last heard, if all before it was taken and the application was not told."""
+        end = self.high_watermark
+        is_reached = self.position == end != self.told_end and not self.fetches
+        return end if is_reached and not self.is_paused else None
+
+    @property
     def awaits_committed(self) -> bool:
         """Whether it waits for what its group has committed."""
         return self.position is None and self.reset is None and self.failure is None

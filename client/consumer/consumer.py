@@ -113,9 +113,9 @@ class Consumer(Generic[K, V]):
     that a poll returns, as JSON lines (client/ledger.py); iteration polls, too, and a record that
     it gives back is told again. `on_statistics` is a plain function, called in the loop with
     `statistics()` every statistics.interval.ms; what it raises ends the consumer.
-    `on_partition_eof` is one that a poll calls with a partition and its end, once it has nothing
-    more of it: the records before were returned by earlier polls. It is called again when more has
-    come and was returned, and after a seek. What it raises, the poll raises.
+    `on_partition_eof` is one that a poll calls with a partition and its end, as last heard, once
+    earlier polls have returned all before it. It is called again when more has come and was
+    returned, and after a seek. What it raises, the poll raises.
     `key_deserializer` and `value_deserializer` are functions of bytes. A poll calls them, but not
     for None, and raises `DeserializationFailed` for a record once those before it were returned.
     """
@@ -151,10 +151,7 @@ class Consumer(Generic[K, V]):
         self._closed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be open until `close`, or until cancelled, which leaves the group without a commit.
-
-        consumer = await nursery.start(Consumer("127.0.0.1:9092", group_id="g").run)
-        """
+        """Be open until `close`, or until cancelled, which leaves the group without a commit."""
         async with self:
             task_status.started(self)
             await self._closed.wait()
@@ -507,11 +504,10 @@ class Consumer(Generic[K, V]):
             if self._is_closing:
                 raise ClientClosed("this consumer was closed")
             may_take = self._group is None or await self._group.advance()
+            if may_take and self._on_partition_eof is not None:
+                self._positions.tell_ends(self._on_partition_eof)
             if may_take and (records := self._take()):
                 return records
-            if may_take and self._on_partition_eof is not None:
-                for name, end in self._positions.take_ends():
-                    self._on_partition_eof(name, end)
             if trio.current_time() >= deadline:
                 return []
             with trio.move_on_at(deadline):
@@ -559,21 +555,26 @@ class Consumer(Generic[K, V]):
 
     def _take(self) -> list[ConsumerRecord[K, V]]:
         fetcher = self._open_fetcher()
-        records = self._positions.take_records(self._options.max_poll_records, trio.current_time())
+        stored = self._positions.take_records(self._options.max_poll_records, trio.current_time())
+        fetcher.wake()
+        records = self._deserialize(stored)
         if self._ledger is not None and records:
             try:
-                self._ledger.record(records)
+                self._ledger.record(stored[: len(records)])
             except OSError:
-                self._positions.give_back(records)
+                self._positions.give_back(stored[: len(records)])
                 raise
-        fetcher.wake()
-        return self._deserialize(records)
+        return records
 
     def _deserialize(self, records: list[Any]) -> list[ConsumerRecord[K, V]]:
         """What is not deserialized goes back: the next poll begins with it, and raises."""
         if not self._deserializers:
             return records
-        done, failure = self._deserializers.deserialize(records)
+        try:
+            done, failure = self._deserializers.deserialize(records)
+        except BaseException:  # an interrupt
+            self._positions.give_back(records)
+            raise
         if failure is not None:
             self._positions.give_back(records[len(done) :])
             if not done:

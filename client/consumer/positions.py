@@ -176,24 +176,27 @@ class Positions:
             self._raise_failure()
         return taken
 
-    def take_ends(self) -> list[tuple[TopicPartition, int]]:
-        """The partitions whose end was reached since this was called last, each with its end."""
-        ends = []
-        for name, assigned in self._positions.items():
-            end = assigned.high_watermark
-            if assigned.position == end != assigned.told_end and not assigned.fetches:
+    def tell_ends(self, on_partition_eof: OnPartitionEof) -> None:
+        """Tell each end that was reached, once. What is told may change the positions."""
+        for name in [name for name, each in self._positions.items() if each.untold_end is not None]:
+            assigned = self._positions.get(name)
+            if assigned is not None and (end := assigned.untold_end) is not None:
                 assigned.told_end = end
-                ends.append((name, end))
-        return ends
+                on_partition_eof(name, end)
 
     def give_back(self, records: Iterable[ConsumerRecord]) -> None:
         """What was taken last and not used; it is taken again first."""
         groups = [list(group) for _, group in groupby(records, key=lambda record: record[:2])]
         for group in reversed(groups):
             assigned = self._positions.get(TopicPartition(group[0].topic, group[0].partition))
-            if assigned is None or assigned.position is None:
+            if assigned is None:
                 continue
+            if assigned.position is None:
+                if assigned.reset is None or not assigned.reset.is_gap:
+                    continue
+                assigned.seek(group[-1].offset + 1)  # the gap behind them is found again
             if not assigned.fetches:
+                assert assigned.position is not None
                 assigned.fetches.append(
                     self._completed_fetch(assigned.name, NOTHING, assigned.position)
                 )

@@ -217,11 +217,12 @@ class Producer(Generic[K, V]):
         Raises `TypeError` for what is not bytes and `ValueError` for what can never be sent.
         """
         try:
+            route = self._by_topic[topic]
             size = len(value) + RECORD_OVERHEAD_BYTES  # type: ignore[arg-type]
             if key is None:
-                batch = self._by_topic[topic].sticky.open
+                batch = route.sticky.open
             else:
-                batch = self._by_topic[topic].by_key[key].open  # type: ignore[index]
+                batch = route.by_key[key].open  # type: ignore[index]
                 size += len(key)  # type: ignore[arg-type]
             if (
                 batch.room >= size
@@ -460,10 +461,7 @@ class Producer(Generic[K, V]):
                     self._give_up(is_reported=False)
 
     async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be open until `close`, or until cancelled, which drops what is not delivered.
-
-        producer = await nursery.start(Producer("127.0.0.1:9092").run)
-        """
+        """Be open until `close`, or until cancelled, which drops what is not delivered."""
         async with self:
             task_status.started(self)
             while self._report is None:

@@ -29,11 +29,19 @@ class Serializers(Generic[K, V]):
         Raises what a serializer raises, and `TypeError` for what it returns.
         """
         if self._key is not None and key is not None:
-            key = check_bytes(self._key(key), "what key_serializer returns")
+            key = _checked(self._key(key), "what key_serializer returns")
         return timestamp_ms, key, self.serialize_value(value), headers
 
     def serialize_value(self, value: Any) -> Any:
         """The same for a value alone."""
         if self._value is None or value is None:
             return value
-        return check_bytes(self._value(value), "what value_serializer returns")
+        return _checked(self._value(value), "what value_serializer returns")
+
+
+def _checked(content: object, what: str) -> bytes:
+    """As `check_bytes`, but None is refused, too: it would be a tombstone, or no key."""
+    found = check_bytes(content, what)
+    if found is None:
+        raise TypeError(f"{what} is bytes, not None")
+    return found

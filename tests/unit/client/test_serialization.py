@@ -16,6 +16,11 @@ from minibroker.client import (
     TopicPartition,
     blocking,
 )
+from minibroker.client.consumer.positions import Positions
+from minibroker.client.options import ConsumerOptions, read_options
+from minibroker.protocol.constants import ErrorCode
+from minibroker.protocol.messages.fetch import PartitionFetched
+from minibroker.protocol.records.record import encode_batch
 from tests.unit.client.groups.grouped import Workplace, open_workplace
 
 A = TopicPartition("t", 0)
@@ -89,6 +94,65 @@ async def test_a_record_that_cannot_be_deserialized_stops_its_reader(autojump_cl
             assert (await a.committed(A))[A] == a._positions.committable(A, 2)
             a.seek(A, 3)
             assert [record.value for record in await a.poll(5)] == [4]
+
+
+async def test_an_interrupt_in_a_deserializer_loses_nothing(autojump_clock: Any) -> None:
+    """The next poll returns what this one had taken, and nothing more is committed."""
+    interrupts = [KeyboardInterrupt]
+
+    def deserialize(value: bytes) -> int:
+        if value == b"3" and interrupts:
+            raise interrupts.pop()
+        return int(value)
+
+    async with open_workplace() as place:
+        async with producer_of(place) as producer:
+            for value in (b"1", b"2", b"3", b"4"):
+                await producer.send("t", value, partition=0)
+        async with place.consumer("a", value_deserializer=deserialize) as a:
+            a.assign([A])
+            with pytest.raises(KeyboardInterrupt):
+                await a.poll(5)
+            await a.commit()
+            assert a.position(A) == 0
+            assert [record.value for record in await a.poll(5)] == [1, 2, 3, 4]
+
+
+async def test_the_ledger_tells_of_what_was_returned(autojump_clock: Any, tmp_path: Any) -> None:
+    """Not of what could not be deserialized, nor of what lies behind it."""
+    async with open_workplace() as place:
+        async with producer_of(place) as producer:
+            for value in (b"1", b"two", b"3"):
+                await producer.send("t", value, partition=0)
+        async with place.consumer("a", group_id="", ledger=tmp_path / "told", **READ) as a:
+            a.assign([A])
+            await a.poll(5)
+            with pytest.raises(DeserializationFailed):
+                await a.poll(5)
+            a.seek(A, 2)
+            await a.poll(5)
+    told = map(json.loads, (tmp_path / "told").read_text().splitlines())
+    assert [each["value"] for each in told if each["name"] == "record_data"] == ["1", "3"]
+
+
+def test_what_goes_back_before_a_gap_is_kept() -> None:
+    """The log has lost what lies behind the taken records, and they are not done with."""
+    positions = Positions(read_options(ConsumerOptions, "127.0.0.1:9092", {}))
+    positions.assign([A])
+    positions.seek(A, 0)
+    asked = positions.plan(lambda _: 0, 0.0)[0][0]
+    data = encode_batch([(1, None, b"%d" % number, ()) for number in range(5)])
+    answer = PartitionFetched(*A, high_watermark=9, records=data)
+    positions.handle_answer(asked, answer, 0.0)
+    behind = positions.plan(lambda _: 0, 0.0)[0][0]
+    gone = PartitionFetched(*A, error=ErrorCode.OFFSET_OUT_OF_RANGE)
+    positions.handle_answer(behind, gone, 0.0)
+    taken = positions.take_records(500)
+    assert (len(taken), positions.position(A)) == (5, None)
+    positions.give_back(taken[2:])
+    assert positions.position(A) == 2
+    assert [record.offset for record in positions.take_records(500)] == [2, 3, 4]
+    assert positions.plan(lambda _: 0, 0.0)[0][0].fetch_offset == 5
 
 
 async def test_what_iteration_gives_back_comes_again(autojump_clock: Any, tmp_path: Any) -> None:
@@ -211,6 +275,43 @@ async def test_the_end_of_an_empty_partition_is_told(autojump_clock: Any) -> Non
         a.assign([A])
         with trio.fail_after(60), pytest.raises(Reached):
             await anext(a)
+
+
+async def test_ends_are_told_one_by_one(autojump_clock: Any) -> None:
+    """What the function raises for one keeps nobody from hearing of the others."""
+    ends: list[int] = []
+
+    def on_eof(name: TopicPartition, end: int) -> None:
+        ends.append(name.partition)
+        if len(ends) == 1:
+            raise RuntimeError("the first")
+
+    options: dict[str, Any] = {"group_id": "", "on_partition_eof": on_eof}
+    async with open_workplace() as place, place.consumer("a", **options) as a:
+        await a.assign_topics("t")
+        with pytest.raises(RuntimeError, match="the first"):
+            await a.poll(5)
+        await a.poll(5)
+    assert sorted(ends) == [0, 1, 2, 3]
+
+
+async def test_an_end_is_told_while_others_have_records(autojump_clock: Any) -> None:
+    """Nobody has to wait until all are at their end."""
+    ends: list[tuple[int, int]] = []
+
+    def on_eof(name: TopicPartition, end: int) -> None:
+        ends.append((name.partition, end))
+
+    options: dict[str, Any] = {"group_id": "", "on_partition_eof": on_eof}
+    async with open_workplace() as place, place.consumer("a", **options) as a:
+        b = TopicPartition("t", 1)
+        await place.fill(2, partition_count=1)
+        a.assign([A, b])
+        async with producer_of(place) as producer:
+            for number in range(10):
+                await producer.send_and_wait("t", b"%d" % number, partition=1)
+                await a.poll(5)
+        assert (0, 2) in ends
 
 
 async def test_a_member_is_told_of_ends(autojump_clock: Any) -> None:
