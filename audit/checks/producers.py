@@ -9,23 +9,28 @@ in it.
 A snapshot says where each producer stood at the offset in its name. A broker makes it again from
 the batches if it is lost, hence the warnings.
 
-One sort of all batches and snapshots, by log and producer, finds the snapshots that are wrong and
-the producers that are not sound; only these are looked at closely. A batch that is twice in a log
-would also look like a gap, before it and behind it. So repetitions are told first, and gaps are
-looked for in what remains.
+One sort of all batches and snapshots, by log, producer and span of offsets, finds the snapshots
+that are wrong and the producers that are not sound; only these are looked at closely. A span is
+what one task looks at, so that a producer who wrote most of a large log keeps more than one task
+busy. The few steps at the ends of spans are put together afterwards.
+
+A batch that is twice in a log would also look like a gap, before it and behind it. So repetitions
+are told first, and gaps are looked for in what remains.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql.functions import (
     broadcast,
     coalesce,
     col,
+    floor,
     format_string,
     lag,
     last,
+    lead,
     lit,
     struct,
     when,
@@ -42,6 +47,7 @@ _LOG: Final = ("broker", "topic", "partition")
 _PRODUCER: Final = (*_LOG, "producer_id")
 _SEQUENCES: Final = 2**31  # so many, then 0 comes again
 _IN_ORDER: Final = ("base_offset", "segment", "position")
+SPAN_OFFSETS = 1 << 20
 
 
 def sequence_gap(tables: Tables) -> DataFrame | None:
@@ -155,13 +161,9 @@ def ask_wrong(tables: Tables) -> DataFrame:
         snapshot.alias("stand"),
         lit(True).alias("is_snapshot"),
     )
-    # A snapshot comes before the batch that begins where it ends.
-    before = (
-        Window.partitionBy(*_PRODUCER)
-        .orderBy("offset", col("is_snapshot").desc(), "segment", "position")
-        .rowsBetween(Window.unboundedPreceding, -1)
-    )
-    stands = last(when(~col("is_snapshot"), col("stand")), ignorenulls=True).over(before)
+    steps = batches.unionByName(snapshots).withColumn("span", floor(col("offset") / SPAN_OFFSETS))
+    in_span = _in_order(*_PRODUCER, "span")
+    ends_run = ~col("is_snapshot") & coalesce(lead("is_snapshot").over(in_span), lit(True))
     known = tables.replicas.select(*_LOG, "first_offset", "log_end", "state")
     is_known = col("previous").isNotNull() | (col("first_offset") == 0)
     following = (col("previous.sequence").cast("bigint") + 1) % _SEQUENCES
@@ -170,13 +172,31 @@ def ask_wrong(tables: Tables) -> DataFrame:
     is_wrong = when(
         col("is_snapshot"), is_judged & ~col("stand").eqNullSafe(col("previous"))
     ).otherwise(col("base_sequence") != expected)
-    return (
-        batches.unionByName(snapshots)
-        .withColumn("previous", stands)
+    # The steps that need the span before theirs, and those that a later span needs.
+    at_ends = (
+        steps.withColumns({"previous": _stand_before(in_span), "ends_run": ends_run})
         .join(broadcast(known), [*_LOG], "left")
+        .where(col("previous").isNull() | col("ends_run") | is_wrong)
+    )
+    earlier = _stand_before(_in_order(*_PRODUCER))
+    return (
+        at_ends.withColumn("previous", coalesce("previous", earlier))
         .where(is_wrong)
         .select(*_PRODUCER, "offset", "stand", "previous", "is_snapshot")
     )
+
+
+def _in_order(*columns: str) -> WindowSpec:
+    """Steps with the same values of these columns; a snapshot comes before the batch that begins
+    where it ends."""
+    order = ("offset", col("is_snapshot").desc(), "segment", "position")
+    return Window.partitionBy(*columns).orderBy(*order)
+
+
+def _stand_before(steps: WindowSpec) -> Column:
+    """Where the latest batch before a step left the producer."""
+    stand = last(when(~col("is_snapshot"), col("stand")), ignorenulls=True)
+    return stand.over(steps.rowsBetween(Window.unboundedPreceding, -1))
 
 
 def is_known_sound(tables: Tables) -> bool:

@@ -1,7 +1,9 @@
 """The checks of producers, on rows that are written out: what is planted is found, and no more."""
 
+import pytest
 from pyspark.sql import SparkSession
 
+from minibroker.audit.checks import producers
 from minibroker.audit.checks.findings import FINDINGS_MAX
 from minibroker.audit.checks.producers import CHECKS
 from tests.audit.checks.rows import Rows, found_by, tables
@@ -77,8 +79,13 @@ WRONG: Rows = [
 ]
 
 
-def test_sequences_and_snapshots(spark: SparkSession) -> None:
-    """Gaps, repetitions and wrong snapshots are found where they are, and nothing in sound logs."""
+@pytest.mark.parametrize("span_offsets", [5, 20, producers.SPAN_OFFSETS])
+def test_sequences_and_snapshots(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, span_offsets: int
+) -> None:
+    """Gaps, repetitions and wrong snapshots are found where they are, and nothing in sound logs,
+    whether one task looks at all that a producer wrote or several do."""
+    monkeypatch.setattr(producers, "SPAN_OFFSETS", span_offsets)
     faulty = tables(
         spark,
         batches=[*CLEAN, *FAULTY],
