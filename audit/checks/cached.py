@@ -37,6 +37,13 @@ def cache(frame: DataFrame) -> DataFrame:
     return frame.persist()
 
 
+def release(frame: DataFrame) -> None:
+    """Remove from the cache what `cache` put there."""
+    if (frames := _frames.get()) is not None:
+        frames[:] = [each for each in frames if each is not frame]
+    frame.unpersist()
+
+
 def in_context(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """The call for another thread, which then shares the cached frames of this one."""
     context = copy_context()

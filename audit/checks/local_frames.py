@@ -14,26 +14,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from minibroker.audit.checks.cached import cache
+from minibroker.audit.checks.cached import cache, release
 
 ROWS_MAX: Final = 20_000
 _ROWS: Final = "_local_rows"
 
 
-def collect_small(found: DataFrame, *, reads_logs: bool = False) -> DataFrame:
-    """The same rows: as part of the plan if they are few, else kept in Spark's cache.
-
-    Rows that turn out to be many are made twice, which costs a pass over the table of batches. If
-    that were a pass over the logs (`reads_logs`), they are kept before they are counted.
-    """
-    if reads_logs:
-        cache(found)
-    limited = found.limit(ROWS_MAX + 1)
-    if will_be_empty(limited):
+def collect_small(found: DataFrame) -> DataFrame:
+    """The same rows, made once: as part of the plan if they are few, else in Spark's cache."""
+    if will_be_empty(found):
         return empty_like(found)
-    rows = limited.toArrow()
+    kept = cache(found)
+    rows = kept.limit(ROWS_MAX + 1).toArrow()
     if rows.num_rows > ROWS_MAX:
-        return cache(found)
+        return kept
+    release(kept)
     return local_frame(found.sparkSession, rows, found.schema)
 
 

@@ -179,7 +179,7 @@ def crc(tables: Tables) -> DataFrame | None:
 def undecodable(tables: Tables) -> DataFrame | None:
     """Batches that nobody can read although their CRC is right: of a kind that no broker stores, or
     with bytes that are no records."""
-    bodies = collect_small(tables.bodies, reads_logs=local_rows(tables.bodies) is None)
+    bodies = collect_small(tables.bodies)
     if is_known_empty(bodies) and not is_any_run(tables.batches, "has_odd"):
         return None
     columns = [*REPLICA, "segment", "position", "offset", "severity", "detail"]
@@ -449,9 +449,7 @@ def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
 def index(tables: Tables) -> DataFrame | None:
     """Entries of the index files that are wrong; a broker makes such a file anew."""
     entries = tables.index_entries
-    wrong = collect_small(
-        entries.where(col("problem").isNotNull()), reads_logs=local_rows(entries) is None
-    )
+    wrong = collect_small(entries.where(col("problem").isNotNull()))
     if is_known_empty(wrong):
         return None
     entry = when(col("entry").isNotNull(), format_string("entry %d of the", "entry"))

@@ -1,5 +1,8 @@
 """Rows that the driver holds are all in the table that Spark makes of them."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
@@ -36,3 +39,19 @@ def test_what_is_known_to_be_nothing_is_not_run(spark: SparkSession) -> None:
     assert not will_be_empty(numbers.where(col("n") > 1))
     assert is_known_empty(collect_small(numbers.where(col("n") > 2)))
     assert local_rows(numbers.where(col("n") > 1)) is None, "only the driver's own rows are known"
+
+
+def test_what_is_collected_is_made_once(spark: SparkSession, rows_max: int, tmp_path: Path) -> None:
+    """Also where the rows turn out to be more than the driver wants to hold."""
+    made = tmp_path / "made"
+
+    def write_down(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in rows:
+            with made.open("a") as file:
+                file.writelines(f"{number}\n" for number in batch["id"].to_pylist())
+            yield batch
+
+    found = collect_small(spark.range(10).mapInArrow(write_down, "id bigint"))
+    assert found.count() == 10
+    assert (local_rows(found) is None) == (rows_max < 10)
+    assert sorted(map(int, made.read_text().split())) == list(range(10))
