@@ -10,13 +10,16 @@ files are in the page cache. Each figure is of one run: the large ones take most
 """
 
 import argparse
+import ctypes
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,11 +38,13 @@ from tests.bench.rounds import Row, gigabytes, run_module, seconds
 from tests.support import made_cluster
 from tests.support.processes import COMMAND
 
-GB: Final = 1_000_000_000
+MB: Final = 1_000_000
+GB: Final = 1000 * MB
 CORES: Final = 2
 LIMITS: Final = replace(made_cluster.LIMITS, segment_bytes=256 << 20, index_interval_bytes=4096)
 RUN_S_MAX: Final = 900.0
 _CRC_FROM = 21
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _IDENTITY_FROM = 16
 
 
@@ -52,13 +57,20 @@ class Size(NamedTuple):
     wanted_s: float = 0.0
 
     def __str__(self) -> str:
-        total, batch = self.total_bytes / GB, self.batch_bytes // 1024
-        return f"{total:g} GB of {batch} KB batches, {self.partitions} partitions"
+        total, unit = (
+            (self.total_bytes / GB, "GB")
+            if self.total_bytes >= GB
+            else (self.total_bytes / MB, "MB")
+        )
+        batch = self.batch_bytes // 1024
+        return f"{total:g} {unit} of {batch} KB batches, {self.partitions} partitions"
 
 
 SIZES: Final = (
+    Size(MB, 1024, 12, wanted_s=12.0),
     Size(GB, 64 * 1024, 12),
-    Size(4 * GB, 64 * 1024, 12, wanted_s=30.0),
+    Size(4 * GB, 64 * 1024, 12, wanted_s=25.0),
+    Size(16 * GB, 64 * 1024, 12),
     Size(GB, 1024, 12),
     Size(4 * GB, 1024, 12),
     Size(GB, 64 * 1024, 300),
@@ -68,6 +80,7 @@ MASTERS: Final = ("local[2]", "local-cluster[2,1,1024]")
 
 def sizes() -> Iterator[Row]:
     """How the time grows with data and with partitions."""
+    adopt_descendants()
     for size in SIZES:
         with directories(size) as root:
             found = audited(root, MASTERS[0])
@@ -82,6 +95,10 @@ def sizes() -> Iterator[Row]:
                 is_met=found["all_s"] < size.wanted_s if size.wanted_s else None,
             )
             yield Row(
+                name="its CPU time, and Spark jobs",
+                ours=f"{seconds(found['cpu_s'])}, {found['jobs']:.0f} jobs",
+            )
+            yield Row(
                 name=f"its scan, {CORES} cores",
                 ours=gigabytes(scan),
                 yardstick="a Python loop over the same files, 1 core",
@@ -92,6 +109,7 @@ def sizes() -> Iterator[Row]:
 
 def masters() -> Iterator[Row]:
     """The same directories with Spark's executors in processes of their own."""
+    adopt_descendants()
     with directories(SIZES[0]) as root:
         inside, outside = (audited(root, master) for master in MASTERS)
         yield Row(
@@ -140,20 +158,56 @@ def audited(root: Path, master: str) -> dict[str, float]:
     out = root / "report"
     arguments = ["audit", "run", *sorted(root.glob("broker-*")), "--master", master]
     arguments += ["--cluster", root / made_cluster.EXPORT, "--out", out]
-    began = time.monotonic()
-    done = subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=RUN_S_MAX
-    )
-    all_s = time.monotonic() - began
+    with TemporaryDirectory(prefix="minibroker-bench-") as name:
+        events = Path(name) / "events"
+        events.mkdir()
+        defaults = f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\n"
+        (Path(name) / "spark-defaults.conf").write_text(defaults)
+        began, cpu_before_s = time.monotonic(), descendants_cpu_s()
+        done = subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=RUN_S_MAX,
+            env=os.environ | {"SPARK_CONF_DIR": name},
+        )
+        all_s = time.monotonic() - began
+        wait_for_descendants()
+        cpu_s = descendants_cpu_s() - cpu_before_s
+        jobs = sum(
+            path.read_text().count('{"Event":"SparkListenerJobStart"')
+            for path in events.rglob("*")
+            if path.is_file()
+        )
     if done.returncode:
         raise AssertionError(f"exit code {done.returncode}:\n{done.stdout}{done.stderr}")
     summary = json.loads((out / "summary.json").read_text())
     stages = {stage["name"]: stage["seconds"] for stage in summary["stages"]}
     return {
         "all_s": all_s,
+        "cpu_s": cpu_s,
+        "jobs": jobs,
         "scan_s": stages["reading the logs"],
         "bytes": summary["sizes"]["bytes"],
     }
+
+
+def adopt_descendants() -> None:
+    """Make this process the parent of those whose own parent ends, such as Spark's JVM (Linux)."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def wait_for_descendants() -> None:
+    """Wait until all that this process started, or adopted, has ended."""
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def descendants_cpu_s() -> float:
+    """Seconds of CPU of all the processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def loop(root: Path) -> float:
