@@ -1,0 +1,46 @@
+"""What tests of a program need: a cluster of brokers that a test starts, breaks and looks into.
+
+    from minibroker.testing import running_cluster
+
+    with running_cluster(brokers=3) as cluster:
+        topic = cluster.topic()
+        with cluster.kill(cluster.leader(topic)):
+            cluster.wait_for_leader(topic)
+
+With pytest, the fixtures `kafka_broker` and `kafka_cluster` hand these out (docs/testing.md). The
+other modules here are the project's own simulation.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from minibroker.testing.kit.broker_process import BrokerFailed
+    from minibroker.testing.kit.cluster import KafkaCluster, running_cluster
+    from minibroker.testing.kit.faults import Fault
+    from minibroker.testing.kit.settings import ClusterSettings
+    from minibroker.testing.kit.waiting import WaitTimeout
+
+__all__ = [
+    "BrokerFailed",
+    "ClusterSettings",
+    "Fault",
+    "KafkaCluster",
+    "WaitTimeout",
+    "running_cluster",
+]
+
+_HOMES: Final = {
+    "BrokerFailed": "broker_process",
+    "ClusterSettings": "settings",
+    "Fault": "faults",
+    "KafkaCluster": "cluster",
+    "WaitTimeout": "waiting",
+    "running_cluster": "cluster",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"minibroker.testing.kit.{_HOMES[name]}"), name)

@@ -53,6 +53,8 @@ MAY_IMPORT = {
     "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
     "broker.app": "protocol client.net.network client.net.channel broker",
     "testing": "protocol client broker testing",
+    "testing.kit": "protocol client testing.kit",
+    "testing.pytest_plugin": "testing.kit",
     "audit": "protocol client.blocking audit",
     "audit.network.options": "protocol client.errors client.options",
     "cli": "__version__ audit broker cli client protocol testing",
@@ -135,6 +137,7 @@ CLOCK_ALLOWED = {
     "client/options.py": "makes the real seams of a client",
     "client/asyncio/": "its callers have no loop of trio's whose clock they could ask",
     "client/blocking/": "its callers have no loop whose clock they could ask",
+    "testing/kit/": "its brokers are processes, which run on real time",
 }
 RANDOM_ALLOWED = {"client/options.py": "makes the real seams of a client"}
 CLOCK_AND_RANDOM_FREE = ("broker", "client", "protocol", "testing")
@@ -152,6 +155,8 @@ SIZES_ALLOWED: dict[str, str] = {
     " buffer.memory: what it counts must change together",
     "client/producer/producer.py:Producer": "what an application calls: taking records, the fastest"
     " path there is, and waiting for them, on the same memory",
+    "testing/kit/cluster.py:KafkaCluster": "what a test calls: each method makes a fault, waits for"
+    " a state or looks at one",
     "client/admin.py:Admin": "what an application calls: each method is a request and what its"
     " answer means",
     "client/consumer/consumer.py:Consumer": "what an application calls: most methods are a few"

@@ -87,7 +87,7 @@ def test_the_licence_is_the_one_that_is_declared() -> None:
 
 def test_the_extras_are_those_for_users_and_developers() -> None:
     """Named for whom they are; nothing in them is for a part that does not exist yet."""
-    assert set(PROJECT["project"]["optional-dependencies"]) == {"audit", "dev"}
+    assert set(PROJECT["project"]["optional-dependencies"]) == {"audit", "dev", "pytest"}
 
 
 def test_the_version_is_said_once() -> None:

@@ -1,0 +1,192 @@
+"""One broker of a test's cluster as a process, and the group of all of them.
+
+No broker outlives the process that started it, however that one ends. Brokers are in the process
+group of a shell that reads from a pipe; this process holds the other end, and nobody else does.
+When it ends, the shell reads the end of the pipe and kills its group, also brokers that stand
+still. Ctrl-C at the terminal does not reach them, for theirs is another group.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+READY: Final = re.compile(rb"^.*Kafka Server started", re.MULTILINE)
+STOP_S_MAX: Final = 30.0
+LINES_SHOWN: Final = 20
+# What a user's shell says about brokers is not about these.
+FOREIGN_VARIABLES: Final = ("KAFKA_", "MINIBROKER_")
+
+
+class BrokerFailed(AssertionError):
+    """A broker did not start, or ended by itself; the text has its last lines."""
+
+
+class ProcessGroup:
+    """The brokers of one cluster, which end with this process."""
+
+    def __init__(self) -> None:
+        end, self._pipe = os.pipe()
+        try:
+            self._shell = subprocess.Popen(
+                ["/bin/sh", "-c", "read -r _; kill -KILL 0"],
+                stdin=end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                process_group=0,
+            )
+        finally:
+            os.close(end)
+
+    @property
+    def number(self) -> int:
+        """Of the group."""
+        return self._shell.pid
+
+    def kill(self) -> None:
+        """End all of it. May be repeated."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+            self._shell.wait()
+
+
+class BrokerProcess:
+    """One broker, which may be started more than once; its output is appended to `log_file`."""
+
+    def __init__(
+        self,
+        node_id: int,
+        directory: Path,
+        properties: Mapping[str, str],
+        group: ProcessGroup,
+    ) -> None:
+        self.node_id = node_id
+        self.data_dir = directory / f"broker-{node_id}"
+        self.log_file = directory / f"broker-{node_id}.log"
+        self.is_paused = False
+        self._properties = properties
+        self._group = group
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began_at = 0  # in the log file
+
+    def start(self) -> None:
+        """Start it; it answers once `is_ready`."""
+        settings = self._properties.items()
+        command = [sys.executable, "-m", "minibroker", "start", "--data-dir", str(self.data_dir)]
+        command += [part for name, value in settings for part in ("--set", f"{name}={value}")]
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(FOREIGN_VARIABLES)
+        }
+        self._began_at = self.log_file.stat().st_size if self.log_file.exists() else 0
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                cwd=self.log_file.parent,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=self._group.number,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the process, or of the latest one."""
+        assert self._process is not None, "it was never started"
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process; one that is paused is."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the latest process ended, as `subprocess` has it."""
+        return None if self._process is None else self._process.poll()
+
+    def is_ready(self) -> bool:
+        """Whether it answers, after a start. Raises `BrokerFailed` if it has ended."""
+        code = self.exit_code  # before reading: what it said last is then there
+        is_ready = READY.search(self._output()) is not None
+        if code is not None and not is_ready:
+            raise BrokerFailed(
+                f"broker {self.node_id} ended with exit code {code} while it started:\n"
+                f"{self.last_lines()}"
+            )
+        return is_ready
+
+    def last_lines(self, count: int = LINES_SHOWN) -> str:
+        """What it has printed last since its start."""
+        return "\n".join(self._output().decode(errors="replace").splitlines()[-count:])
+
+    def _output(self) -> bytes:
+        if not self.log_file.exists():
+            return b""  # it was never started
+        with self.log_file.open("rb") as log:
+            log.seek(self._began_at)
+            return log.read()
+
+    def kill(self) -> None:
+        """`kill -9`, and return when it is gone."""
+        self._send(signal.SIGKILL)
+        self._wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and return when it has ended. Raises `BrokerFailed` if it does not end well."""
+        self.resume()
+        self._send(signal.SIGTERM)
+        self._wait()
+        if self.exit_code:
+            raise BrokerFailed(
+                f"broker {self.node_id} was stopped and ended with exit code {self.exit_code}:\n"
+                f"{self.last_lines()}"
+            )
+
+    def pause(self) -> None:
+        """SIGSTOP, and return when it stands still."""
+        self._send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.is_paused:
+            self._send(signal.SIGCONT)
+            self.is_paused = False
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None, "it was never started"
+        self._process.send_signal(number)
+
+    def _wait(self) -> None:
+        assert self._process is not None, "it was never started"
+        self.is_paused = False
+        try:
+            self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailed(
+                f"broker {self.node_id} did not end within {STOP_S_MAX:g} s:\n{self.last_lines()}"
+            ) from None
+
+
+def wait_until_ready(brokers: list[BrokerProcess], timeout_s: float) -> None:
+    """Return once all of these, just started, answer. Raises `BrokerFailed`."""
+    deadline = time.monotonic() + timeout_s
+    waiting = list(brokers)
+    while waiting := [broker for broker in waiting if not broker.is_ready()]:
+        if time.monotonic() > deadline:
+            broker = waiting[0]
+            raise BrokerFailed(
+                f"broker {broker.node_id} did not start within {timeout_s:g} s:\n"
+                f"{broker.last_lines()}"
+            )
+        time.sleep(0.01)

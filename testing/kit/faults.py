@@ -1,0 +1,41 @@
+"""A fault that a test has made, and how it is undone."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class Fault:
+    """Something that is broken until `undo`, or until the end of a `with` block.
+
+        with cluster.pause(2):
+            ...
+
+    `brokers` are the numbers of those that it was done to.
+    """
+
+    def __init__(self, text: str, brokers: tuple[int, ...], undo: Callable[[], None]) -> None:
+        self.text = text
+        self.brokers = brokers
+        self.is_undone = False
+        self._undo = undo
+
+    def __repr__(self) -> str:
+        return f"<{self.text}{', undone' if self.is_undone else ''}>"
+
+    def undo(self) -> None:
+        """Make it well again. May be repeated."""
+        if not self.is_undone:
+            self.is_undone = True
+            self._undo()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()

@@ -1,0 +1,140 @@
+"""The place of one cluster: a directory and ports that no other test session uses.
+
+    /tmp/minibroker-1000/slot-3/lock      held while the cluster is there; empty
+    /tmp/minibroker-1000/slot-3/cluster/  the brokers' directories and logs
+    /tmp/minibroker-1000/kept/...         clusters whose test failed, the newest three
+
+A slot stands for a range of ports, so one lock is enough for both, and parallel sessions never
+meet. The lock ends with the process that holds it, however that ends; what lies in a slot without
+a holder was left by such a process, and whoever takes a slot next removes it.
+
+Ports are below those that systems give to outgoing connections: a client that tries again and
+again to reach a dead broker at one of those would one day be connected to itself.
+"""
+
+import fcntl
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, Self
+
+from minibroker.testing.kit.settings import HOST
+
+PORTS: Final = range(12_000, 32_000)
+PORTS_EACH: Final = 16
+KEPT_MAX: Final = 3
+_LOCK: Final = "lock"
+_CLUSTER: Final = "cluster"
+_KEPT: Final = "kept"
+
+
+class NoRoom(RuntimeError):
+    """All ranges of ports are taken."""
+
+
+class RunDirectory:
+    """A slot that this process holds; made by `take`."""
+
+    def __init__(self, slot: Path, number: int, lock: int) -> None:
+        self.root = slot / _CLUSTER
+        self.base_port = PORTS[number * PORTS_EACH]
+        self._slot = slot
+        self._lock = lock
+
+    @classmethod
+    def take(cls, base: Path | None = None) -> Self:
+        """The first slot that nobody holds and whose ports are free. Raises `NoRoom`.
+
+        `base` holds all slots, by default a directory of this user's among the temporary files.
+        """
+        base = base or Path(tempfile.gettempdir()) / f"minibroker-{os.getuid()}"
+        _remove_leftovers(base)
+        for number in range(len(PORTS) // PORTS_EACH):
+            slot = base / f"slot-{number}"
+            lock = _lock(slot)
+            if lock is None:
+                continue
+            taken = cls(slot, number, lock)
+            if _are_free(range(taken.base_port, taken.base_port + PORTS_EACH)):
+                taken.root.mkdir()
+                return taken
+            taken.release()
+        raise NoRoom(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
+
+    @property
+    def kept_as(self) -> Path:
+        """Where `release` would keep the cluster."""
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{self._slot.name}"
+        return self._slot.parent / _KEPT / name
+
+    def release(self, keep_as: Path | None = None) -> None:
+        """Give the slot back, and remove the cluster or move it to `keep_as`. All brokers have
+        ended."""
+        if keep_as is not None and self.root.exists():
+            keep_as.parent.mkdir(exist_ok=True)
+            self.root.rename(keep_as)
+            for old in sorted(keep_as.parent.iterdir())[:-KEPT_MAX]:
+                shutil.rmtree(old, ignore_errors=True)
+        _remove(self._slot, self._lock)
+
+
+def _remove_leftovers(base: Path) -> None:
+    """Of sessions that did not come to their end."""
+    for slot in base.glob("slot-*"):
+        lock = _lock(slot)
+        if lock is not None:
+            _remove(slot, lock)
+
+
+def _lock(slot: Path) -> int | None:
+    """Hold a slot; None if another process does. What lay in it is gone."""
+    while True:
+        try:
+            slot.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(slot / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            continue  # it was just removed
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        if _is_at(slot / _LOCK, descriptor):
+            shutil.rmtree(slot / _CLUSTER, ignore_errors=True)
+            return descriptor
+        os.close(descriptor)  # of a slot that was removed between opening and locking
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+def _remove(slot: Path, lock: int) -> None:
+    """The lock's file goes last, while it is still held."""
+    shutil.rmtree(slot / _CLUSTER, ignore_errors=True)
+    with suppress(OSError):  # files that another user made would stay, and the directories
+        (slot / _LOCK).unlink()
+        slot.rmdir()
+        slot.parent.rmdir()
+    os.close(lock)
+
+
+def _are_free(ports: range) -> bool:
+    def opened() -> Iterator[socket.socket]:
+        for port in ports:
+            yield socket.create_server((HOST, port))
+
+    with ExitStack() as held:
+        try:
+            for server in opened():
+                held.enter_context(server)
+        except OSError:
+            return False
+    return True

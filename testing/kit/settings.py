@@ -1,0 +1,79 @@
+"""What a cluster of a test is made of, and the properties that its brokers start with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+HOST: Final = "127.0.0.1"
+STORE: Final = "metadata.db"  # beside the brokers' directories
+BROKERS_MAX: Final = 15
+# Each broker has its own, and they follow from where the cluster lies.
+DECIDED_HERE: Final = ("node.id", "listeners", "advertised.listeners", "log.dirs", "metadata.store")
+# Tests wait for what a broker does after a time, so these times are short.
+TEST_PROPERTIES: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "100",
+    "offsets.topic.num.partitions": "3",
+    "broker.session.timeout.ms": "1000",
+    "replica.lag.time.max.ms": "2000",
+    "leader.imbalance.check.interval.seconds": "1",
+    "http.listener": "",
+}
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """How many brokers, and what they are told beside the properties for tests.
+
+    `flush` is "never", "interval" or "always"; `store` is a `metadata.store`, by default a SQLite
+    file of the cluster's own. Raises `ValueError` for what no cluster can have.
+    """
+
+    brokers: int = 3
+    properties: tuple[tuple[str, str], ...] = ()
+    flush: str = "never"
+    store: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        brokers: int = 3,
+        properties: Mapping[str, object] | None = None,
+        flush: str = "never",
+        store: str = "",
+    ) -> "ClusterSettings":
+        """Settings whose properties are given as a mapping; True and False are spelt as Kafka
+        spells them."""
+        if not 1 <= brokers <= BROKERS_MAX:
+            raise ValueError(f"brokers={brokers}: a cluster of a test has 1 to {BROKERS_MAX}")
+        given = {name: _text(value) for name, value in (properties or {}).items()}
+        for name in DECIDED_HERE:
+            if name in given:
+                raise ValueError(f"{name} follows from where the cluster lies; leave it out")
+        return cls(brokers, tuple(sorted(given.items())), flush, store)
+
+    @property
+    def node_ids(self) -> range:
+        """The numbers of the brokers."""
+        return range(1, self.brokers + 1)
+
+    def broker_properties(self, node_id: int, root: str, port: int) -> dict[str, str]:
+        """All properties of one broker of a cluster that lies in the directory `root`."""
+        replicas = str(min(3, self.brokers))
+        address = f"{HOST}:{port}"
+        return {
+            "default.replication.factor": replicas,
+            "offsets.topic.replication.factor": replicas,
+            "min.insync.replicas": "2" if self.brokers >= 3 else "1",
+            "flush": self.flush,
+            **TEST_PROPERTIES,
+            **dict(self.properties),
+            "node.id": str(node_id),
+            "listeners": address,
+            "advertised.listeners": address,
+            "metadata.store": self.store or f"sqlite:{root}/{STORE}",
+        }
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,100 @@
+"""The pytest plugin: a real broker, or a cluster of them, as a fixture.
+
+    def test_orders(kafka_broker):
+        topic = kafka_broker.topic()
+
+pytest loads this in every session where minibroker is installed, so it imports nothing but pytest
+and the standard library until a test asks for a fixture. docs/testing.md says how to use it.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from minibroker.testing.kit.cluster import KafkaCluster
+    from minibroker.testing.kit.pool import ClusterPool
+
+BROKER: Final = "kafka_broker"
+CLUSTER: Final = "kafka_cluster"
+_OPTIONS: Final = "(brokers=3, properties={}, flush='never', store='', fresh=False)"
+_used: Final = pytest.StashKey["list[KafkaCluster]"]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say which markers there are."""
+    for name, options in ((BROKER, _OPTIONS.replace("brokers=3, ", "")), (CLUSTER, _OPTIONS)):
+        config.addinivalue_line(
+            "markers",
+            f"{name}{options}: what the fixture of this name is made of; with fresh=True a cluster"
+            " for this test alone (minibroker)",
+        )
+
+
+@pytest.fixture(scope="session")
+def _minibroker_pool() -> Iterator["ClusterPool"]:
+    """The clusters of this session."""
+    from minibroker.testing.kit.pool import ClusterPool
+
+    with ClusterPool() as pool:
+        yield pool
+
+
+@pytest.fixture
+def kafka_broker(
+    request: pytest.FixtureRequest, _minibroker_pool: "ClusterPool"
+) -> Iterator["KafkaCluster"]:
+    """A cluster of one real broker, which the tests of a session share; topics are each test's
+    own. The marker `kafka_broker` changes it."""
+    yield from _handed_out(request, _minibroker_pool, BROKER, brokers=1)
+
+
+@pytest.fixture
+def kafka_cluster(
+    request: pytest.FixtureRequest, _minibroker_pool: "ClusterPool"
+) -> Iterator["KafkaCluster"]:
+    """A cluster of three real brokers, which the tests of a session share; topics are each test's
+    own, and what a test has broken is mended after it. The marker `kafka_cluster` changes it."""
+    yield from _handed_out(request, _minibroker_pool, CLUSTER, brokers=3)
+
+
+def _handed_out(
+    request: pytest.FixtureRequest, pool: "ClusterPool", name: str, brokers: int
+) -> Iterator["KafkaCluster"]:
+    from minibroker.testing.kit.settings import ClusterSettings
+
+    marker = request.node.get_closest_marker(name)
+    options: dict[str, Any] = {"brokers": brokers}
+    if marker is not None:
+        if marker.args:
+            raise pytest.UsageError(f"the marker {name} takes keywords only: {_OPTIONS}")
+        options.update(marker.kwargs)
+    is_fresh = options.pop("fresh", False)
+    try:
+        settings = ClusterSettings.of(**options)
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(f"the marker {name}: {error}; it takes {_OPTIONS}") from None
+    with pool.lend(request.node.name, settings, is_fresh=is_fresh) as cluster:
+        request.node.stash.setdefault(_used, []).append(cluster)
+        yield cluster
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what happened to the clusters of a test that failed."""
+    report = yield
+    if report.failed:
+        for cluster in item.stash.get(_used, []):
+            report.sections.append(("minibroker", _told(cluster)))
+    return report
+
+
+def _told(cluster: "KafkaCluster") -> str:
+    lines = ["What was done to the cluster:", *map(str, cluster.timeline())]
+    for node_id in cluster.node_ids:
+        lines += ["", f"The last lines of broker {node_id}:", cluster.log_lines(node_id)]
+    lines += ["", f"The data directories will be kept in {cluster.keep()}"]
+    return "\n".join(lines)

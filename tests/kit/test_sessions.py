@@ -1,0 +1,160 @@
+"""Whole pytest sessions of a user: what they show, and that nothing stays when they have ended."""
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kit.inner import Inner
+
+MANY = """
+    import pytest
+
+    @pytest.mark.parametrize("number", range({count}))
+    def test_a_record_comes_back(kafka_broker, number):
+        topic = kafka_broker.topic()
+        with kafka_broker.producer() as producer:
+            producer.send(topic, b"%d" % number).result(10)
+        with kafka_broker.consumer() as consumer:
+            consumer.subscribe(topic)
+            [record] = consumer.poll(10)
+        assert record.value == b"%d" % number
+"""
+
+
+def test_five_lines_without_a_conftest(inner: Inner) -> None:
+    """All that is needed is that minibroker is installed."""
+    inner.write(
+        """
+        def test_orders(kafka_broker):
+            with kafka_broker.producer() as producer:
+                done = producer.send(kafka_broker.topic(), b"an order").result(10)
+            assert done.offset == 0
+        """
+    )
+    session = inner.run()
+    assert session.code == 0, session.text
+    assert not inner.left_files()
+    assert not inner.left_processes()
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.soak)])
+def test_two_workers_leave_nothing(inner: Inner, count: int) -> None:
+    """Each has a cluster of its own, all tests of a worker share it."""
+    inner.write(MANY.format(count=count))
+    session = inner.run("-n", "2")
+    assert session.code == 0, session.text
+    assert f"{count} passed" in session.text
+    assert not inner.left_files()
+    assert not inner.left_processes()
+
+
+def test_nothing_runs_on_when_pytest_is_killed(inner: Inner) -> None:
+    """Also a broker that stands still; what lies on the disk goes with the next session."""
+    inner.write(
+        """
+        import time
+        from pathlib import Path
+
+        def test_long(kafka_cluster):
+            kafka_cluster.pause(2)
+            Path("running").touch()
+            time.sleep(600)
+        """
+    )
+    process = inner.start()
+    while not (inner.directory / "running").exists():
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        time.sleep(0.05)
+    assert len(inner.left_processes()) == 3
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    deadline = time.monotonic() + 10
+    while inner.left_processes():
+        assert time.monotonic() < deadline, inner.left_processes()
+        time.sleep(0.05)
+    assert inner.left_files()
+    inner.write(MANY.format(count=1))
+    session = inner.run()
+    assert session.code == 0, session.text
+    assert not inner.left_files()
+
+
+def test_what_a_failed_test_shows(inner: Inner) -> None:
+    """What was done to the cluster, what its brokers said, and where its files are."""
+    inner.write(
+        """
+        def test_fails(kafka_broker):
+            kafka_broker.topic("orders")
+            kafka_broker.note("now it comes")
+            assert False, "as it must"
+
+        def test_passes(kafka_broker):
+            kafka_broker.topic()
+        """
+    )
+    session = inner.run()
+    assert session.code == 1
+    assert "1 failed, 1 passed" in session.text
+    for line in (
+        r"What was done to the cluster:\n +\d+\.\d{3}  started 1\n",
+        r"  created topic 'orders'\n +\d+\.\d{3}  now it comes\n",
+        r"The last lines of broker 1:\n(?:.+\n)*.*Kafka Server started",
+    ):
+        assert re.search(line, session.text), session.text
+    kept = re.search(r"will be kept in (\S+)", session.text)
+    assert kept
+    assert (Path(kept[1]) / "broker-1" / "meta.properties").exists()
+    assert not inner.left_files()
+
+
+def test_a_broker_that_ends_by_itself_is_an_error(inner: Inner) -> None:
+    """Of the test that used it; the next one gets another cluster."""
+    inner.write(
+        """
+        import os, signal
+
+        def test_ends(kafka_broker):
+            os.kill(kafka_broker.pid(1), signal.SIGKILL)
+            os.waitid(os.P_PID, kafka_broker.pid(1), os.WEXITED | os.WNOWAIT)
+
+        def test_goes_on(kafka_broker):
+            kafka_broker.topic()
+        """
+    )
+    session = inner.run()
+    assert session.code == 1
+    assert "2 passed, 1 error" in session.text
+    assert "BrokerFailed: broker 1 ended by itself, with exit code -9" in session.text
+
+
+WRONG_MARKERS = {
+    "kafka_broker('big')": "the marker kafka_broker takes keywords only",
+    "kafka_broker(brokers=0)": "brokers=0: a cluster of a test has 1 to 15",
+    "kafka_broker(replicas=3)": "unexpected keyword argument 'replicas'",
+    "kafka_broker(properties={'node.id': 7})": "node.id follows from where the cluster lies",
+    "kafka_broker(properties={'log.retention.seconds': 7})": "log.retention.seconds",
+}
+
+
+def test_a_wrong_marker_says_what_is_wrong(inner: Inner) -> None:
+    """Before any test has run with other settings than were meant."""
+    tests = "".join(
+        f"""
+        @pytest.mark.{marker}
+        def test_{number}(kafka_broker):
+            pass
+        """
+        for number, marker in enumerate(WRONG_MARKERS)
+    )
+    inner.write(f"""
+        import pytest
+        {tests}""")
+    session = inner.run()
+    assert session.code == 1
+    assert f"{len(WRONG_MARKERS)} errors" in session.text
+    for said in WRONG_MARKERS.values():
+        assert said in session.text
+    assert not inner.left_processes()
