@@ -161,7 +161,10 @@ def audited(root: Path, master: str) -> dict[str, float]:
     with TemporaryDirectory(prefix="minibroker-bench-") as name:
         events = Path(name) / "events"
         events.mkdir()
-        defaults = f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\n"
+        defaults = (
+            f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\n"
+            "spark.eventLog.compress false\n"
+        )
         (Path(name) / "spark-defaults.conf").write_text(defaults)
         began, cpu_before_s = time.monotonic(), descendants_cpu_s()
         done = subprocess.run(
