@@ -3,7 +3,7 @@
 #   make demo    the whole story in two minutes: produce, kill -9, restart, consume, compare, audit
 #   make demo-etcd    the same with the metadata in an etcd of three members
 #   make demo-audit   damages copies of what the demo left, and has the audit find it
-#   make check   ruff, mypy, pyright and the short tests that start no process: before each commit
+#   make check   ruff, mypy and the short tests that start no process: before each commit
 #   make test    ruff, mypy, pyright, then every test but the soak ones
 #   make soak    long random runs        make bench   figures beside their yardsticks
 #   make bench-kafka    the same clients against Apache Kafka, which needs Java and Maven
@@ -26,7 +26,7 @@ PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3.14 python
 	"$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo "$$name"; break; }; done)
 
-.PHONY: demo demo-etcd demo-audit check test lint style types quick $(QUICK) soak bench bench-kafka wheel locks \
+.PHONY: demo demo-etcd demo-audit check test lint style types mypy quick $(QUICK) soak bench bench-kafka wheel locks \
 	installed clean
 
 demo: installed
@@ -38,8 +38,9 @@ demo-etcd: installed
 demo-audit: installed
 	$(BIN)/python -m tests.demo_audit
 
+# Without pyright, which alone takes most of a minute.
 check: installed
-	$(SIDE_BY_SIDE) lint $(QUICK)
+	$(SIDE_BY_SIDE) style mypy $(QUICK)
 
 quick: installed
 	$(SIDE_BY_SIDE) $(QUICK)
@@ -57,9 +58,11 @@ style: installed
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 
-types: installed
-	$(BIN)/python -m mypy -p $(TYPED)
+types: mypy
 	$(BIN)/python -m basedpyright --level error
+
+mypy: installed
+	$(BIN)/python -m mypy -p $(TYPED)
 
 soak: installed
 	$(BIN)/python -m pytest -m soak

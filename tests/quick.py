@@ -20,15 +20,17 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork"}
-# Folders of processes, Spark and simulated clusters; interrupts at each line of a program, each bit
-# of a header, fuzzing, and a real disk's syncs.
+# Folders of processes, Spark and simulated clusters; interrupts at each line of a program and each
+# cancellation of a task, all orders of pushes, each bit of a header, fuzzing, a real disk's syncs.
 LONG: Final = {
     *(ROOT / "tests" / name for name in ("acceptance", "adversary", "audit", "bench", "sim")),
     *(
         ROOT / "tests" / "unit" / name
         for name in (
+            "client/asyncio/test_asyncio_clients.py",
             "client/blocking/test_blocking_interrupts.py",
             "controller/test_failover.py",
+            "controller/test_pushes.py",
             "kafka/test_fuzz.py",
             "log/test_real_disk.py",
             "test_damaged_headers.py",
