@@ -110,10 +110,11 @@ def sizes() -> Iterator[Row]:
 def masters() -> Iterator[Row]:
     """The same directories with Spark's executors in processes of their own."""
     adopt_descendants()
-    with directories(SIZES[0]) as root:
+    size = Size(GB, 64 * 1024, 12)
+    with directories(size) as root:
         inside, outside = (audited(root, master) for master in MASTERS)
         yield Row(
-            name=f"audit of {SIZES[0]} on {MASTERS[1]}",
+            name=f"audit of {size} on {MASTERS[1]}",
             ours=seconds(outside["all_s"]),
             yardstick=MASTERS[0],
             theirs=seconds(inside["all_s"]),
