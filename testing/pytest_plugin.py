@@ -7,6 +7,7 @@ pytest loads this in every session where minibroker is installed, so it imports 
 and the standard library until a test asks for a fixture. docs/testing.md says how to use it.
 """
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,17 +19,20 @@ if TYPE_CHECKING:
 
 BROKER: Final = "kafka_broker"
 CLUSTER: Final = "kafka_cluster"
-_OPTIONS: Final = "(brokers=3, properties={}, flush='never', store='', fresh=False)"
+OPTIONS: Final = {
+    BROKER: "properties={}, flush='never', store='', fresh=False",
+    CLUSTER: "brokers=3, properties={}, flush='never', store='', fresh=False",
+}
 _used: Final = pytest.StashKey["list[KafkaCluster]"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Say which markers there are."""
-    for name, options in ((BROKER, _OPTIONS.replace("brokers=3, ", "")), (CLUSTER, _OPTIONS)):
+    for name, options in OPTIONS.items():
         config.addinivalue_line(
             "markers",
-            f"{name}{options}: what the fixture of this name is made of; with fresh=True a cluster"
-            " for this test alone (minibroker)",
+            f"{name}({options}): what the fixture of this name is made of; with fresh=True a"
+            " cluster for this test alone (minibroker)",
         )
 
 
@@ -47,7 +51,7 @@ def kafka_broker(
 ) -> Iterator["KafkaCluster"]:
     """A cluster of one real broker, which the tests of a session share; topics are each test's
     own. The marker `kafka_broker` changes it."""
-    yield from _handed_out(request, _minibroker_pool, BROKER, brokers=1)
+    yield from _handed_out(request, _minibroker_pool, BROKER)
 
 
 @pytest.fixture
@@ -56,45 +60,47 @@ def kafka_cluster(
 ) -> Iterator["KafkaCluster"]:
     """A cluster of three real brokers, which the tests of a session share; topics are each test's
     own, and what a test has broken is mended after it. The marker `kafka_cluster` changes it."""
-    yield from _handed_out(request, _minibroker_pool, CLUSTER, brokers=3)
+    yield from _handed_out(request, _minibroker_pool, CLUSTER)
 
 
 def _handed_out(
-    request: pytest.FixtureRequest, pool: "ClusterPool", name: str, brokers: int
+    request: pytest.FixtureRequest, pool: "ClusterPool", name: str
 ) -> Iterator["KafkaCluster"]:
+    if sys.platform == "win32":
+        raise pytest.UsageError(f"{name}: brokers need Linux or macOS; on Windows use WSL")
     from minibroker.testing.kit.settings import ClusterSettings
 
-    marker = request.node.get_closest_marker(name)
-    options: dict[str, Any] = {"brokers": brokers}
-    if marker is not None:
+    options: dict[str, Any] = {}
+    for marker in reversed([*request.node.iter_markers(name)]):  # the test's own comes last
         if marker.args:
-            raise pytest.UsageError(f"the marker {name} takes keywords only: {_OPTIONS}")
+            raise pytest.UsageError(f"the marker {name} takes keywords only: {OPTIONS[name]}")
         options.update(marker.kwargs)
     is_fresh = options.pop("fresh", False)
     try:
-        settings = ClusterSettings.of(**options)
+        if name == BROKER:
+            settings = ClusterSettings.of(**options, brokers=1)
+        else:
+            settings = ClusterSettings.of(**options)
     except (TypeError, ValueError) as error:
-        raise pytest.UsageError(f"the marker {name}: {error}; it takes {_OPTIONS}") from None
+        raise pytest.UsageError(f"the marker {name}: {error}; it takes {OPTIONS[name]}") from None
     with pool.lend(request.node.name, settings, is_fresh=is_fresh) as cluster:
         request.node.stash.setdefault(_used, []).append(cluster)
         yield cluster
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Show what happened to the clusters of a test that failed."""
-    report = yield
+    report: pytest.TestReport = (yield).get_result()
     if report.failed:
         for cluster in item.stash.get(_used, []):
             report.sections.append(("minibroker", _told(cluster)))
-    return report
 
 
 def _told(cluster: "KafkaCluster") -> str:
-    lines = ["What was done to the cluster:", *map(str, cluster.timeline())]
+    lines = ["What was done to the cluster in this test:", *map(str, cluster.timeline_of_test())]
     for node_id in cluster.node_ids:
         lines += ["", f"The last lines of broker {node_id}:", cluster.log_lines(node_id)]
-    lines += ["", f"The data directories will be kept in {cluster.keep()}"]
+    if kept := cluster.keep():
+        lines += ["", f"The data directories will be kept in {kept}"]
     return "\n".join(lines)

@@ -23,7 +23,10 @@ STARTERS: Final = {"subprocess", "multiprocessing", "trio.run_process", "os.fork
 # Folders of processes, Spark and simulated clusters; interrupts at each line of a program and each
 # cancellation of a task, all orders of pushes, each bit of a header, fuzzing, a real disk's syncs.
 LONG: Final = {
-    *(ROOT / "tests" / name for name in ("acceptance", "adversary", "audit", "bench", "sim")),
+    *(
+        ROOT / "tests" / name
+        for name in ("acceptance", "adversary", "audit", "bench", "kit", "sim")
+    ),
     *(
         ROOT / "tests" / "unit" / name
         for name in (

@@ -1,9 +1,9 @@
 """One broker of a test's cluster as a process, and the group of all of them.
 
 No broker outlives the process that started it, however that one ends. Brokers are in the process
-group of a shell that reads from a pipe; this process holds the other end, and nobody else does.
-When it ends, the shell reads the end of the pipe and kills its group, also brokers that stand
-still. Ctrl-C at the terminal does not reach them, for theirs is another group.
+group of a shell that reads from a pipe, and this process alone holds the other end. When this
+process ends, the shell reads the end of the pipe and kills its group, also brokers that stand
+still. Ctrl-C at the terminal does not reach the brokers, because their group is another one.
 """
 
 import os
@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from minibroker.testing.kit import unshared
 
 READY: Final = re.compile(rb"^.*Kafka Server started", re.MULTILINE)
 STOP_S_MAX: Final = 30.0
@@ -31,7 +33,7 @@ class ProcessGroup:
     """The brokers of one cluster, which end with this process."""
 
     def __init__(self) -> None:
-        end, self._pipe = os.pipe()
+        end, pipe = os.pipe()
         try:
             self._shell = subprocess.Popen(
                 ["/bin/sh", "-c", "read -r _; kill -KILL 0"],
@@ -40,20 +42,25 @@ class ProcessGroup:
                 stderr=subprocess.DEVNULL,
                 process_group=0,
             )
+        except BaseException:
+            os.close(pipe)
+            raise
         finally:
             os.close(end)
+        self._pipe = unshared.hold(pipe)
 
     @property
     def number(self) -> int:
-        """Of the group."""
+        """The number of the process group."""
         return self._shell.pid
 
     def kill(self) -> None:
-        """End all of it. May be repeated."""
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
+        """End all processes of the group. May be repeated."""
+        if self._shell.returncode is None:
+            # The number is the group's own until the shell is waited for.
+            os.killpg(self._shell.pid, signal.SIGKILL)
             self._shell.wait()
+            unshared.close(self._pipe)
 
 
 class BrokerProcess:
@@ -76,7 +83,7 @@ class BrokerProcess:
         self._began_at = 0  # in the log file
 
     def start(self) -> None:
-        """Start it; it answers once `is_ready`."""
+        """Start the process; it answers once `is_ready`."""
         settings = self._properties.items()
         command = [sys.executable, "-m", "minibroker", "start", "--data-dir", str(self.data_dir)]
         command += [part for name, value in settings for part in ("--set", f"{name}={value}")]
@@ -99,7 +106,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process, or of the latest one."""
+        """The number of its process, or of its latest one."""
         assert self._process is not None, "it was never started"
         return self._process.pid
 
@@ -135,13 +142,26 @@ class BrokerProcess:
             log.seek(self._began_at)
             return log.read()
 
+    def how_it_ended(self) -> str:
+        """How a process ended that nobody had told to, in a sentence and its last lines."""
+        return (
+            f"broker {self.node_id} ended by itself, with exit code {self.exit_code}:\n"
+            f"{self.last_lines()}"
+        )
+
+    def end(self) -> None:
+        """Send SIGKILL if there is a process, and return when it is gone."""
+        if self.is_running:
+            self.kill()
+
     def kill(self) -> None:
-        """`kill -9`, and return when it is gone."""
+        """Send SIGKILL, and return when the process is gone."""
         self._send(signal.SIGKILL)
         self._wait()
 
     def stop(self) -> None:
-        """SIGTERM, and return when it has ended. Raises `BrokerFailed` if it does not end well."""
+        """Send SIGTERM, and return when the process has ended. Raises `BrokerFailed` if it does not
+        end, or not with exit code 0."""
         self.resume()
         self._send(signal.SIGTERM)
         self._wait()
@@ -152,13 +172,15 @@ class BrokerProcess:
             )
 
     def pause(self) -> None:
-        """SIGSTOP, and return when it stands still."""
-        self._send(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        """Send SIGSTOP, and return when the process stands still."""
         self.is_paused = True
+        self._send(signal.SIGSTOP)
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            raise BrokerFailed(self.how_it_ended())
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT, if the process stands still."""
         if self.is_paused:
             self._send(signal.SIGCONT)
             self.is_paused = False

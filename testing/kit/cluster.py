@@ -2,10 +2,11 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar, Unpack
+from uuid import uuid4
 
 from minibroker.testing.kit.broker_process import (
     BrokerFailed,
@@ -16,6 +17,7 @@ from minibroker.testing.kit.broker_process import (
 from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.run_directory import RunDirectory
 from minibroker.testing.kit.settings import HOST, ClusterSettings
+from minibroker.testing.kit.state import NotKnown, PartitionState, numbers, partition_states
 from minibroker.testing.kit.waiting import Look, wait_for
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
     from minibroker.client.groups.admin import GroupDescription
     from minibroker.client.option_types import AdminKeywords, ConsumerKeywords, ProducerKeywords
-    from minibroker.protocol.messages.metadata import PartitionMetadata
     from minibroker.protocol.messages.replicas import ReplicaDescription
     from minibroker.protocol.types import TopicPartition
 
@@ -31,6 +32,7 @@ START_S_MAX: Final = 60.0
 WAIT_S: Final = 30.0
 ASK_MS: Final = 2_000  # one look, where brokers may be away
 NAME_LENGTH_MAX: Final = 200
+T = TypeVar("T")
 NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -54,34 +56,27 @@ class KafkaCluster:
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         self.settings = settings or ClusterSettings()
-        self._began = time.monotonic()
         self._events: list[Event] = []
-        self._place = RunDirectory.take()
-        self._keep_as: Path | None = None
-        self._group = ProcessGroup()
-        self._brokers = {
-            node_id: BrokerProcess(
-                node_id,
-                self._place.root,
-                self.settings.broker_properties(
-                    node_id, str(self._place.root), self._port(node_id)
-                ),
-                self._group,
-            )
-            for node_id in self.settings.node_ids
-        }
         self._faults: list[Fault] = []
         self._down: set[int] = set()  # by order of the test
+        self._brokers: dict[int, BrokerProcess] = {}
+        self._last_lines: dict[int, str] = {}  # of a cluster that has ended
         self._own_admin: Admin | None = None
+        self._place: RunDirectory | None = None
+        self._keep_as: Path | None = None
         self._name = "topic"
         self._named = 0
-        self._is_closed = False
-        self._last_lines: dict[int, str] = {}
+        self._test_began = 0  # in the events
+        self._began = time.monotonic()
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         try:
+            self._open()
             self.start()
         except BaseException:
+            if self._brokers:
+                self.keep()
             self.close()
             raise
         return self
@@ -89,12 +84,27 @@ class KafkaCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _open(self) -> None:
+        self._place = place = RunDirectory.take()
+        self._stack.callback(lambda: place.release(self._keep_as))
+        group = ProcessGroup()
+        self._stack.callback(group.kill)
+        prefix = f"minibroker-test-{uuid4().hex}"
+        for node_id in self.node_ids:
+            port = place.base_port + node_id
+            properties = self.settings.broker_properties(node_id, str(place.root), port, prefix)
+            broker = BrokerProcess(node_id, place.root, properties, group)
+            self._brokers[node_id] = broker
+            self._stack.callback(broker.end)
+        self._stack.callback(self._close_admin)
+
     # -- what clients need
 
     @property
     def bootstrap(self) -> str:
         """The addresses of all brokers, as `bootstrap.servers` has them."""
-        return ",".join(f"{HOST}:{self._port(node_id)}" for node_id in self.node_ids)
+        base_port = self._open_place.base_port
+        return ",".join(f"{HOST}:{base_port + node_id}" for node_id in self.node_ids)
 
     @property
     def node_ids(self) -> range:
@@ -120,7 +130,8 @@ class KafkaCluster:
         new = NewTopic(name, partitions, replication_factor, configs or {})
         self._admin.create_topics(new)
         self._note(f"created topic {name!r}")
-        self._wait_for_partitions(f"leaders of {name!r}", name, lambda each: each.leader_id > 0)
+        what = f"each partition of {name!r} to have a leader"
+        self._wait_for_all(what, [name], lambda each: each.leader is not None, WAIT_S)
         return name
 
     def producer(self, **options: "Unpack[ProducerKeywords]") -> "Producer":
@@ -155,16 +166,19 @@ class KafkaCluster:
         return self._take_down("stop", node_ids, BrokerProcess.stop)
 
     def pause(self, *node_ids: int) -> Fault:
-        """Have these brokers stand still (SIGSTOP), as in a long pause of their machine; undone by
-        having them go on."""
+        """Make these brokers stand still (SIGSTOP), as a long pause of their machine does; undone
+        by letting them go on."""
         brokers = self._running(node_ids)
         for broker in brokers:
+            if broker.is_paused:
+                raise ValueError(f"broker {broker.node_id} is paused already")
+        fault = self._fault("pause", node_ids, lambda: self.resume(*node_ids))
+        for broker in brokers:
             broker.pause()
-        self._down.update(node_ids)
-        return self._fault("pause", node_ids, lambda: self.resume(*node_ids))
+        return fault
 
     def resume(self, *node_ids: int) -> None:
-        """Have paused brokers go on; without a number all of them."""
+        """Let paused brokers go on, without a number all of them."""
         for node_id in node_ids or self.node_ids:
             if self._broker(node_id).is_paused:
                 self._broker(node_id).resume()
@@ -177,11 +191,11 @@ class KafkaCluster:
         starting = [broker for broker in wanted if not broker.is_running]
         for broker in starting:
             broker.start()
-        wait_until_ready(starting, START_S_MAX)
-        for broker in starting:
-            self._down.discard(broker.node_id)
+        answering = [broker for broker in wanted if not broker.is_paused]
+        wait_until_ready(answering, START_S_MAX)
+        self._down.difference_update(broker.node_id for broker in answering)
         if starting:
-            self._note(f"started {_numbers(broker.node_id for broker in starting)}")
+            self._note(f"started {numbers([broker.node_id for broker in starting])}")
 
     def restart(self, *node_ids: int) -> None:
         """Stop these brokers in order and start them again; without a number all of them."""
@@ -189,7 +203,7 @@ class KafkaCluster:
         self.stop(*chosen).undo()
 
     def roll(self, timeout_s: float = WAIT_S) -> None:
-        """Restart one broker after another, each when all replicas are in sync again."""
+        """Restart one broker after another, the next one when all replicas are in sync again."""
         for node_id in self.node_ids:
             self.restart(node_id)
             self.wait_until_in_sync(timeout_s)
@@ -197,48 +211,36 @@ class KafkaCluster:
     # -- waiters
 
     def wait_for_leader(self, topic: str, partition: int = 0, timeout_s: float = WAIT_S) -> int:
-        """The broker that leads a partition, once it is one that runs."""
-
-        def look() -> Look[int]:
-            seen = self._partition(topic, partition)
-            leads = seen.leader_id if seen.leader_id not in {-1, *self._down} else None
-            return Look(leads, _described(seen))
-
-        return wait_for(f"a leader of {topic}-{partition}", look, timeout_s)
+        """The broker that leads a partition, once one that runs does."""
+        what = f"a leader of {topic}-{partition}"
+        return self._wait_for_one(what, topic, partition, lambda seen: seen.leader, timeout_s)
 
     def wait_for_isr(
         self, topic: str, partition: int = 0, count: int = 0, timeout_s: float = WAIT_S
     ) -> tuple[int, ...]:
         """The brokers in sync, once there are exactly `count`; by default as many as replicas."""
 
-        def look() -> Look[tuple[int, ...]]:
-            seen = self._partition(topic, partition)
-            leads = self._leader_of(topic, partition)
-            wanted = count or len(seen.replicas)
-            isr = None if leads is None else leads.isr
-            is_so = isr is not None and len(isr) == wanted
-            shown = "no leader answers" if isr is None else f"in sync are {_numbers(sorted(isr))}"
-            return Look(isr if is_so else None, f"{shown}; {_described(seen)}")
+        def pick(seen: PartitionState) -> tuple[int, ...] | None:
+            return seen.isr if len(seen.isr) == (count or len(seen.replicas)) else None
 
         wanted = f"{count} replicas" if count else "all replicas"
-        return wait_for(f"{wanted} of {topic}-{partition} in sync", look, timeout_s)
+        what = f"{wanted} of {topic}-{partition} in sync"
+        return self._wait_for_one(what, topic, partition, pick, timeout_s)
 
     def wait_for_high_watermark(
         self, topic: str, offset: int, partition: int = 0, timeout_s: float = WAIT_S
     ) -> int:
-        """The high watermark, once it is at least `offset`: all before it is on every replica that
-        is in sync, and can be read."""
+        """The high watermark, once it is at least `offset`: every replica that is in sync has all
+        before it, and consumers can read all before it."""
 
-        def look() -> Look[int]:
-            leads = self._leader_of(topic, partition)
-            if leads is None:
-                return Look(None, "no leader answers")
-            reached = leads.high_watermark if leads.high_watermark >= offset else None
-            state = f"it is {leads.high_watermark}, and the leader's log ends at {leads.log_end}"
-            return Look(reached, state)
+        def pick(seen: PartitionState) -> int | None:
+            return seen.high_watermark if seen.high_watermark >= offset else None
+
+        def tell(seen: PartitionState) -> str:
+            return f"it is {seen.high_watermark}, and the log ends at {seen.log_end}; {seen}"
 
         what = f"the high watermark {offset} of {topic}-{partition}"
-        return wait_for(what, look, timeout_s)
+        return self._wait_for_one(what, topic, partition, pick, timeout_s, tell)
 
     def wait_for_commit(
         self, group: str, topic: str, offset: int, partition: int = 0, timeout_s: float = WAIT_S
@@ -271,23 +273,19 @@ class KafkaCluster:
         return wait_for(f"group {group!r} to be {state}{count}", look, timeout_s)
 
     def wait_until_in_sync(self, timeout_s: float = WAIT_S) -> None:
-        """All replicas of all topics are in sync."""
-        self._wait_for_partitions(
-            "all replicas in sync",
-            None,
-            lambda each: set(each.isr) == set(each.replicas),
-            timeout_s,
-        )
+        """Return once all replicas of all topics are in sync."""
+        what = "all replicas to be in sync"
+        self._wait_for_all(what, None, lambda each: each.is_in_sync, timeout_s)
 
     def wait_until_balanced(self, timeout_s: float = WAIT_S) -> None:
-        """Each partition is led by its preferred replica, which is the first of them, and all
+        """Return once the preferred replica, which is the first, leads each partition, and all
         replicas are in sync."""
-        self._wait_for_partitions(
-            "each partition to be led by its first replica",
-            None,
-            lambda each: set(each.isr) == set(each.replicas) and each.leader_id == each.replicas[0],
-            timeout_s,
-        )
+
+        def is_so(each: PartitionState) -> bool:
+            return each.is_in_sync and each.leader == each.replicas[0]
+
+        what = "the preferred replica to lead each partition"
+        self._wait_for_all(what, None, is_so, timeout_s)
 
     # -- looking inside
 
@@ -330,8 +328,8 @@ class KafkaCluster:
 
     def log_lines(self, node_id: int, count: int = 20) -> str:
         """What a broker has printed last; also when the cluster has ended."""
-        if self._is_closed:
-            return self._last_lines.get(node_id, "")
+        if node_id in self._last_lines:
+            return self._last_lines[node_id]
         return self._broker(node_id).last_lines(count)
 
     def timeline(self) -> tuple[Event, ...]:
@@ -344,60 +342,69 @@ class KafkaCluster:
 
     # -- for whoever hands the cluster out
 
+    def timeline_of_test(self) -> tuple[Event, ...]:
+        """The timeline since `begin_test`."""
+        return tuple(self._events[self._test_began :])
+
     def begin_test(self, name: str) -> None:
         """Name topics after this test from now on."""
+        self._test_began = len(self._events)
         self._name = NOT_IN_NAMES.sub("-", name)[-NAME_LENGTH_MAX:].strip("-.") or "topic"
         self._note(f"test {name}")
 
     def heal(self, timeout_s: float = START_S_MAX) -> list[Fault]:
-        """Undo what was never undone, and return it, newest first; all replicas are in sync then.
+        """Undo what was not undone, and return it, newest first. All replicas are in sync then, if
+        there was any fault.
 
         Raises `BrokerFailed` where a broker has ended by itself.
         """
         self.check_alive()
-        left = [fault for fault in reversed(self._faults) if not fault.is_undone]
-        was_broken = bool(self._faults)
-        for fault in left:
-            fault.undo()
+        left = [
+            fault
+            for fault in reversed(self._faults)
+            if not fault.is_undone and self._down.intersection(fault.brokers)
+        ]
+        was_broken = bool(self._faults or self._down)
         self.resume()
         self.start()
-        self._faults.clear()
+        for fault in left:
+            fault.undo()
         if was_broken:
             self.wait_until_in_sync(timeout_s)
+        self._faults.clear()
+        self._close_admin()
         return left
 
     def check_alive(self) -> None:
         """Raise `BrokerFailed` where a broker has ended that was not told to."""
         for broker in self._brokers.values():
             if broker.node_id not in self._down and not broker.is_running:
-                raise BrokerFailed(
-                    f"broker {broker.node_id} ended by itself, with exit code"
-                    f" {broker.exit_code}:\n{broker.last_lines()}"
-                )
+                raise BrokerFailed(broker.how_it_ended())
 
-    def keep(self) -> Path:
-        """Keep the directory beyond the end of the cluster; where it will lie then."""
-        if self._keep_as is None:
+    def keep(self) -> Path | None:
+        """Keep the directory beyond the end of the cluster; where it will lie, or lies, then. None
+        if the cluster has ended and its directory was not kept."""
+        if self._keep_as is None and self._place is not None:
             self._keep_as = self._place.kept_as
         return self._keep_as
 
     def close(self) -> None:
-        """End all brokers at once and remove the directory, unless it is to be kept. May be
+        """End all brokers at once, and remove the directory unless it is to be kept. May be
         repeated."""
-        if self._is_closed:
-            return
-        self._last_lines = {number: self.log_lines(number) for number in self.node_ids}
-        self._is_closed = True
-        if self._own_admin is not None:
-            self._own_admin.close()
-            self._own_admin = None
-        for broker in self._brokers.values():
-            if broker.is_running:
-                broker.kill()
-        self._group.kill()
-        self._place.release(self._keep_as)
+        for node_id, broker in self._brokers.items():
+            self._last_lines.setdefault(node_id, broker.last_lines())
+        try:
+            self._stack.close()
+        finally:
+            self._place = None
 
     # -- inside
+
+    @property
+    def _open_place(self) -> RunDirectory:
+        if self._place is None:
+            raise RuntimeError("this cluster does not run: it has ended, or was not entered")
+        return self._place
 
     @property
     def _admin(self) -> "Admin":
@@ -410,76 +417,104 @@ class KafkaCluster:
             ).start()
         return self._own_admin
 
+    def _close_admin(self) -> None:
+        admin, self._own_admin = self._own_admin, None
+        if admin is not None:
+            admin.close()
+
     def _new_name(self) -> str:
         self._named += 1
         return f"{self._name}-{self._named}"
-
-    def _port(self, node_id: int) -> int:
-        return self._place.base_port + node_id
 
     def _note(self, text: str) -> None:
         self._events.append(Event(time.monotonic() - self._began, text))
 
     def _broker(self, node_id: int) -> BrokerProcess:
-        if node_id not in self._brokers:
-            raise ValueError(f"there is no broker {node_id}; there are {_numbers(self.node_ids)}")
+        if node_id not in self.node_ids:
+            raise ValueError(f"there is no broker {node_id}; there are {numbers(self.node_ids)}")
+        assert self._open_place
         return self._brokers[node_id]
 
     def _running(self, node_ids: tuple[int, ...]) -> list[BrokerProcess]:
-        """These brokers. Raises `ValueError` if none is named, or one does not run."""
+        """These brokers. Raises `ValueError` if none is named, or one is down by order of the test,
+        and `BrokerFailed` if one has ended by itself."""
         if not node_ids:
             raise ValueError("name at least one broker")
-        brokers = [self._broker(node_id) for node_id in node_ids]
+        brokers = [self._broker(node_id) for node_id in dict.fromkeys(node_ids)]
         for broker in brokers:
-            if not broker.is_running:
+            if not broker.is_running and broker.node_id in self._down:
                 raise ValueError(f"broker {broker.node_id} does not run")
+        self.check_alive()
         return brokers
 
     def _take_down(
         self, text: str, node_ids: tuple[int, ...], end: Callable[[BrokerProcess], None]
     ) -> Fault:
         brokers = self._running(node_ids)
-        self._down.update(node_ids)
+        fault = self._fault(text, node_ids, lambda: self.start(*node_ids))
         for broker in brokers:
             end(broker)
-        return self._fault(text, node_ids, lambda: self.start(*node_ids))
+        return fault
 
     def _fault(self, text: str, node_ids: tuple[int, ...], undo: Callable[[], None]) -> Fault:
-        fault = Fault(f"{text} {_numbers(node_ids)}", node_ids, undo)
+        fault = Fault(f"{text} {numbers(node_ids)}", node_ids, undo)
         self._faults.append(fault)
+        self._down.update(node_ids)
         self._note(fault.text)
         return fault
 
-    def _partition(self, topic: str, partition: int) -> "PartitionMetadata":
-        [seen] = self._admin.describe_topics(topic)
-        for each in seen.partitions:
-            if each.partition == partition:
-                return each
-        raise ValueError(f"{topic!r} has no partition {partition}")
+    def _states(self, topics: Collection[str]) -> list[PartitionState]:
+        running = [node_id for node_id in self.node_ids if node_id not in self._down]
+        return partition_states(self._admin, topics, running)
 
-    def _leader_of(self, topic: str, partition: int) -> "ReplicaDescription | None":
-        """What the leader says of a partition: of several that think they lead, the newest."""
-        told = self.replicas(topic).get(partition, {}).values()
-        leaders = [replica for replica in told if replica.role == "leader"]
-        return max(leaders, key=lambda replica: replica.leader_epoch, default=None)
-
-    def _wait_for_partitions(
+    def _wait_for_one(
         self,
         what: str,
-        topic: str | None,
-        is_so: "Callable[[PartitionMetadata], bool]",
-        timeout_s: float = WAIT_S,
+        topic: str,
+        partition: int,
+        pick: Callable[[PartitionState], T | None],
+        timeout_s: float,
+        tell: Callable[[PartitionState], str] = str,
+    ) -> T:
+        """What `pick` finds in the state of a partition, once it is not None."""
+
+        def look() -> Look[T]:
+            for seen in self._states([topic]):
+                if seen.partition == partition:
+                    return Look(pick(seen), tell(seen))
+            return Look(None, f"{topic!r} has no partition {partition}")
+
+        return wait_for(what, _known(look), timeout_s)
+
+    def _wait_for_all(
+        self,
+        what: str,
+        topics: Collection[str] | None,
+        is_so: Callable[[PartitionState], bool],
+        timeout_s: float,
     ) -> None:
+        """Return once it is so of each partition of these topics, or of all that there are."""
+
         def look() -> Look[bool]:
-            names = self._admin.list_topics() if topic is None else [topic]
-            topics = self._admin.describe_topics(*names) if names else []
-            for seen in topics:
-                for each in seen.partitions:
-                    if not is_so(each) or each.leader_id in self._down:
-                        return Look(None, f"{seen.name}-{each.partition}: {_described(each)}")
+            names = self._admin.list_topics() if topics is None else topics
+            for seen in self._states(names):
+                if not is_so(seen):
+                    return Look(None, str(seen))
             return Look(True, "")
 
-        wait_for(what, look, timeout_s)
+        wait_for(what, _known(look), timeout_s)
+
+
+def _known(look: Callable[[], Look[T]]) -> Callable[[], Look[T]]:
+    """The same look, in which a broker that does not answer is a state."""
+
+    def looked() -> Look[T]:
+        try:
+            return look()
+        except NotKnown as error:
+            return Look(None, str(error))
+
+    return looked
 
 
 @contextmanager
@@ -497,15 +532,6 @@ def running_cluster(
     """
     with KafkaCluster(ClusterSettings.of(brokers, properties, flush, store)) as cluster:
         yield cluster
-
-
-def _numbers(node_ids: "Iterator[int] | Any") -> str:
-    return ", ".join(map(str, node_ids))
-
-
-def _described(seen: "PartitionMetadata") -> str:
-    leader = "nobody leads" if seen.leader_id < 0 else f"broker {seen.leader_id} leads"
-    return f"{leader}; in sync are {_numbers(seen.isr)} of {_numbers(seen.replicas)}"
 
 
 def _commits(found: "dict[TopicPartition, OffsetAndMetadata]") -> str:

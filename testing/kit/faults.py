@@ -24,10 +24,10 @@ class Fault:
         return f"<{self.text}{', undone' if self.is_undone else ''}>"
 
     def undo(self) -> None:
-        """Make it well again. May be repeated."""
+        """Undo the fault. May be repeated."""
         if not self.is_undone:
-            self.is_undone = True
             self._undo()
+            self.is_undone = True
 
     def __enter__(self) -> Self:
         return self

@@ -3,18 +3,19 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from minibroker.testing.kit.cluster import KafkaCluster
 from minibroker.testing.kit.settings import ClusterSettings
 
+CLUSTERS_MAX: Final = 3
+
 
 class ClusterPool:
-    """Clusters by their settings; all end with the `with` block."""
+    """Clusters by their settings, the latest three; all end with the `with` block."""
 
     def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._clusters: dict[ClusterSettings, KafkaCluster] = {}
+        self._clusters: dict[ClusterSettings, KafkaCluster] = {}  # the latest one last
 
     def __enter__(self) -> Self:
         return self
@@ -25,34 +26,38 @@ class ClusterPool:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stack.close()
+        with ExitStack() as stack:
+            for cluster in self._clusters.values():
+                stack.callback(cluster.close)
 
     @contextmanager
     def lend(
         self, test: str, settings: ClusterSettings, *, is_fresh: bool = False
     ) -> Iterator[KafkaCluster]:
-        """A cluster for a test of this name, mended afterwards. One that cannot be mended is ended,
-        and the error goes on."""
-        if is_fresh:
-            with KafkaCluster(settings) as cluster:
-                cluster.begin_test(test)
-                yield cluster
-                cluster.check_alive()
-            return
-        cluster = self._kept(settings)
+        """Lend a cluster to a test of this name, and mend it afterwards. A cluster that cannot be
+        mended is ended and kept on the disk, and the error is raised."""
+        cluster = KafkaCluster(settings).__enter__() if is_fresh else self._kept(settings)
         cluster.begin_test(test)
         try:
             yield cluster
-            for fault in cluster.heal():
-                cluster.note(f"{fault.text} was not undone by {test}")
+            if is_fresh:
+                cluster.check_alive()
+                cluster.close()
+            else:
+                for fault in cluster.heal():
+                    cluster.note(f"{fault.text} was not undone by {test}")
         except BaseException:
-            del self._clusters[settings]
+            if self._clusters.get(settings) is cluster:
+                del self._clusters[settings]
             cluster.keep()
             cluster.close()
             raise
 
     def _kept(self, settings: ClusterSettings) -> KafkaCluster:
-        cluster = self._clusters.get(settings)
+        cluster = self._clusters.pop(settings, None)
         if cluster is None:
-            cluster = self._clusters[settings] = self._stack.enter_context(KafkaCluster(settings))
+            if len(self._clusters) == CLUSTERS_MAX:
+                self._clusters.pop(next(iter(self._clusters))).close()
+            cluster = KafkaCluster(settings).__enter__()
+        self._clusters[settings] = cluster
         return cluster

@@ -2,11 +2,13 @@
 
     /tmp/minibroker-1000/slot-3/lock      held while the cluster is there; empty
     /tmp/minibroker-1000/slot-3/cluster/  the brokers' directories and logs
-    /tmp/minibroker-1000/kept/...         clusters whose test failed, the newest three
+    /tmp/minibroker-1000/kept/...         clusters whose test failed, the newest ten
 
 A slot stands for a range of ports, so one lock is enough for both, and parallel sessions never
-meet. The lock ends with the process that holds it, however that ends; what lies in a slot without
-a holder was left by such a process, and whoever takes a slot next removes it.
+meet. The lock ends with the process that holds it, however that ends. What lies in a slot without
+a holder was left by a killed process, and the next session removes it. Sessions with another
+directory for temporary files have other locks: they see that the first port of a range is taken,
+where the holder listens and no broker does.
 
 Ports are below those that systems give to outgoing connections: a client that tries again and
 again to reach a dead broker at one of those would one day be connected to itself.
@@ -23,11 +25,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
 
+from minibroker.testing.kit import unshared
 from minibroker.testing.kit.settings import HOST
 
 PORTS: Final = range(12_000, 32_000)
 PORTS_EACH: Final = 16
-KEPT_MAX: Final = 3
+KEPT_MAX: Final = 10
 _LOCK: Final = "lock"
 _CLUSTER: Final = "cluster"
 _KEPT: Final = "kept"
@@ -45,6 +48,7 @@ class RunDirectory:
         self.base_port = PORTS[number * PORTS_EACH]
         self._slot = slot
         self._lock = lock
+        self._reserved: socket.socket | None = None
 
     @classmethod
     def take(cls, base: Path | None = None) -> Self:
@@ -60,11 +64,21 @@ class RunDirectory:
             if lock is None:
                 continue
             taken = cls(slot, number, lock)
-            if _are_free(range(taken.base_port, taken.base_port + PORTS_EACH)):
-                taken.root.mkdir()
+            if taken._settle():
                 return taken
             taken.release()
         raise NoRoom(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
+
+    def _settle(self) -> bool:
+        """Make the directory and reserve the ports; False where others are in the way."""
+        ports = range(self.base_port + 1, self.base_port + PORTS_EACH)
+        try:
+            self.root.mkdir()
+            self._reserved = socket.create_server((HOST, self.base_port))
+        except OSError:
+            return False
+        unshared.hold(self._reserved.fileno())
+        return _are_free(ports)
 
     @property
     def kept_as(self) -> Path:
@@ -78,13 +92,22 @@ class RunDirectory:
         if keep_as is not None and self.root.exists():
             keep_as.parent.mkdir(exist_ok=True)
             self.root.rename(keep_as)
-            for old in sorted(keep_as.parent.iterdir())[:-KEPT_MAX]:
+            os.utime(keep_as)
+            for old in sorted(keep_as.parent.iterdir(), key=_changed_at)[:-KEPT_MAX]:
                 shutil.rmtree(old, ignore_errors=True)
+        if self._reserved is not None:
+            unshared.close(self._reserved.detach())
         _remove(self._slot, self._lock)
 
 
+def _changed_at(path: Path) -> float:
+    with suppress(FileNotFoundError):  # another session removes it, too
+        return path.stat().st_mtime
+    return 0.0
+
+
 def _remove_leftovers(base: Path) -> None:
-    """Of sessions that did not come to their end."""
+    """Remove what killed sessions left."""
     for slot in base.glob("slot-*"):
         lock = _lock(slot)
         if lock is not None:
@@ -92,7 +115,7 @@ def _remove_leftovers(base: Path) -> None:
 
 
 def _lock(slot: Path) -> int | None:
-    """Hold a slot; None if another process does. What lay in it is gone."""
+    """Lock a slot and remove what lay in it; None if another process holds it."""
     while True:
         try:
             slot.mkdir(parents=True, exist_ok=True)
@@ -106,7 +129,7 @@ def _lock(slot: Path) -> int | None:
             return None
         if _is_at(slot / _LOCK, descriptor):
             shutil.rmtree(slot / _CLUSTER, ignore_errors=True)
-            return descriptor
+            return unshared.hold(descriptor)
         os.close(descriptor)  # of a slot that was removed between opening and locking
 
 
@@ -123,7 +146,7 @@ def _remove(slot: Path, lock: int) -> None:
         (slot / _LOCK).unlink()
         slot.rmdir()
         slot.parent.rmdir()
-    os.close(lock)
+    unshared.close(lock)
 
 
 def _are_free(ports: range) -> bool:

@@ -8,7 +8,16 @@ HOST: Final = "127.0.0.1"
 STORE: Final = "metadata.db"  # beside the brokers' directories
 BROKERS_MAX: Final = 15
 # Each broker has its own, and they follow from where the cluster lies.
-DECIDED_HERE: Final = ("node.id", "listeners", "advertised.listeners", "log.dirs", "metadata.store")
+DECIDED_HERE: Final = {
+    "node.id": "it follows from the number of the broker",
+    "broker.id": "it follows from the number of the broker",
+    "listeners": "each broker has a port of its own",
+    "advertised.listeners": "each broker has a port of its own",
+    "log.dirs": "each broker has a directory of its own",
+    "log.dir": "each broker has a directory of its own",
+    "metadata.store": "say store=",
+    "flush": "say flush=",
+}
 # Tests wait for what a broker does after a time, so these times are short.
 TEST_PROPERTIES: Final = {
     "group.initial.rebalance.delay.ms": "0",
@@ -44,21 +53,26 @@ class ClusterSettings:
     ) -> "ClusterSettings":
         """Settings whose properties are given as a mapping; True and False are spelt as Kafka
         spells them."""
-        if not 1 <= brokers <= BROKERS_MAX:
-            raise ValueError(f"brokers={brokers}: a cluster of a test has 1 to {BROKERS_MAX}")
-        given = {name: _text(value) for name, value in (properties or {}).items()}
-        for name in DECIDED_HERE:
-            if name in given:
-                raise ValueError(f"{name} follows from where the cluster lies; leave it out")
+        if properties is not None and not isinstance(properties, Mapping):
+            raise ValueError(f"properties={properties!r}: it is a mapping of names to values")
+        given = {str(name): _text(value) for name, value in (properties or {}).items()}
         return cls(brokers, tuple(sorted(given.items())), flush, store)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.brokers, int) or not 1 <= self.brokers <= BROKERS_MAX:
+            raise ValueError(f"brokers={self.brokers}: a cluster of a test has 1 to {BROKERS_MAX}")
+        for name, _ in self.properties:
+            if name in DECIDED_HERE:
+                raise ValueError(f"leave {name} out of the properties: {DECIDED_HERE[name]}")
 
     @property
     def node_ids(self) -> range:
         """The numbers of the brokers."""
         return range(1, self.brokers + 1)
 
-    def broker_properties(self, node_id: int, root: str, port: int) -> dict[str, str]:
-        """All properties of one broker of a cluster that lies in the directory `root`."""
+    def broker_properties(self, node_id: int, root: str, port: int, prefix: str) -> dict[str, str]:
+        """All properties of one broker of a cluster that lies in the directory `root`. The clusters
+        that share an etcd have each a `prefix` of their own there."""
         replicas = str(min(3, self.brokers))
         address = f"{HOST}:{port}"
         return {
@@ -66,6 +80,7 @@ class ClusterSettings:
             "offsets.topic.replication.factor": replicas,
             "min.insync.replicas": "2" if self.brokers >= 3 else "1",
             "flush": self.flush,
+            "metadata.store.prefix": prefix,
             **TEST_PROPERTIES,
             **dict(self.properties),
             "node.id": str(node_id),

@@ -1,6 +1,7 @@
 """Each fault meets real clients, which recover; and each is undone."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Final
 
@@ -8,7 +9,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 
-from minibroker.testing import Fault, KafkaCluster
+from minibroker.testing import Fault, KafkaCluster, WaitTimeout, running_cluster
 
 COUNT: Final = 30
 VALUES: Final = [b"%d" % number for number in range(COUNT)]
@@ -228,7 +229,40 @@ def test_what_cannot_be_done_is_refused(kafka_cluster: KafkaCluster) -> None:
         kafka_cluster.pause()
     with kafka_cluster.stop(2), pytest.raises(ValueError, match="broker 2 does not run"):
         kafka_cluster.kill(2)
+    with kafka_cluster.pause(2), pytest.raises(ValueError, match="broker 2 is paused already"):
+        kafka_cluster.pause(2)
     kafka_cluster.check_alive()
+
+
+def test_a_broker_that_is_down_is_in_no_set(kafka_cluster: KafkaCluster) -> None:
+    """Also before its session ends, while the metadata still name it."""
+    topic = kafka_cluster.topic()
+    leader = kafka_cluster.leader(topic)
+    follower = next(node_id for node_id in kafka_cluster.node_ids if node_id != leader)
+    with kafka_cluster.kill(follower):
+        with pytest.raises(WaitTimeout, match="all replicas to be in sync"):
+            kafka_cluster.wait_until_in_sync(timeout_s=0)
+        with pytest.raises(WaitTimeout, match="in sync"):
+            kafka_cluster.wait_for_isr(topic, timeout_s=0)
+
+
+def test_no_forked_child_keeps_a_cluster() -> None:
+    """The cluster ends, and its place is free, though the child goes on."""
+    read, write = os.pipe()
+    with running_cluster(brokers=1) as cluster:
+        before, pid = cluster.bootstrap, cluster.pid(1)
+        child = os.fork()
+        if not child:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+        os.close(read)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with running_cluster(brokers=1) as again:
+        assert again.bootstrap == before
+    os.close(write)
+    os.waitpid(child, 0)
 
 
 @pytest.mark.kafka_cluster(fresh=True, brokers=2, properties={"num.partitions": 7})

@@ -1,0 +1,79 @@
+"""The state of partitions, as their leaders have it.
+
+Any broker answers METADATA from what it was told last, and a broker that was away may be behind. So
+the state is asked of all brokers that run, and the leader with the newest epoch is believed.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from minibroker.client.blocking import Admin
+    from minibroker.protocol.messages.replicas import ReplicaDescription
+
+
+class PartitionState(NamedTuple):
+    """A partition; `leader` is None, and nobody is in `isr`, where no broker that runs leads."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    leader: int | None
+    isr: tuple[int, ...]
+    high_watermark: int
+    log_end: int
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether all replicas are in sync."""
+        return set(self.isr) == set(self.replicas)
+
+    def __str__(self) -> str:
+        leads = "nobody leads" if self.leader is None else f"broker {self.leader} leads"
+        isr = numbers(sorted(self.isr)) or "none"
+        return (
+            f"{self.topic}-{self.partition}: {leads}; in sync are {isr} of {numbers(self.replicas)}"
+        )
+
+
+class NotKnown(Exception):
+    """A broker that runs has not answered; the text names it."""
+
+
+def partition_states(
+    admin: "Admin", topics: Collection[str], running: Collection[int]
+) -> list[PartitionState]:
+    """The partitions of these topics. Brokers that are not in `running` neither lead nor are in
+    sync, whatever others say. Raises `NotKnown`, and what the admin client raises."""
+    if not topics:
+        return []
+    report = admin.describe_replicas(*topics)
+    for node_id in running:
+        if node_id not in report.answers:
+            why = report.silent.get(node_id, "it is not registered")
+            raise NotKnown(f"broker {node_id} does not answer: {why}")
+    leaders: dict[tuple[str, int], tuple[int, ReplicaDescription]] = {}
+    for node_id in running:
+        for replica in report.answers[node_id].replicas:
+            name = replica.topic, replica.partition
+            if replica.role == "leader":
+                newest = leaders.get(name)
+                if newest is None or newest[1].leader_epoch < replica.leader_epoch:
+                    leaders[name] = node_id, replica
+    found = []
+    for topic in admin.describe_topics(*topics):
+        for partition in topic.partitions:
+            name = topic.name, partition.partition
+            if name in leaders:
+                node_id, replica = leaders[name]
+                isr = tuple(each for each in replica.isr if each in running)
+                ends = replica.high_watermark, replica.log_end
+                found.append(PartitionState(*name, partition.replicas, node_id, isr, *ends))
+            else:
+                found.append(PartitionState(*name, partition.replicas, None, (), -1, -1))
+    return found
+
+
+def numbers(node_ids: Collection[int]) -> str:
+    """The numbers of brokers as a list in a sentence."""
+    return ", ".join(map(str, node_ids))
