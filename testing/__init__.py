@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minibroker.testing.kit.broker_process import BrokerFailed
     from minibroker.testing.kit.cluster import KafkaCluster, running_cluster
     from minibroker.testing.kit.faults import Fault
+    from minibroker.testing.kit.history import History, PromiseBroken
     from minibroker.testing.kit.settings import ClusterSettings
     from minibroker.testing.kit.waiting import WaitTimeout
 
@@ -25,7 +26,9 @@ __all__ = [
     "BrokerFailed",
     "ClusterSettings",
     "Fault",
+    "History",
     "KafkaCluster",
+    "PromiseBroken",
     "WaitTimeout",
     "running_cluster",
 ]
@@ -34,7 +37,9 @@ _HOMES: Final = {
     "BrokerFailed": "broker_process",
     "ClusterSettings": "settings",
     "Fault": "faults",
+    "History": "history",
     "KafkaCluster": "cluster",
+    "PromiseBroken": "history",
     "WaitTimeout": "waiting",
     "running_cluster": "cluster",
 }

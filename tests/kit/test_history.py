@@ -1,0 +1,126 @@
+"""Each check finds the history that breaks its promise, and passes one that does not."""
+
+from collections.abc import Callable
+
+import pytest
+
+from minibroker.testing import History, PromiseBroken
+
+CHECKS: dict[str, Callable[[History], None]] = {
+    "lost": History.check_nothing_is_lost,
+    "order": History.check_order_per_key,
+    "at least once": History.check_at_least_once,
+    "exactly once": History.check_exactly_once,
+    "stored once": History.check_stored_once,
+    "commit after": History.check_commit_after_processing,
+    "commits": History.check_commits_never_go_back,
+}
+
+
+def history(*events: tuple[object, ...]) -> History:
+    """A history of these events: a method's name and its arguments each."""
+    made = History()
+    for name, *arguments in events:
+        getattr(made, str(name))(*arguments)
+    return made
+
+
+def sends(*values: str) -> list[tuple[object, ...]]:
+    """Values of one key, sent and acknowledged."""
+    return [event for value in values for event in (("sent", value, "k"), ("acknowledged", value))]
+
+
+def reads(*values: str, first: int = 0) -> list[tuple[object, ...]]:
+    """Values polled one after another, and not processed."""
+    return [("polled", value, "t", 0, first + at) for at, value in enumerate(values)]
+
+
+def test_what_a_sound_program_does_passes_all_checks() -> None:
+    """It sends, reads, processes, commits, and after a crash begins at its commit."""
+    sound = history(
+        *sends("a", "b", "c"),
+        ("sent", "lost on the way", "k"),
+        *reads("a"),
+        ("processed", "a"),
+        ("committed", "g", "t", 0, 1),
+        *reads("b", "c", first=1),
+        *reads("b", "c", first=1),
+        ("processed", "b"),
+        ("processed", "c"),
+        ("committed", "g", "t", 0, 3),
+        ("committed", "other", "t", 0, 0),
+    )
+    for check in CHECKS.values():
+        check(sound)
+
+
+@pytest.mark.parametrize(
+    ("events", "checks", "said"),
+    [
+        (
+            [*sends("a", "b"), *reads("a"), ("processed", "a"), ("processed", "b")],
+            {"lost"},
+            "'b' was acknowledged and never polled",
+        ),
+        (
+            [*sends("a", "b"), *reads("b", "a"), ("processed", "b"), ("processed", "a")],
+            {"order"},
+            "of key 'k', 'a' was sent before 'b' and polled after",
+        ),
+        (
+            [*sends("a"), *reads("a")],
+            {"at least once", "exactly once"},
+            "'a' was acknowledged and never processed",
+        ),
+        (
+            [*sends("a"), *reads("a"), ("processed", "a"), ("processed", "a")],
+            {"exactly once"},
+            "'a' was processed 2 times",
+        ),
+        (
+            [*sends("a"), *reads("a", "a"), ("processed", "a")],
+            {"stored once"},
+            "'a' is at t-0, offset 0 and at t-0, offset 1",
+        ),
+        (
+            [*sends("a"), *reads("a"), ("committed", "g", "t", 0, 1), ("processed", "a")],
+            {"commit after"},
+            "group 'g' has committed 1 of t-0 before 'a' at 0 was processed",
+        ),
+        (
+            [("committed", "g", "t", 0, 5), ("committed", "g", "t", 0, 4)],
+            {"commits"},
+            "group 'g' has committed 4 of t-0 after 5",
+        ),
+    ],
+    ids=["lost", "order", "skipped", "twice", "stored twice", "commit before", "commit back"],
+)
+def test_what_breaks_a_promise_is_told(
+    events: list[tuple[object, ...]], checks: set[str], said: str
+) -> None:
+    """By the check of that promise, and by no other."""
+    made = history(*events)
+    broken = {}
+    for name, check in CHECKS.items():
+        try:
+            check(made)
+        except PromiseBroken as error:
+            broken[name] = str(error)
+    assert broken == dict.fromkeys(checks, said)
+
+
+def test_many_sentences_are_cut() -> None:
+    """The first ten, and how many more there are."""
+    with pytest.raises(PromiseBroken) as caught:
+        history(*sends(*map(str, range(25)))).check_nothing_is_lost()
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "and 15 more"
+
+
+def test_what_no_history_can_be_is_refused() -> None:
+    """A value twice, and an acknowledgement of what was not sent."""
+    with pytest.raises(ValueError, match="'a' was sent before"):
+        history(("sent", "a"), ("sent", "a"))
+    with pytest.raises(ValueError, match="the history has no send of it"):
+        history(("acknowledged", "a"))
