@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 LOADED = """
 import pytest, sys
@@ -22,3 +23,15 @@ def test_it_loads_nothing_but_pytest_and_the_standard_library() -> None:
         "minibroker",
         "minibroker minibroker.testing minibroker.testing.pytest_plugin",
     ]
+
+
+def test_pytest_may_be_started_by_a_program_that_uses_minibroker(tmp_path: Path) -> None:
+    """pytest warns of plugins' packages that were imported before it began."""
+    (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n")
+    options = ["-W", "error", "-p", "no:asyncio"]  # which warns of what is not set here
+    program = f"import minibroker.client, pytest, sys; sys.exit(pytest.main({options}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "PytestAssertRewriteWarning" not in done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
