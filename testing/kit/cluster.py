@@ -17,7 +17,7 @@ from minibroker.testing.kit.broker_process import (
 from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.run_directory import RunDirectory
 from minibroker.testing.kit.settings import HOST, ClusterSettings
-from minibroker.testing.kit.state import NotKnown, PartitionState, numbers, partition_states
+from minibroker.testing.kit.state import PartitionState, numbers, partition_states
 from minibroker.testing.kit.waiting import Look, wait_for
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class KafkaCluster:
         name = name or self._new_name()
         new = NewTopic(name, partitions, replication_factor, configs or {})
         self._admin.create_topics(new)
-        self._note(f"created topic {name!r}")
+        self.note(f"created topic {name!r}")
         what = f"each partition of {name!r} to have a leader"
         self._wait_for_all(what, [name], lambda each: each.leader is not None, WAIT_S)
         return name
@@ -183,7 +183,7 @@ class KafkaCluster:
             if self._broker(node_id).is_paused:
                 self._broker(node_id).resume()
                 self._down.discard(node_id)
-                self._note(f"resume {node_id}")
+                self.note(f"resume {node_id}")
 
     def start(self, *node_ids: int) -> None:
         """Start brokers that do not run, without a number all of them; return once they answer."""
@@ -195,7 +195,7 @@ class KafkaCluster:
         wait_until_ready(answering, START_S_MAX)
         self._down.difference_update(broker.node_id for broker in answering)
         if starting:
-            self._note(f"started {numbers([broker.node_id for broker in starting])}")
+            self.note(f"started {numbers([broker.node_id for broker in starting])}")
 
     def restart(self, *node_ids: int) -> None:
         """Stop these brokers in order and start them again; without a number all of them."""
@@ -338,7 +338,7 @@ class KafkaCluster:
 
     def note(self, text: str) -> None:
         """Add a line to the timeline, which a failed test shows."""
-        self._note(text)
+        self._events.append(Event(time.monotonic() - self._began, text))
 
     # -- for whoever hands the cluster out
 
@@ -350,7 +350,7 @@ class KafkaCluster:
         """Name topics after this test from now on."""
         self._test_began = len(self._events)
         self._name = NOT_IN_NAMES.sub("-", name)[-NAME_LENGTH_MAX:].strip("-.") or "topic"
-        self._note(f"test {name}")
+        self.note(f"test {name}")
 
     def heal(self, timeout_s: float = START_S_MAX) -> list[Fault]:
         """Undo what was not undone, and return it, newest first. All replicas are in sync then, if
@@ -426,9 +426,6 @@ class KafkaCluster:
         self._named += 1
         return f"{self._name}-{self._named}"
 
-    def _note(self, text: str) -> None:
-        self._events.append(Event(time.monotonic() - self._began, text))
-
     def _broker(self, node_id: int) -> BrokerProcess:
         if node_id not in self.node_ids:
             raise ValueError(f"there is no broker {node_id}; there are {numbers(self.node_ids)}")
@@ -460,7 +457,7 @@ class KafkaCluster:
         fault = Fault(f"{text} {numbers(node_ids)}", node_ids, undo)
         self._faults.append(fault)
         self._down.update(node_ids)
-        self._note(fault.text)
+        self.note(fault.text)
         return fault
 
     def _states(self, topics: Collection[str]) -> list[PartitionState]:
@@ -484,7 +481,7 @@ class KafkaCluster:
                     return Look(pick(seen), tell(seen))
             return Look(None, f"{topic!r} has no partition {partition}")
 
-        return wait_for(what, _known(look), timeout_s)
+        return wait_for(what, look, timeout_s)
 
     def _wait_for_all(
         self,
@@ -502,19 +499,7 @@ class KafkaCluster:
                     return Look(None, str(seen))
             return Look(True, "")
 
-        wait_for(what, _known(look), timeout_s)
-
-
-def _known(look: Callable[[], Look[T]]) -> Callable[[], Look[T]]:
-    """The same look, in which a broker that does not answer is a state."""
-
-    def looked() -> Look[T]:
-        try:
-            return look()
-        except NotKnown as error:
-            return Look(None, str(error))
-
-    return looked
+        wait_for(what, look, timeout_s)
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """A fault that a test has made, and how it is undone."""
 
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 
@@ -32,10 +31,5 @@ class Fault:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()

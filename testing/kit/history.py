@@ -90,6 +90,7 @@ class History:
 
     def check_nothing_is_lost(self) -> None:
         """Each value that was acknowledged was polled."""
+        self._check_there_were_some()
         polled = {record.value for _, record in self._polled}
         _judge(
             f"{value!r} was acknowledged and never polled"
@@ -120,6 +121,7 @@ class History:
 
     def check_at_least_once(self) -> None:
         """Each value that was acknowledged was processed."""
+        self._check_there_were_some()
         processed = {value for _, value in self._processed}
         _judge(
             f"{value!r} was acknowledged and never processed"
@@ -165,6 +167,11 @@ class History:
                         f" {record.offset} was processed"
                     )
         _judge(dict.fromkeys(broken))
+
+    def _check_there_were_some(self) -> None:
+        """A history that nobody tells of acknowledgements would keep each promise about them."""
+        if not self._acknowledged:
+            raise PromiseBroken("the history has no acknowledgement: was `acknowledged` called?")
 
     def check_commits_never_go_back(self) -> None:
         """A group commits offsets that ascend, in each partition."""

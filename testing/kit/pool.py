@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
 from typing import Final, Self
 
 from minibroker.testing.kit.cluster import KafkaCluster
@@ -20,12 +19,7 @@ class ClusterPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with ExitStack() as stack:
             for cluster in self._clusters.values():
                 stack.callback(cluster.close)

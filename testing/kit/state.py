@@ -7,6 +7,8 @@ the state is asked of all brokers that run, and the leader with the newest epoch
 from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
+from minibroker.testing.kit.waiting import NotKnown
+
 if TYPE_CHECKING:
     from minibroker.client.blocking import Admin
     from minibroker.protocol.messages.replicas import ReplicaDescription
@@ -34,10 +36,6 @@ class PartitionState(NamedTuple):
         return (
             f"{self.topic}-{self.partition}: {leads}; in sync are {isr} of {numbers(self.replicas)}"
         )
-
-
-class NotKnown(Exception):
-    """A broker that runs has not answered; the text names it."""
 
 
 def partition_states(

@@ -12,6 +12,10 @@ class WaitTimeout(AssertionError):
     """What was waited for did not come; the text says what was there instead."""
 
 
+class NotKnown(Exception):
+    """The state cannot be told now; the text says why."""
+
+
 class Look(NamedTuple, Generic[T]):
     """What is seen now: the result, None if it is not as wanted, and the state in words."""
 
@@ -31,6 +35,8 @@ def wait_for(what: str, look: Callable[[], Look[T]], timeout_s: float) -> T:
     while True:
         try:
             seen = look()
+        except NotKnown as error:
+            seen = Look(None, str(error))
         except (ClientError, BrokerError, OSError) as error:
             seen = Look(None, f"{type(error).__name__}: {error}")
         if seen.result is not None:

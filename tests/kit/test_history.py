@@ -88,7 +88,13 @@ def test_what_a_sound_program_does_passes_all_checks() -> None:
             "group 'g' has committed 1 of t-0 before 'a' at 0 was processed",
         ),
         (
-            [("committed", "g", "t", 0, 5), ("committed", "g", "t", 0, 4)],
+            [
+                *sends("a"),
+                *reads("a"),
+                ("processed", "a"),
+                ("committed", "g", "t", 0, 5),
+                ("committed", "g", "t", 0, 4),
+            ],
             {"commits"},
             "group 'g' has committed 4 of t-0 after 5",
         ),
@@ -107,6 +113,13 @@ def test_what_breaks_a_promise_is_told(
         except PromiseBroken as error:
             broken[name] = str(error)
     assert broken == dict.fromkeys(checks, said)
+
+
+def test_a_history_without_acknowledgements_shows_nothing() -> None:
+    """The test has not connected it to the program."""
+    for check in (History.check_nothing_is_lost, History.check_at_least_once):
+        with pytest.raises(PromiseBroken, match="the history has no acknowledgement"):
+            check(history(("sent", "a")))
 
 
 def test_many_sentences_are_cut() -> None:

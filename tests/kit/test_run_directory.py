@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minibroker.testing.kit.run_directory import KEPT_MAX, PORTS, PORTS_EACH, RunDirectory
+from minibroker.testing.kit.run_directory import KEPT_MAX, PORTS_EACH, RunDirectory
 from minibroker.testing.kit.settings import HOST
 
 TAKE_AND_DIE = """
@@ -87,8 +87,3 @@ def test_the_newest_clusters_of_failed_tests_are_kept(base: Path) -> None:
     assert [path.exists() for path in kept] == [False] * 2 + [True] * KEPT_MAX
     assert (kept[-1] / "file").read_text() == str(KEPT_MAX + 1)
     assert os.listdir(base) == ["kept"]
-
-
-def test_ports_are_below_those_of_outgoing_connections() -> None:
-    """As far as Linux gives them out."""
-    assert PORTS.stop <= 32_768
