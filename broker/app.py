@@ -55,20 +55,21 @@ from minibroker.broker.metadata.store import MetadataStore
 from minibroker.broker.observe.sources import Sources
 from minibroker.broker.replication.fetch_connection import Connect
 from minibroker.broker.replication.fetch_task import connect_by_task
-from minibroker.broker.replication.fetch_thread import connect_by_thread
+from minibroker.broker.replication.fetch_thread import ConnectSocket, connect_by_thread
 from minibroker.broker.replication.flusher import Flusher
 from minibroker.broker.replication.isr_proposals import Intervals, IsrProposals, keep_isrs
 from minibroker.broker.replication.purgatory import Purgatory
 from minibroker.broker.replication.replica_fetcher import ReplicaFetchers
 from minibroker.broker.replication.replica_table import Collaborators
 from minibroker.broker.replication.replicas import Replicas
+from minibroker.broker.server.dispatch import Dispatch, dispatch
 from minibroker.broker.server.fetch_sessions import FetchSessions
 from minibroker.broker.server.listener import Acceptor, listen
 from minibroker.broker.server.request_times import RequestTimes
 from minibroker.broker.server.services import Services
 from minibroker.broker.turns import take_turns
 from minibroker.client.net.channel import ChannelOptions
-from minibroker.client.net.network import Listener, Network
+from minibroker.client.net.network import Listener, Network, connected_socket
 from minibroker.protocol.types import Endpoint, NamedEndpoint, TopicPartition
 
 if TYPE_CHECKING:
@@ -94,8 +95,9 @@ class System:
     store is closed by who opened it. `machine` says how the machine is, `hostname` how others
     call it: a broker that listens everywhere is told by that name. `open_http` binds what
     `http.listener` names; without it there must be none. `replicas_type` and `node_type` are where
-    the lab and the tests of the simulation put other rules. `settle_memory` is called when there
-    are many more partitions than before: the garbage collector need not look at them every time.
+    the lab and the tests of the simulation put other rules. `connect_socket` connects fetchers that
+    are threads, and `dispatch` serves requests. `settle_memory` is called when there are many more
+    partitions than before: the garbage collector need not look at them every time.
     """
 
     network: Network
@@ -110,6 +112,8 @@ class System:
     open_http: "Callable[[Endpoint], Awaitable[HttpServer]] | None" = None
     replicas_type: type[Replicas] = Replicas
     node_type: type[ControllerNode] = ControllerNode
+    connect_socket: ConnectSocket = connected_socket
+    dispatch: Dispatch = dispatch
     settle_memory: Callable[[], None] = lambda: None
 
 
@@ -231,7 +235,7 @@ class _Broker:
         purgatory = Purgatory()
         self._flusher = Flusher(self._sync_dir)
         self._isr_proposals = IsrProposals()
-        connect = _connect(config, system.network)
+        connect = _connect(config, system)
         self._fetchers = ReplicaFetchers(config, connect, system.wall_ms)
         self._replicas = system.replicas_type(
             config,
@@ -267,7 +271,7 @@ class _Broker:
             is_shutting_down=shutdown.is_set,
             silent_leaders=self._fetchers.silent_leaders,
         )
-        acceptor = Acceptor(services, listeners)
+        acceptor = Acceptor(services, listeners, system.dispatch)
         self._sources = Sources(
             services, acceptor, self._fetchers, self._flusher, self._isr_proposals
         )
@@ -425,13 +429,13 @@ def _order_handlers(replicas: Replicas, purgatory: Purgatory) -> OrderHandlers:
     )
 
 
-def _connect(config: Config, network: Network) -> Connect:
+def _connect(config: Config, system: System) -> Connect:
     """How fetchers reach their leaders."""
     timeout_s = config.replica_socket_timeout_ms / 1000
     options = ChannelOptions(f"fetcher-of-broker-{config.node_id}", request_timeout_s=timeout_s)
     if config.replica_fetcher == "thread":
-        return connect_by_thread(options)
-    return connect_by_task(network, options)
+        return connect_by_thread(options, system.connect_socket)
+    return connect_by_task(system.network, options)
 
 
 def _intervals(config: Config) -> Mapping[Duty, Interval]:

@@ -15,10 +15,10 @@ wait for the thread, which may be at work on an answer: the thread closes the so
 
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import trio
 
@@ -119,13 +119,19 @@ class ThreadConnection:
         self._arrived.set()
 
 
-def connect_by_thread(options: ChannelOptions) -> Connect:
+# Opens a connected socket that does not block. Raises `OSError` with a message.
+ConnectSocket: TypeAlias = Callable[[Endpoint], Awaitable[socket.socket]]
+
+
+def connect_by_thread(
+    options: ChannelOptions, connect_socket: ConnectSocket = connected_socket
+) -> Connect:
     """How fetchers connect that are threads."""
 
     @asynccontextmanager
     async def connect(endpoint: Endpoint) -> AsyncIterator[FetchConnection]:
         try:
-            connection = await _connected_socket(endpoint, options)
+            connection = await _connected_socket(endpoint, options, connect_socket)
         except OSError as error:
             raise ConnectionLost(str(error)) from error
         thread = ThreadConnection(connection, endpoint, options)
@@ -138,10 +144,12 @@ def connect_by_thread(options: ChannelOptions) -> Connect:
     return connect
 
 
-async def _connected_socket(endpoint: Endpoint, options: ChannelOptions) -> socket.socket:
+async def _connected_socket(
+    endpoint: Endpoint, options: ChannelOptions, connect_socket: ConnectSocket
+) -> socket.socket:
     """A blocking socket; connecting is left to the loop, where it can be cancelled."""
     with trio.move_on_after(options.connect_timeout_s):
-        connection = await connected_socket(endpoint)
+        connection = await connect_socket(endpoint)
         connection.settimeout(options.request_timeout_s)
         return connection
     raise RequestTimedOut(f"{endpoint} gives no answer within {options.connect_timeout_s:g} s")

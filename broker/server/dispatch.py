@@ -34,6 +34,8 @@ from minibroker.protocol.messages import RequestEnvelope
 
 Outcome: TypeAlias = object | Parked[Any] | Turns[Any] | None
 Handler: TypeAlias = Callable[[Services, Any, float], Outcome]
+# Serves one request of a peer (host:port); the last argument is `now`.
+Dispatch: TypeAlias = Callable[[Services, RequestEnvelope, str, float], Outcome]
 
 HANDLERS: Final[dict[int, Handler]] = {
     ApiKey.PRODUCE: produce.handle,

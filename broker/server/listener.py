@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import trio
 
+from minibroker.broker.server.dispatch import Dispatch, dispatch
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.services import Services
 from minibroker.broker.server.session import Session
@@ -70,9 +71,15 @@ class Connections(NamedTuple):
 class Acceptor:
     """The listening sockets, by name, and the sessions of their connections."""
 
-    def __init__(self, services: Services, listeners: Mapping[str, Listener]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        listeners: Mapping[str, Listener],
+        dispatch: Dispatch = dispatch,
+    ) -> None:
         self._services = services
         self._listeners = listeners
+        self._dispatch = dispatch
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.memory = RequestMemory(services.config.queued_max_request_bytes)
         # A dict as an ordered set.
@@ -94,7 +101,7 @@ class Acceptor:
             stream = await self._accept(self._listeners[name])
             if len(self._sessions) < self._services.config.max_connections:
                 self._is_refusing = False
-                session = Session(services, stream, self._buffer, self.memory)
+                session = Session(services, stream, self._buffer, self.memory, self._dispatch)
                 self._sessions[session] = None
                 self._taken += 1
                 nursery.start_soon(self._serve, session)

@@ -30,7 +30,7 @@ import trio
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.connected_clients import KindOfClient
-from minibroker.broker.server.dispatch import Outcome, dispatch
+from minibroker.broker.server.dispatch import Dispatch, Outcome, dispatch
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.services import HangUp, Services
@@ -65,13 +65,19 @@ class Session:
     """See the head of this module. `last_active` is when bytes last came or went."""
 
     def __init__(
-        self, services: Services, stream: Stream, buffer: memoryview, memory: RequestMemory
+        self,
+        services: Services,
+        stream: Stream,
+        buffer: memoryview,
+        memory: RequestMemory,
+        dispatch: Dispatch = dispatch,
     ) -> None:
         self._services = services
         self._stream = stream
         self._buffer = buffer
         self._frames = FrameReader(services.config.socket_request_max_bytes)
         self._memory = memory
+        self._dispatch = dispatch
         self._held = 0  # as `_memory` was told
         self._parked = Counter[RequestKind]()  # of this connection's requests, as `kind` has it
         self._client: KindOfClient | None = None  # once it is known what it speaks
@@ -168,7 +174,7 @@ class Session:
         envelope, encode = wire.decode_request(frame)
         self._count(envelope)
         kind = self._services.times.kind_of(envelope)
-        outcome = dispatch(self._services, envelope, self._stream.peer, now)
+        outcome = self._dispatch(self._services, envelope, self._stream.peer, now)
         if isinstance(outcome, Parked):
             self._note_parked(kind, 1)
         return _Reply(envelope.correlation_id, outcome, encode, kind, now)

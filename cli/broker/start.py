@@ -1,7 +1,8 @@
 """`minibroker start`: one broker in this process, until SIGTERM or SIGINT.
 
 This is the real composition root: the network, the disk, the store, the clocks and the generator
-of chance are made here and handed to `broker.app.serve`; a simulation hands over others. The first
+of chance are made here and handed to `broker.app.serve`; a simulation hands over others, and
+`testing.node` wraps these. The first
 signal stops the broker in order (logs flushed, the clean-shutdown mark written, exit code 0); a
 second one ends the process at once, which is no worse than `kill -9`: the next start recovers.
 """
@@ -13,10 +14,11 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -79,26 +81,39 @@ def start(
         "log.format": log_format or "",
     }
     given = {name: value for name, value in named.items() if value}
-    loaded = load_settings(file, given_settings(settings) | given)
+    run_broker(load_settings(file, given_settings(settings) | given).config, _as_it_is)
 
+
+# Hands the broker another system for as long as it runs, made from the real one.
+Surround: TypeAlias = "Callable[[System], AbstractAsyncContextManager[System]]"
+
+
+@asynccontextmanager
+async def _as_it_is(system: "System") -> "AsyncIterator[System]":
+    yield system
+
+
+def run_broker(config: "Config", surround: Surround) -> None:
+    """Run one broker in this process until a signal ends it. Raises `Failure` if it cannot start or
+    go on."""
     import trio
 
     from minibroker.broker.observe.logs import configure_logs
 
-    configure_logs(sys.stdout, loaded.config.log_format)
-    config = with_connection_limit(loaded.config, _raise_file_limit())
+    configure_logs(sys.stdout, config.log_format)
+    config = with_connection_limit(config, _raise_file_limit())
     config = replace(config, log_dirs=data_directory(Path(config.log_dirs)))
     if warning := volume_warning(Path(config.log_dirs), os.environ):
         note(f"WARNING: {warning}")
     _check_directory(config)
     check_store(config)
     try:
-        trio.run(_run, config)
+        trio.run(_run, config, surround)
     except* OSError as group:
         raise _failure_of(_first(group)) from None
 
 
-async def _run(config: "Config") -> None:
+async def _run(config: "Config", surround: Surround) -> None:
     """The broker and the task that waits for signals."""
     import trio
 
@@ -116,8 +131,8 @@ async def _run(config: "Config") -> None:
                 await wait_for_store(store, config)
                 waiting.cancel_scope.cancel()
             if not shutdown.is_set():
-                system = _real_system(config, store, rng)
-                await serve(config, system, shutdown, _AnnouncedStart(announcer))
+                async with surround(_real_system(config, store, rng)) as system:
+                    await serve(config, system, shutdown, _AnnouncedStart(announcer))
         finally:
             with trio.CancelScope(shield=True):
                 await store.close()
