@@ -53,7 +53,8 @@ MAY_IMPORT = {
     "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
     "broker.app": "protocol client.net.network client.net.channel broker",
     "testing": "protocol client broker testing",
-    "testing.kit": "protocol client testing.kit",
+    "testing.kit": "protocol client testing.kit testing.node.faults testing.node.settings",
+    "testing.node": "protocol client.net.network broker cli testing.node testing.store",
     "testing.pytest_plugin": "testing.kit",
     "audit": "protocol client.blocking audit",
     "audit.network.options": "protocol client.errors client.options",
@@ -138,6 +139,7 @@ CLOCK_ALLOWED = {
     "client/options.py": "makes the real seams of a client",
     "client/asyncio/": "its callers have no loop of trio's whose clock they could ask",
     "client/blocking/": "its callers have no loop whose clock they could ask",
+    "testing/node/disk.py": "a real disk that is slow",
     "testing/kit/": "its brokers are processes, which run on real time",
 }
 RANDOM_ALLOWED = {"client/options.py": "makes the real seams of a client"}

@@ -6,6 +6,7 @@ process ends, the shell reads the end of the pipe and kills its group, also brok
 still. Ctrl-C at the terminal does not reach the brokers, because their group is another one.
 """
 
+import json
 import os
 import re
 import signal
@@ -14,9 +15,13 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
 from minibroker.testing.kit import unshared
+from minibroker.testing.kit.node_orders import give_order
+from minibroker.testing.node.faults import NodeFaults
+from minibroker.testing.node.settings import FAULTS, MARK, PORT, TOKEN
 
 READY: Final = re.compile(rb"^.*Kafka Server started", re.MULTILINE)
 STOP_S_MAX: Final = 30.0
@@ -71,6 +76,7 @@ class BrokerProcess:
         node_id: int,
         directory: Path,
         properties: Mapping[str, str],
+        orders_port: int,
         group: ProcessGroup,
     ) -> None:
         self.node_id = node_id
@@ -78,20 +84,27 @@ class BrokerProcess:
         self.log_file = directory / f"broker-{node_id}.log"
         self.is_paused = False
         self._properties = properties
+        self._orders_port = orders_port
+        self._token = uuid4().hex
         self._group = group
         self._process: subprocess.Popen[bytes] | None = None
         self._began_at = 0  # in the log file
 
-    def start(self) -> None:
-        """Start the process; it answers once `is_ready`."""
-        settings = self._properties.items()
-        command = [sys.executable, "-m", "minibroker", "start", "--data-dir", str(self.data_dir)]
-        command += [part for name, value in settings for part in ("--set", f"{name}={value}")]
+    def start(self, faults: NodeFaults) -> None:
+        """Start the process, with these faults from the first; it answers once `is_ready`."""
+        self.data_dir.mkdir(exist_ok=True)
+        (self.data_dir / MARK).touch()
+        settings = {**self._properties, "log.dirs": str(self.data_dir)}
+        command = [sys.executable, "-m", "minibroker.testing.node"]
+        command += [f"{name}={value}" for name, value in settings.items()]
         environment = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(FOREIGN_VARIABLES)
         }
+        environment[PORT] = str(self._orders_port)
+        environment[TOKEN] = self._token
+        environment[FAULTS] = json.dumps(faults.as_json())
         self._began_at = self.log_file.stat().st_size if self.log_file.exists() else 0
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -103,6 +116,15 @@ class BrokerProcess:
                 stderr=subprocess.STDOUT,
                 process_group=self._group.number,
             )
+
+    def order(self, order: str, **arguments: object) -> Mapping[str, Any]:
+        """Give an order. Raises `OrderRefused`, or `BrokerFailed` if it does not answer."""
+        try:
+            return give_order(self._orders_port, self._token, order, **arguments)
+        except OSError as error:
+            raise BrokerFailed(
+                f"broker {self.node_id} takes no order: {error}\n{self.last_lines()}"
+            ) from error
 
     @property
     def pid(self) -> int:

@@ -1,23 +1,16 @@
 """A cluster of real brokers that a test starts, breaks, waits for and looks into."""
 
 import re
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar, Unpack
-from uuid import uuid4
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
-from minibroker.testing.kit.broker_process import (
-    BrokerFailed,
-    BrokerProcess,
-    ProcessGroup,
-    wait_until_ready,
-)
+from minibroker.testing.kit.breakable import BreakableBrokers
+from minibroker.testing.kit.brokers import START_S_MAX, Event
 from minibroker.testing.kit.faults import Fault
-from minibroker.testing.kit.run_directory import RunDirectory
-from minibroker.testing.kit.settings import HOST, ClusterSettings
-from minibroker.testing.kit.state import PartitionState, numbers, partition_states
+from minibroker.testing.kit.requests import Request, requests_of
+from minibroker.testing.kit.settings import ClusterSettings
+from minibroker.testing.kit.state import PartitionState, partition_states
 from minibroker.testing.kit.waiting import Look, wait_for
 
 if TYPE_CHECKING:
@@ -27,8 +20,8 @@ if TYPE_CHECKING:
     from minibroker.client.option_types import AdminKeywords, ConsumerKeywords, ProducerKeywords
     from minibroker.protocol.messages.replicas import ReplicaDescription
     from minibroker.protocol.types import TopicPartition
+    from minibroker.testing.kit.stored import StoredRecord
 
-START_S_MAX: Final = 60.0
 WAIT_S: Final = 30.0
 ASK_MS: Final = 2_000  # one look, where brokers may be away
 NAME_LENGTH_MAX: Final = 200
@@ -36,17 +29,7 @@ T = TypeVar("T")
 NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-class Event(NamedTuple):
-    """Something that the kit did or saw; `at_s` counts from the start of the cluster."""
-
-    at_s: float
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.at_s:8.3f}  {self.text}"
-
-
-class KafkaCluster:
+class KafkaCluster(BreakableBrokers):
     """Brokers 1 to N on this machine, for as long as the `with` block or the fixture lasts.
 
     Any Kafka client connects to `bootstrap`. Methods that break something return a `Fault`, which
@@ -55,61 +38,13 @@ class KafkaCluster:
     """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
-        self.settings = settings or ClusterSettings()
-        self._events: list[Event] = []
-        self._faults: list[Fault] = []
-        self._down: set[int] = set()  # by order of the test
-        self._brokers: dict[int, BrokerProcess] = {}
-        self._last_lines: dict[int, str] = {}  # of a cluster that has ended
+        super().__init__(settings)
         self._own_admin: Admin | None = None
-        self._place: RunDirectory | None = None
-        self._keep_as: Path | None = None
         self._name = "topic"
         self._named = 0
         self._test_began = 0  # in the events
-        self._began = time.monotonic()
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        try:
-            self._open()
-            self.start()
-        except BaseException:
-            if self._brokers:
-                self.keep()
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _open(self) -> None:
-        self._place = place = RunDirectory.take()
-        self._stack.callback(lambda: place.release(self._keep_as))
-        group = ProcessGroup()
-        self._stack.callback(group.kill)
-        prefix = f"minibroker-test-{uuid4().hex}"
-        for node_id in self.node_ids:
-            port = place.base_port + node_id
-            properties = self.settings.broker_properties(node_id, str(place.root), port, prefix)
-            broker = BrokerProcess(node_id, place.root, properties, group)
-            self._brokers[node_id] = broker
-            self._stack.callback(broker.end)
-        self._stack.callback(self._close_admin)
 
     # -- what clients need
-
-    @property
-    def bootstrap(self) -> str:
-        """The addresses of all brokers, as `bootstrap.servers` has them."""
-        base_port = self._open_place.base_port
-        return ",".join(f"{HOST}:{base_port + node_id}" for node_id in self.node_ids)
-
-    @property
-    def node_ids(self) -> range:
-        """The numbers of the brokers."""
-        return self.settings.node_ids
 
     def topic(
         self,
@@ -155,52 +90,7 @@ class KafkaCluster:
 
         return Admin(self.bootstrap, **options)
 
-    # -- faults
-
-    def kill(self, *node_ids: int) -> Fault:
-        """`kill -9` of these brokers; undone by starting them."""
-        return self._take_down("kill", node_ids, BrokerProcess.kill)
-
-    def stop(self, *node_ids: int) -> Fault:
-        """Stop these brokers in order, one after another; undone by starting them."""
-        return self._take_down("stop", node_ids, BrokerProcess.stop)
-
-    def pause(self, *node_ids: int) -> Fault:
-        """Make these brokers stand still (SIGSTOP), as a long pause of their machine does; undone
-        by letting them go on."""
-        brokers = self._running(node_ids)
-        for broker in brokers:
-            if broker.is_paused:
-                raise ValueError(f"broker {broker.node_id} is paused already")
-        fault = self._fault("pause", node_ids, lambda: self.resume(*node_ids))
-        for broker in brokers:
-            broker.pause()
-        return fault
-
-    def resume(self, *node_ids: int) -> None:
-        """Let paused brokers go on, without a number all of them."""
-        for node_id in node_ids or self.node_ids:
-            if self._broker(node_id).is_paused:
-                self._broker(node_id).resume()
-                self._down.discard(node_id)
-                self.note(f"resume {node_id}")
-
-    def start(self, *node_ids: int) -> None:
-        """Start brokers that do not run, without a number all of them; return once they answer."""
-        wanted = [self._broker(node_id) for node_id in node_ids or self.node_ids]
-        starting = [broker for broker in wanted if not broker.is_running]
-        for broker in starting:
-            broker.start()
-        answering = [broker for broker in wanted if not broker.is_paused]
-        wait_until_ready(answering, START_S_MAX)
-        self._down.difference_update(broker.node_id for broker in answering)
-        if starting:
-            self.note(f"started {numbers([broker.node_id for broker in starting])}")
-
-    def restart(self, *node_ids: int) -> None:
-        """Stop these brokers in order and start them again; without a number all of them."""
-        chosen = node_ids or tuple(self.node_ids)
-        self.stop(*chosen).undo()
+    # -- faults, beside those of `BreakableBrokers` and `Brokers`
 
     def roll(self, timeout_s: float = WAIT_S) -> None:
         """Restart one broker after another, the next one when all replicas are in sync again."""
@@ -314,31 +204,27 @@ class KafkaCluster:
                     found.setdefault(replica.partition, {})[node_id] = replica
         return found
 
+    def log(self, topic: str, partition: int, broker: int) -> "list[StoredRecord]":
+        """The records in the files of a broker's replica, whether it runs or not. Raises
+        `ValueError` where there is no such replica."""
+        from minibroker.testing.kit.stored import stored_records
+
+        return stored_records(self.data_dir(broker), topic, partition)
+
+    def requests(self, client_id: str | None = None) -> list[Request]:
+        """What this client has asked of the brokers that run, in order; without a client id what
+        all clients have asked, but not what brokers ask each other. Each broker remembers the
+        latest 20,000 since its start."""
+        found: list[Request] = []
+        for node_id, broker in self._brokers.items():
+            if broker.is_running and not broker.is_paused:
+                answer = broker.order("requests")
+                found += requests_of(node_id, answer, client_id, self._began_at)
+        return sorted(found, key=lambda each: each.at_s)
+
     def committed(self, group: str) -> "dict[TopicPartition, OffsetAndMetadata]":
         """What a group has committed."""
         return self._admin.committed_offsets(group)
-
-    def pid(self, node_id: int) -> int:
-        """The process of a broker."""
-        return self._broker(node_id).pid
-
-    def data_dir(self, node_id: int) -> Path:
-        """The data directory of a broker."""
-        return self._broker(node_id).data_dir
-
-    def log_lines(self, node_id: int, count: int = 20) -> str:
-        """What a broker has printed last; also when the cluster has ended."""
-        if node_id in self._last_lines:
-            return self._last_lines[node_id]
-        return self._broker(node_id).last_lines(count)
-
-    def timeline(self) -> tuple[Event, ...]:
-        """What was done to the cluster, and when."""
-        return tuple(self._events)
-
-    def note(self, text: str) -> None:
-        """Add a line to the timeline, which a failed test shows."""
-        self._events.append(Event(time.monotonic() - self._began, text))
 
     # -- for whoever hands the cluster out
 
@@ -362,7 +248,8 @@ class KafkaCluster:
         left = [
             fault
             for fault in reversed(self._faults)
-            if not fault.is_undone and self._down.intersection(fault.brokers)
+            if not fault.is_undone
+            and (not fault.takes_down or self._down.intersection(fault.brokers))
         ]
         was_broken = bool(self._faults or self._down)
         self.resume()
@@ -372,44 +259,28 @@ class KafkaCluster:
         if was_broken:
             self.wait_until_in_sync(timeout_s)
         self._faults.clear()
+        self._injected.clear()
         self._close_admin()
         return left
-
-    def check_alive(self) -> None:
-        """Raise `BrokerFailed` where a broker has ended that was not told to."""
-        for broker in self._brokers.values():
-            if broker.node_id not in self._down and not broker.is_running:
-                raise BrokerFailed(broker.how_it_ended())
-
-    def keep(self) -> Path | None:
-        """Keep the directory beyond the end of the cluster; where it will lie, or lies, then. None
-        if the cluster has ended and its directory was not kept."""
-        if self._keep_as is None and self._place is not None:
-            self._keep_as = self._place.kept_as
-        return self._keep_as
 
     def close(self) -> None:
         """End all brokers at once, and remove the directory unless it is to be kept. May be
         repeated."""
-        for node_id, broker in self._brokers.items():
-            self._last_lines.setdefault(node_id, broker.last_lines())
         try:
-            self._stack.close()
+            self._close_admin()
         finally:
-            self._place = None
+            super().close()
 
     # -- inside
 
     @property
-    def _open_place(self) -> RunDirectory:
-        if self._place is None:
-            raise RuntimeError("this cluster does not run: it has ended, or was not entered")
-        return self._place
-
-    @property
     def _admin(self) -> "Admin":
         if self._own_admin is None:
-            self._own_admin = self.admin(
+            from minibroker.client.blocking import Admin
+
+            # By the listener for brokers, which no fault of clients concerns.
+            self._own_admin = Admin(
+                ",".join(map(self._address_for_brokers, self.node_ids)),
                 client_id="minibroker-testing",
                 request_timeout_ms=ASK_MS,
                 default_api_timeout_ms=2 * ASK_MS,
@@ -425,40 +296,6 @@ class KafkaCluster:
     def _new_name(self) -> str:
         self._named += 1
         return f"{self._name}-{self._named}"
-
-    def _broker(self, node_id: int) -> BrokerProcess:
-        if node_id not in self.node_ids:
-            raise ValueError(f"there is no broker {node_id}; there are {numbers(self.node_ids)}")
-        assert self._open_place
-        return self._brokers[node_id]
-
-    def _running(self, node_ids: tuple[int, ...]) -> list[BrokerProcess]:
-        """These brokers. Raises `ValueError` if none is named, or one is down by order of the test,
-        and `BrokerFailed` if one has ended by itself."""
-        if not node_ids:
-            raise ValueError("name at least one broker")
-        brokers = [self._broker(node_id) for node_id in dict.fromkeys(node_ids)]
-        for broker in brokers:
-            if not broker.is_running and broker.node_id in self._down:
-                raise ValueError(f"broker {broker.node_id} does not run")
-        self.check_alive()
-        return brokers
-
-    def _take_down(
-        self, text: str, node_ids: tuple[int, ...], end: Callable[[BrokerProcess], None]
-    ) -> Fault:
-        brokers = self._running(node_ids)
-        fault = self._fault(text, node_ids, lambda: self.start(*node_ids))
-        for broker in brokers:
-            end(broker)
-        return fault
-
-    def _fault(self, text: str, node_ids: tuple[int, ...], undo: Callable[[], None]) -> Fault:
-        fault = Fault(f"{text} {numbers(node_ids)}", node_ids, undo)
-        self._faults.append(fault)
-        self._down.update(node_ids)
-        self.note(fault.text)
-        return fault
 
     def _states(self, topics: Collection[str]) -> list[PartitionState]:
         running = [node_id for node_id in self.node_ids if node_id not in self._down]

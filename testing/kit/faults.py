@@ -10,12 +10,21 @@ class Fault:
         with cluster.pause(2):
             ...
 
-    `brokers` are the numbers of those that it was done to.
+    `brokers` are the numbers of those that it was done to; `takes_down` says that they neither lead
+    nor answer while it lasts.
     """
 
-    def __init__(self, text: str, brokers: tuple[int, ...], undo: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        text: str,
+        brokers: tuple[int, ...],
+        undo: Callable[[], None],
+        *,
+        takes_down: bool = False,
+    ) -> None:
         self.text = text
         self.brokers = brokers
+        self.takes_down = takes_down
         self.is_undone = False
         self._undo = undo
 

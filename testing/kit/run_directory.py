@@ -29,7 +29,7 @@ from minibroker.testing.kit import unshared
 from minibroker.testing.kit.settings import HOST
 
 PORTS: Final = range(12_000, 32_000)
-PORTS_EACH: Final = 16
+PORTS_EACH: Final = 48  # three for each of 15 brokers
 KEPT_MAX: Final = 10
 _LOCK: Final = "lock"
 _CLUSTER: Final = "cluster"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 HOST: Final = "127.0.0.1"
 STORE: Final = "metadata.db"  # beside the brokers' directories
@@ -13,6 +13,7 @@ DECIDED_HERE: Final = {
     "broker.id": "it follows from the number of the broker",
     "listeners": "each broker has a port of its own",
     "advertised.listeners": "each broker has a port of its own",
+    "inter.broker.listener.name": "each broker has a listener for the others",
     "log.dirs": "each broker has a directory of its own",
     "log.dir": "each broker has a directory of its own",
     "metadata.store": "say store=",
@@ -28,6 +29,20 @@ TEST_PROPERTIES: Final = {
     "leader.imbalance.check.interval.seconds": "1",
     "http.listener": "",
 }
+
+
+class BrokerPorts(NamedTuple):
+    """Where a broker listens for clients, for other brokers, and for orders."""
+
+    clients: int
+    brokers: int
+    orders: int
+
+    @classmethod
+    def of(cls, base_port: int, node_id: int) -> Self:
+        """Those of one broker, in the ports behind a base that is a cluster's own."""
+        first = base_port + node_id
+        return cls(first, first + BROKERS_MAX + 1, first + 2 * (BROKERS_MAX + 1))
 
 
 @dataclass(frozen=True)
@@ -70,11 +85,13 @@ class ClusterSettings:
         """The numbers of the brokers."""
         return range(1, self.brokers + 1)
 
-    def broker_properties(self, node_id: int, root: str, port: int, prefix: str) -> dict[str, str]:
+    def broker_properties(
+        self, node_id: int, root: str, ports: "BrokerPorts", prefix: str
+    ) -> dict[str, str]:
         """All properties of one broker of a cluster that lies in the directory `root`. The clusters
         that share an etcd have each a `prefix` of their own there."""
         replicas = str(min(3, self.brokers))
-        address = f"{HOST}:{port}"
+        listeners = f"BROKERS://{HOST}:{ports.brokers},CLIENTS://{HOST}:{ports.clients}"
         return {
             "default.replication.factor": replicas,
             "offsets.topic.replication.factor": replicas,
@@ -84,8 +101,9 @@ class ClusterSettings:
             **TEST_PROPERTIES,
             **dict(self.properties),
             "node.id": str(node_id),
-            "listeners": address,
-            "advertised.listeners": address,
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "inter.broker.listener.name": "BROKERS",
             "metadata.store": self.store or f"sqlite:{root}/{STORE}",
         }
 

@@ -1,20 +1,12 @@
 """Each fault meets real clients, which recover; and each is undone."""
 
-import asyncio
 import os
 from collections.abc import Callable
-from typing import Final
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka import Consumer, Producer
 
 from minibroker.testing import Fault, KafkaCluster, WaitTimeout, running_cluster
-
-COUNT: Final = 30
-VALUES: Final = [b"%d" % number for number in range(COUNT)]
-WITHIN_S: Final = 30
-ANSWER_MS: Final = 2_000  # how long a client waits for one that stands still
+from tests.kit.clients import AIOKAFKA, CONFLUENT, COUNT, OURS, VALUES, WITHIN_S, Client
 
 Break = Callable[[KafkaCluster, str], Fault]
 
@@ -34,110 +26,12 @@ def pause_leader(cluster: KafkaCluster, topic: str) -> Fault:
     return cluster.pause(cluster.leader(topic))
 
 
-def produce_ours(cluster: KafkaCluster, topic: str, act: Callable[[], None]) -> None:
-    """Half of the values before `act`, the others after it; all are acknowledged."""
-    with cluster.producer() as producer:
-        first = [producer.send(topic, value) for value in VALUES[: COUNT // 2]]
-        assert [each.result(WITHIN_S).topic for each in first]
-        act()
-        second = [producer.send(topic, value) for value in VALUES[COUNT // 2 :]]
-        assert [each.result(WITHIN_S).topic for each in second]
-
-
-def produce_confluent(cluster: KafkaCluster, topic: str, act: Callable[[], None]) -> None:
-    """By librdkafka."""
-    told: list[object] = []
-    options = {"enable.idempotence": True, "socket.timeout.ms": ANSWER_MS, "log_level": 0}
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, **options})
-    for half in (VALUES[: COUNT // 2], VALUES[COUNT // 2 :]):
-        for value in half:
-            producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
-        assert producer.flush(WITHIN_S) == 0
-        if len(told) == COUNT // 2:
-            act()
-    assert told == [None] * COUNT
-
-
-def produce_aiokafka(cluster: KafkaCluster, topic: str, act: Callable[[], None]) -> None:
-    """By aiokafka."""
-
-    async def produce() -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=cluster.bootstrap,
-            enable_idempotence=True,
-            request_timeout_ms=ANSWER_MS,
-        )
-        async with producer:
-            for value in VALUES[: COUNT // 2]:
-                await asyncio.wait_for(producer.send_and_wait(topic, value), WITHIN_S)
-            await asyncio.to_thread(act)
-            for value in VALUES[COUNT // 2 :]:
-                await asyncio.wait_for(producer.send_and_wait(topic, value), WITHIN_S)
-
-    asyncio.run(produce())
-
-
-def read_ours(cluster: KafkaCluster, topic: str) -> list[bytes]:
-    """As many values as were written."""
-    found: list[bytes] = []
-    with cluster.consumer() as consumer:
-        consumer.subscribe(topic)
-        while len(found) < COUNT:
-            records = consumer.poll(WITHIN_S)
-            assert records, found
-            found += [record.value or b"" for record in records]
-    return found
-
-
-def read_confluent(cluster: KafkaCluster, topic: str) -> list[bytes]:
-    """By librdkafka, in a group."""
-    options = {"group.id": topic, "auto.offset.reset": "earliest", "log_level": 0}
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, **options})
-    consumer.subscribe([topic])
-    found: list[bytes] = []
-    while len(found) < COUNT:
-        message = consumer.poll(WITHIN_S)
-        assert message is not None, found
-        assert message.error() is None
-        found.append(message.value())
-    consumer.close()
-    return found
-
-
-def read_aiokafka(cluster: KafkaCluster, topic: str) -> list[bytes]:
-    """By aiokafka, in a group."""
-
-    async def read() -> list[bytes]:
-        consumer = AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=cluster.bootstrap,
-            group_id=topic,
-            auto_offset_reset="earliest",
-        )
-        async with consumer:
-            return [
-                (await asyncio.wait_for(consumer.getone(), WITHIN_S)).value for _ in range(COUNT)
-            ]
-
-    return asyncio.run(read())
-
-
-OURS: Final = produce_ours, read_ours
-CONFLUENT: Final = produce_confluent, read_confluent
-AIOKAFKA: Final = produce_aiokafka, read_aiokafka
-
-
-def _met(
-    fault: Break,
-    client: tuple[Callable[..., None], Callable[..., list[bytes]]],
-    *marks: pytest.MarkDecorator,
-) -> object:
-    names = fault.__name__, client[0].__name__.removeprefix("produce_")
-    return pytest.param(fault, *client, id="-".join(names), marks=marks)
+def _met(fault: Break, client: Client, *marks: pytest.MarkDecorator) -> object:
+    return pytest.param(fault, client, id=f"{fault.__name__}-{client.name}", marks=marks)
 
 
 @pytest.mark.parametrize(
-    ("fault", "produce", "read"),
+    ("fault", "client"),
     [
         _met(kill_leader, OURS),
         _met(stop_leader, OURS),
@@ -151,21 +45,18 @@ def _met(
     ],
 )
 def test_a_client_goes_on_when_its_leader_is_away(
-    kafka_cluster: KafkaCluster,
-    fault: Break,
-    produce: Callable[[KafkaCluster, str, Callable[[], None]], None],
-    read: Callable[[KafkaCluster, str], list[bytes]],
+    kafka_cluster: KafkaCluster, fault: Break, client: Client
 ) -> None:
     """It finds the next leader; all that was acknowledged is there, once, in order, also when the
     former leader is back."""
     topic = kafka_cluster.topic()
     before = kafka_cluster.leader(topic)
     made: list[Fault] = []
-    produce(kafka_cluster, topic, lambda: made.append(fault(kafka_cluster, topic)))
+    client.produce(kafka_cluster, topic, lambda: made.append(fault(kafka_cluster, topic)))
     assert kafka_cluster.leader(topic) != before
     made[0].undo()
     kafka_cluster.wait_for_isr(topic)
-    assert read(kafka_cluster, topic) == VALUES
+    assert client.read(kafka_cluster, topic) == VALUES
     replicas = kafka_cluster.replicas(topic)[0]
     assert {each.log_end for each in replicas.values()} == {COUNT}
     assert set(replicas) == set(kafka_cluster.node_ids)

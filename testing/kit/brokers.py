@@ -1,0 +1,243 @@
+"""The brokers of one test's cluster: their processes, and what was done to them."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+from uuid import uuid4
+
+from minibroker.testing.kit.broker_process import (
+    BrokerFailed,
+    BrokerProcess,
+    ProcessGroup,
+    wait_until_ready,
+)
+from minibroker.testing.kit.faults import Fault
+from minibroker.testing.kit.injected_faults import InjectedFaults
+from minibroker.testing.kit.run_directory import RunDirectory
+from minibroker.testing.kit.settings import HOST, BrokerPorts, ClusterSettings
+from minibroker.testing.kit.state import numbers
+
+START_S_MAX: Final = 60.0
+
+
+class Event(NamedTuple):
+    """Something that the kit did or saw; `at_s` counts from the start of the cluster."""
+
+    at_s: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at_s:8.3f}  {self.text}"
+
+
+class Brokers:
+    """Brokers 1 to N on this machine, for as long as the `with` block lasts.
+
+    Methods that break something return a `Fault`, which a `with` block undoes. `BrokerFailed` is
+    raised for a broker that does not do what brokers do.
+    """
+
+    def __init__(self, settings: ClusterSettings | None = None) -> None:
+        self.settings = settings or ClusterSettings()
+        self._events: list[Event] = []
+        self._faults: list[Fault] = []
+        self._down: set[int] = set()  # by order of the test
+        self._injected = InjectedFaults()
+        self._brokers: dict[int, BrokerProcess] = {}
+        self._last_lines: dict[int, str] = {}  # of a cluster that has ended
+        self._place: RunDirectory | None = None
+        self._keep_as: Path | None = None
+        self._began = time.monotonic()
+        self._began_at = time.time()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+            self.start()
+        except BaseException:
+            if self._brokers:
+                self.keep()
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        self._place = place = RunDirectory.take()
+        self._stack.callback(lambda: place.release(self._keep_as))
+        group = ProcessGroup()
+        self._stack.callback(group.kill)
+        prefix = f"minibroker-test-{uuid4().hex}"
+        for node_id in self.node_ids:
+            ports = BrokerPorts.of(place.base_port, node_id)
+            properties = self.settings.broker_properties(node_id, str(place.root), ports, prefix)
+            broker = BrokerProcess(node_id, place.root, properties, ports.orders, group)
+            self._brokers[node_id] = broker
+            self._stack.callback(broker.end)
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers, as `bootstrap.servers` has them."""
+        return ",".join(f"{HOST}:{self._ports(node_id).clients}" for node_id in self.node_ids)
+
+    @property
+    def node_ids(self) -> range:
+        """The numbers of the brokers."""
+        return self.settings.node_ids
+
+    # -- faults of processes
+
+    def kill(self, *node_ids: int) -> Fault:
+        """`kill -9` of these brokers; undone by starting them."""
+        return self._take_down("kill", node_ids, BrokerProcess.kill)
+
+    def stop(self, *node_ids: int) -> Fault:
+        """Stop these brokers in order, one after another; undone by starting them."""
+        return self._take_down("stop", node_ids, BrokerProcess.stop)
+
+    def pause(self, *node_ids: int) -> Fault:
+        """Make these brokers stand still (SIGSTOP), as a long pause of their machine does; undone
+        by letting them go on."""
+        brokers = self._running(node_ids)
+        for broker in brokers:
+            if broker.is_paused:
+                raise ValueError(f"broker {broker.node_id} is paused already")
+        fault = self._fault("pause", node_ids, lambda: self.resume(*node_ids))
+        for broker in brokers:
+            broker.pause()
+        return fault
+
+    def resume(self, *node_ids: int) -> None:
+        """Let paused brokers go on, without a number all of them."""
+        for node_id in node_ids or self.node_ids:
+            if self._broker(node_id).is_paused:
+                self._broker(node_id).resume()
+                self._down.discard(node_id)
+                self._order_faults(node_id)
+                self.note(f"resume {node_id}")
+
+    def start(self, *node_ids: int) -> None:
+        """Start brokers that do not run, without a number all of them; return once they answer."""
+        wanted = [self._broker(node_id) for node_id in node_ids or self.node_ids]
+        starting = [broker for broker in wanted if not broker.is_running]
+        for broker in starting:
+            broker.start(self._injected.of(broker.node_id))
+        answering = [broker for broker in wanted if not broker.is_paused]
+        wait_until_ready(answering, START_S_MAX)
+        self._down.difference_update(broker.node_id for broker in answering)
+        if starting:
+            self.note(f"started {numbers([broker.node_id for broker in starting])}")
+
+    def restart(self, *node_ids: int) -> None:
+        """Stop these brokers in order and start them again; without a number all of them."""
+        chosen = node_ids or tuple(self.node_ids)
+        self.stop(*chosen).undo()
+
+    # -- looking at them
+
+    def pid(self, node_id: int) -> int:
+        """The process of a broker."""
+        return self._broker(node_id).pid
+
+    def data_dir(self, node_id: int) -> Path:
+        """The data directory of a broker."""
+        return self._broker(node_id).data_dir
+
+    def log_lines(self, node_id: int, count: int = 20) -> str:
+        """What a broker has printed last; also when the cluster has ended."""
+        if node_id in self._last_lines:
+            return self._last_lines[node_id]
+        return self._broker(node_id).last_lines(count)
+
+    def timeline(self) -> tuple[Event, ...]:
+        """What was done to the cluster, and when."""
+        return tuple(self._events)
+
+    def note(self, text: str) -> None:
+        """Add a line to the timeline, which a failed test shows."""
+        self._events.append(Event(time.monotonic() - self._began, text))
+
+    # -- for whoever hands the cluster out
+
+    def check_alive(self) -> None:
+        """Raise `BrokerFailed` where a broker has ended that was not told to."""
+        for broker in self._brokers.values():
+            if broker.node_id not in self._down and not broker.is_running:
+                raise BrokerFailed(broker.how_it_ended())
+
+    def keep(self) -> Path | None:
+        """Keep the directory beyond the end of the cluster; where it will lie, or lies, then. None
+        if the cluster has ended and its directory was not kept."""
+        if self._keep_as is None and self._place is not None:
+            self._keep_as = self._place.kept_as
+        return self._keep_as
+
+    def close(self) -> None:
+        """End all brokers at once, and remove the directory unless it is to be kept. May be
+        repeated."""
+        for node_id, broker in self._brokers.items():
+            self._last_lines.setdefault(node_id, broker.last_lines())
+        try:
+            self._stack.close()
+        finally:
+            self._place = None
+
+    # -- inside
+
+    @property
+    def _open_place(self) -> RunDirectory:
+        if self._place is None:
+            raise RuntimeError("this cluster does not run: it has ended, or was not entered")
+        return self._place
+
+    def _ports(self, node_id: int) -> BrokerPorts:
+        return BrokerPorts.of(self._open_place.base_port, node_id)
+
+    def _address_for_brokers(self, node_id: int) -> str:
+        return f"{HOST}:{self._ports(node_id).brokers}"
+
+    def _order_faults(self, node_id: int) -> None:
+        """Have a broker obey the faults that there are now. One that does not run, or stands still,
+        is told when it is back."""
+        broker = self._brokers[node_id]
+        if broker.is_running and not broker.is_paused:
+            broker.order("set_faults", faults=self._injected.of(node_id).as_json())
+
+    def _broker(self, node_id: int) -> BrokerProcess:
+        if node_id not in self.node_ids:
+            raise ValueError(f"there is no broker {node_id}; there are {numbers(self.node_ids)}")
+        assert self._open_place
+        return self._brokers[node_id]
+
+    def _running(self, node_ids: tuple[int, ...]) -> list[BrokerProcess]:
+        """These brokers. Raises `ValueError` if none is named, or one is down by order of the test,
+        and `BrokerFailed` if one has ended by itself."""
+        if not node_ids:
+            raise ValueError("name at least one broker")
+        brokers = [self._broker(node_id) for node_id in dict.fromkeys(node_ids)]
+        for broker in brokers:
+            if not broker.is_running and broker.node_id in self._down:
+                raise ValueError(f"broker {broker.node_id} does not run")
+        self.check_alive()
+        return brokers
+
+    def _take_down(
+        self, text: str, node_ids: tuple[int, ...], end: Callable[[BrokerProcess], None]
+    ) -> Fault:
+        brokers = self._running(node_ids)
+        fault = self._fault(text, node_ids, lambda: self.start(*node_ids))
+        for broker in brokers:
+            end(broker)
+        return fault
+
+    def _fault(self, text: str, node_ids: tuple[int, ...], undo: Callable[[], None]) -> Fault:
+        fault = Fault(f"{text} {numbers(node_ids)}", node_ids, undo, takes_down=True)
+        self._faults.append(fault)
+        self._down.update(node_ids)
+        self.note(fault.text)
+        return fault

@@ -1,0 +1,26 @@
+"""Gives orders to a broker of a test; `testing.node` obeys them."""
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from minibroker.testing.kit.settings import HOST
+
+ANSWER_S_MAX: Final = 10.0
+
+
+class OrderRefused(ValueError):
+    """The broker does not obey; the text is its reason."""
+
+
+def give_order(port: int, token: str, order: str, **arguments: object) -> Mapping[str, Any]:
+    """What the broker answers. Raises `OrderRefused`, or `OSError` if it does not answer."""
+    line = json.dumps({"token": token, "order": order, **arguments}).encode() + b"\n"
+    with socket.create_connection((HOST, port), ANSWER_S_MAX) as connection:
+        connection.sendall(line)
+        with connection.makefile("rb") as answers:
+            answer: Mapping[str, Any] = json.loads(answers.readline() or b'{"error": "it ended"}')
+    if not answer.get("ok"):
+        raise OrderRefused(str(answer.get("error")))
+    return answer

@@ -1,0 +1,293 @@
+"""A real network with faults: `client.net.network.Network` around another one.
+
+Brokers connect to each other, and who connects knows to whom. So a cut between two of them takes
+both: each breaks both directions of the connections that it has made. Those that it has accepted
+are the link `BROKERS`, whoever is there. Clients come by a listener of their own, whose connections
+are the link `CLIENTS`.
+
+A cut is what a network is that loses all packets: nothing is closed, what is sent waits and arrives
+once the cut has ended, unless the system of the side that connected gave up before.
+"""
+
+import errno
+import math
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from random import Random
+from typing import Final, TypeAlias
+
+import trio
+
+from minibroker.client.net.network import SILENT_S_MAX, Listener, Network, Stream
+from minibroker.protocol.types import Buffer, Endpoint, Part
+from minibroker.testing.node.faults import BROKERS, CLIENTS, LinkFaults
+
+CONNECT_S_MAX: Final = 60.0
+PIECE_S: Final = 0.05  # of a connection that is throttled: what it sends at a time
+PUMP_BYTES: Final = 64 * 1024
+NO_FAULTS: Final = LinkFaults()
+IsLost: TypeAlias = Callable[[LinkFaults], bool]
+
+
+def _are_sends_lost(faults: LinkFaults) -> bool:
+    return faults.are_sends_lost
+
+
+def _are_receives_lost(faults: LinkFaults) -> bool:
+    return faults.are_receives_lost
+
+
+def _is_any_lost(faults: LinkFaults) -> bool:
+    return faults.are_sends_lost or faults.are_receives_lost
+
+
+class Link:
+    """The way to one peer: its faults, and the connections that it has."""
+
+    def __init__(self, rng: Random) -> None:
+        self.faults = NO_FAULTS
+        self.streams: dict[FaultyStream, None] = {}
+        self._rng = rng
+        self._cut_at: float | None = None
+        self._changed = trio.Event()
+
+    def set(self, faults: LinkFaults) -> None:
+        """Have these faults from now on."""
+        if faults == self.faults:
+            return
+        self.faults = faults
+        if not _is_any_lost(faults):
+            self._cut_at = None
+        elif self._cut_at is None:
+            self._cut_at = trio.current_time()
+        self._changed.set()
+        self._changed = trio.Event()
+        for stream in self.streams:
+            stream.stop_receiving()
+
+    def breaks_at(self) -> float:
+        """When the systems of those who connected give up."""
+        return math.inf if self._cut_at is None else self._cut_at + SILENT_S_MAX
+
+    async def until(self, is_lost: IsLost, deadline: Callable[[], float]) -> bool:
+        """Wait until nothing is lost any more; False if the deadline comes first."""
+        while is_lost(self.faults):
+            if trio.current_time() >= deadline():
+                return False
+            with trio.move_on_at(deadline()):
+                await self._changed.wait()
+        return True
+
+    def draw_delay(self) -> float:
+        """How much later the next bytes go, in seconds."""
+        faults = self.faults
+        drawn = faults.delay_ms + self._rng.uniform(-faults.jitter_ms, faults.jitter_ms)
+        return max(0.0, drawn / 1000)
+
+    def reset(self) -> None:
+        """Break all connections."""
+        for stream in list(self.streams):
+            stream.reset()
+
+
+class FaultyStream:
+    """A connection on a link; see `Stream`. `is_own` is that of a connection made here."""
+
+    def __init__(self, stream: Stream, link: Link, *, is_own: bool) -> None:
+        self._stream = stream
+        self._link = link
+        self._is_own = is_own
+        self._is_broken = False
+        self._receiving: trio.CancelScope | None = None
+        link.streams[self] = None
+
+    @property
+    def peer(self) -> str:
+        """The other side, for log lines."""
+        return self._stream.peer
+
+    def stop_receiving(self) -> None:
+        """Have a receive that waits look at the link anew."""
+        if self._receiving is not None:
+            self._receiving.cancel()
+
+    def reset(self) -> None:
+        """Break it, for both sides."""
+        self._is_broken = True
+        self.stop_receiving()
+        self.close()
+
+    async def receive_into(self, view: memoryview) -> int:
+        """Wait for bytes; nothing else runs between their arrival and the return."""
+        while True:
+            await self._until(_are_receives_lost)
+            scope = trio.CancelScope(deadline=self._breaks_at())
+            self._receiving = scope
+            try:
+                with scope:
+                    return await self._stream.receive_into(view)
+            except trio.ClosedResourceError:
+                self._check()
+                raise
+            finally:
+                self._receiving = None
+            self._check()
+
+    async def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send all of them in order."""
+        await self.send_parts(buffers)
+
+    def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Nothing, where the link has faults."""
+        if self._is_broken or self._link.faults != NO_FAULTS:
+            return buffers
+        return self._stream.send_now(buffers)
+
+    async def send_parts(self, parts: Sequence[Part]) -> None:
+        """Send bytes and slices in order, as late and as slowly as the link has it."""
+        if self._link.faults.delay_ms or self._link.faults.jitter_ms:
+            await trio.sleep(self._link.draw_delay())
+        try:
+            if self._link.faults.bytes_per_s:
+                for part in parts:
+                    await self._send_slowly(part)
+            else:
+                await self._until(_are_sends_lost)
+                await self._stream.send_parts(parts)
+        except trio.ClosedResourceError:
+            self._check()
+            raise
+
+    def close(self) -> None:
+        """Close at once."""
+        self._link.streams.pop(self, None)
+        self._stream.close()
+
+    async def _send_slowly(self, part: Part) -> None:
+        rate = self._link.faults.bytes_per_s or math.inf
+        size = int(max(1, min(PUMP_BYTES, rate * PIECE_S)))
+        if isinstance(part, Buffer):
+            view = memoryview(part)
+            pieces: list[Part] = [view[at : at + size] for at in range(0, len(view), size)]
+        else:
+            pieces = list(part.pieces(size))
+        for piece in pieces:
+            await self._until(_are_sends_lost)
+            await trio.sleep(len(piece) / rate)
+            await self._stream.send_parts([piece])
+
+    async def _until(self, is_lost: IsLost) -> None:
+        if not await self._link.until(is_lost, self._breaks_at):
+            self._is_broken = True
+        self._check()
+
+    def _breaks_at(self) -> float:
+        return self._link.breaks_at() if self._is_own else math.inf
+
+    def _check(self) -> None:
+        if self._is_broken or trio.current_time() >= self._breaks_at():
+            self._is_broken = True
+            raise trio.BrokenResourceError(f"{self.peer}: {os.strerror(errno.ETIMEDOUT)}")
+
+
+class FaultyListener:
+    """A listening socket whose connections are on a link; see `Listener`."""
+
+    def __init__(self, listener: Listener, link: Link) -> None:
+        self._listener = listener
+        self._link = link
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it really listens."""
+        return self._listener.endpoint
+
+    async def accept(self) -> Stream:
+        """Wait for the next connection."""
+        return FaultyStream(await self._listener.accept(), self._link, is_own=False)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+
+
+class FaultyNetwork:
+    """The network of one broker; `for_brokers` is where it listens for the others."""
+
+    def __init__(
+        self, network: Network, for_brokers: Endpoint, rng: Random, nursery: trio.Nursery
+    ) -> None:
+        self._network = network
+        self._for_brokers = for_brokers
+        self._rng = rng
+        self._nursery = nursery
+        self._links: dict[str, Link] = {}
+
+    def link(self, peer: str) -> Link:
+        """The way to a peer: `CLIENTS`, or a broker's HOST:PORT."""
+        return self._links.setdefault(peer, Link(self._rng))
+
+    def set(self, links: Mapping[str, LinkFaults]) -> None:
+        """Have these faults, and on all other links none."""
+        for peer in {**self._links, **links}:
+            self.link(peer).set(links.get(peer, NO_FAULTS))
+
+    def reset(self) -> None:
+        """Break all connections."""
+        for link in self._links.values():
+            link.reset()
+
+    async def connect(self, endpoint: Endpoint) -> Stream:
+        """Open a connection."""
+        link = self.link(str(endpoint))
+        deadline = trio.current_time() + CONNECT_S_MAX
+        if not await link.until(_is_any_lost, lambda: deadline):
+            raise OSError(errno.ETIMEDOUT, f"cannot connect to {endpoint}: it does not answer")
+        return FaultyStream(await self._network.connect(endpoint), link, is_own=True)
+
+    async def listen(self, endpoint: Endpoint) -> Listener:
+        """Listen."""
+        listener = await self._network.listen(endpoint)
+        peers = BROKERS if endpoint == self._for_brokers else CLIENTS
+        return FaultyListener(listener, self.link(peers))
+
+    async def connect_socket(self, endpoint: Endpoint) -> socket.socket:
+        """A socket for a thread: one of a pair, and tasks here pass on what goes through it."""
+        stream = await self.connect(endpoint)
+        inner, outer = socket.socketpair()
+        outer.setblocking(False)
+        ours = trio.SocketStream(trio.socket.from_stdlib_socket(inner))
+        self._nursery.start_soon(_pump, stream, ours)
+        return outer
+
+
+async def _pump(stream: Stream, inner: trio.SocketStream) -> None:
+    """Pass on what comes in both directions, until one side ends or breaks."""
+
+    async def send() -> None:
+        async with _ended_together(nursery):
+            while data := await inner.receive_some(PUMP_BYTES):
+                await stream.send([data])
+
+    async def receive() -> None:
+        view = memoryview(bytearray(PUMP_BYTES))
+        async with _ended_together(nursery):
+            while count := await stream.receive_into(view):
+                await inner.send_all(bytes(view[:count]))
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            nursery.start_soon(receive)
+    finally:
+        stream.close()
+        inner.socket.close()
+
+
+@asynccontextmanager
+async def _ended_together(nursery: trio.Nursery) -> AsyncIterator[None]:
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        yield
+    nursery.cancel_scope.cancel()

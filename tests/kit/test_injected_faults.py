@@ -1,0 +1,312 @@
+"""Faults inside of brokers meet real clients, which recover or say the right error."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from minibroker.client.errors import ClientError
+from minibroker.protocol.errors import BrokerError
+from minibroker.testing import Fault, KafkaCluster, WaitTimeout
+from minibroker.testing.kit.node_orders import OrderRefused, give_order
+from minibroker.testing.node.settings import PORT, TOKEN
+from tests.kit.clients import AIOKAFKA, CONFLUENT, OURS, VALUES, WITHIN_S, Client
+
+Make = Callable[[KafkaCluster, int, str], Fault]
+
+
+def cut_leader_off(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """Its clients hear nothing."""
+    return cluster.cut_from_clients(leader)
+
+
+def delay_leader(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """By more than a batch lingers."""
+    return cluster.delay(leader, ms=100, jitter_ms=50)
+
+
+def throttle_leader(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """To some answers a second."""
+    return cluster.throttle(leader, bytes_per_s=2_000)
+
+
+def drop_produced(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """What was stored is not acknowledged."""
+    return cluster.drop_response("PRODUCE", topic=topic, times=3)
+
+
+def fail_produce(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """As if another one led."""
+    return cluster.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", times=2, topic=topic, partition=0)
+
+
+def hold_produce(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """For as long as the others are sent."""
+    return cluster.hold("PRODUCE", topic=topic)
+
+
+def slow_disk(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """Each append takes its time."""
+    return cluster.disk(leader).slow(ms=30)
+
+
+def fill_disk(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
+    """Each append is refused."""
+    return cluster.disk(leader).full()
+
+
+def _met(make: Make, client: Client, lasts_s: float) -> object:
+    return pytest.param(make, client, lasts_s, id=f"{make.__name__}-{client.name}")
+
+
+@pytest.mark.parametrize(
+    ("make", "client", "lasts_s"),
+    [
+        _met(cut_leader_off, OURS, 0.5),
+        _met(cut_leader_off, CONFLUENT, 0.5),
+        _met(cut_leader_off, AIOKAFKA, 0.5),
+        _met(delay_leader, OURS, 0),
+        _met(throttle_leader, CONFLUENT, 0),
+        _met(drop_produced, OURS, 0),
+        _met(drop_produced, CONFLUENT, 0),
+        _met(drop_produced, AIOKAFKA, 0),
+        _met(fail_produce, OURS, 0),
+        _met(fail_produce, CONFLUENT, 0),
+        _met(fail_produce, AIOKAFKA, 0),
+        _met(hold_produce, OURS, 0.5),
+        _met(hold_produce, CONFLUENT, 0.5),
+        _met(hold_produce, AIOKAFKA, 0.5),
+        _met(slow_disk, AIOKAFKA, 0),
+        _met(fill_disk, OURS, 0.5),
+        _met(fill_disk, CONFLUENT, 0.5),
+    ],
+)
+def test_a_producer_goes_on(
+    kafka_cluster: KafkaCluster, make: Make, client: Client, lasts_s: float
+) -> None:
+    """All that was acknowledged is there, once, in order. A fault that would never end by itself is
+    undone from another thread, while the client sends."""
+    topic = kafka_cluster.topic()
+    made: list[Fault] = []
+
+    def act() -> None:
+        made.append(make(kafka_cluster, kafka_cluster.leader(topic), topic))
+        if lasts_s:
+            undoing.start()
+
+    def undo() -> None:
+        time.sleep(lasts_s)
+        made[0].undo()
+
+    undoing = Thread(target=undo)
+    client.produce(kafka_cluster, topic, act)
+    if lasts_s:
+        undoing.join()
+    made[0].undo()
+    assert client.read(kafka_cluster, topic) == VALUES
+    kafka_cluster.wait_for_isr(topic)
+    for broker in kafka_cluster.node_ids:
+        assert [record.value for record in kafka_cluster.log(topic, 0, broker)] == VALUES
+
+
+@pytest.mark.parametrize("client", [OURS, CONFLUENT, AIOKAFKA], ids=repr)
+def test_a_consumer_goes_on(kafka_cluster: KafkaCluster, client: Client) -> None:
+    """Its answers are lost, its fetches refused, its connections reset; it reads all, in order."""
+    topic = kafka_cluster.topic()
+    client.produce(kafka_cluster, topic, kafka_cluster.reset_connections)
+    kafka_cluster.drop_response("FETCH", times=2, topic=topic)
+    kafka_cluster.fail("FETCH", "NOT_LEADER_OR_FOLLOWER", times=1, topic=topic)
+    kafka_cluster.fail("FIND_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", times=1)
+    kafka_cluster.drop_response("JOIN_GROUP", times=1)
+    kafka_cluster.fail("SYNC_GROUP", "REBALANCE_IN_PROGRESS", times=1)
+    assert client.read(kafka_cluster, topic) == VALUES
+    fetches = [each for each in kafka_cluster.requests() if each.api == "FETCH"]
+    met = [each.errors for each in fetches if each.partitions == ((topic, 0),) and each.errors]
+    assert met == [("NOT_LEADER_OR_FOLLOWER",)]
+
+
+def test_a_group_waits_for_a_join_that_is_held(kafka_cluster: KafkaCluster) -> None:
+    """It has no members until the fault is undone."""
+    topic = kafka_cluster.topic()
+    with kafka_cluster.consumer(group_id=topic) as consumer:
+        with kafka_cluster.hold("JOIN_GROUP"):
+            consumer.subscribe(topic)
+            consumer.poll(0.3)
+            with pytest.raises(WaitTimeout, match="to be Stable"):
+                kafka_cluster.wait_for_group(topic, timeout_s=0.3)
+        consumer.poll(0.1)
+        assert len(kafka_cluster.wait_for_group(topic).members) == 1
+
+
+def test_a_commit_that_fails_is_said(kafka_broker: KafkaCluster) -> None:
+    """Under the error that the test has chosen."""
+    topic = kafka_broker.topic()
+    with kafka_broker.producer() as producer:
+        producer.send(topic, b"one").result(WITHIN_S)
+    with kafka_broker.consumer(group_id=topic, enable_auto_commit=False) as consumer:
+        consumer.subscribe(topic)
+        assert consumer.poll(WITHIN_S)
+        error = "INVALID_COMMIT_OFFSET_SIZE"
+        with kafka_broker.fail("OFFSET_COMMIT", error, topic=topic):
+            with pytest.raises((ClientError, BrokerError), match=error):
+                consumer.commit()
+            assert kafka_broker.committed(topic) == {}
+        consumer.commit()
+    assert kafka_broker.wait_for_commit(topic, topic, 1) == 1
+
+
+def test_an_error_that_this_broker_has_no_name_for(kafka_broker: KafkaCluster) -> None:
+    """By its number: a client of Kafka's knows what it means."""
+    topic = kafka_broker.topic()
+    told: list[KafkaError | None] = []
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    with kafka_broker.fail("PRODUCE", 29, topic=topic):
+        producer.produce(topic, b"no", on_delivery=lambda error, _: told.append(error))
+        producer.flush(WITHIN_S)
+    [error] = told
+    assert error is not None
+    assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("direction", ["both", "to", "from"])
+def test_brokers_that_are_cut_from_each_other(kafka_cluster: KafkaCluster, direction: str) -> None:
+    """Either another one leads, or the follower is in sync no more; both come back."""
+    topic = kafka_cluster.topic()
+    leader = kafka_cluster.leader(topic)
+    follower = next(node_id for node_id in kafka_cluster.node_ids if node_id != leader)
+    with kafka_cluster.producer() as producer:
+        with kafka_cluster.cut(leader, follower, direction):  # type: ignore[arg-type]
+            sent = producer.send(topic, b"in between")
+            assert len(kafka_cluster.wait_for_isr(topic, count=2)) == 2
+            sent.result(WITHIN_S)
+        kafka_cluster.wait_for_isr(topic)
+    for broker in kafka_cluster.node_ids:
+        assert [each.value for each in kafka_cluster.log(topic, 0, broker)] == [b"in between"]
+
+
+def test_a_broker_without_its_store_leads_no_more(kafka_cluster: KafkaCluster) -> None:
+    """Its session ends, another one leads, and a client goes there."""
+    topic = kafka_cluster.topic()
+    leader = kafka_cluster.leader(topic)
+    with kafka_cluster.producer() as producer, kafka_cluster.cut_from_store(leader):
+        kafka_cluster.wait_for_leader(topic)
+        while kafka_cluster.leader(topic) == leader:
+            time.sleep(0.05)
+        producer.send(topic, b"elsewhere").result(WITHIN_S)
+    kafka_cluster.wait_for_isr(topic)
+
+
+def test_a_flipped_bit_is_told_and_can_be_undone(kafka_broker: KafkaCluster) -> None:
+    """The consumer does not hand the record out."""
+    topic = kafka_broker.topic()
+    with kafka_broker.producer() as producer:
+        producer.send(topic, b"x" * 100).result(WITHIN_S)
+    with kafka_broker.consumer() as consumer:
+        consumer.subscribe(topic)
+        damage = kafka_broker.disk(1).flip_bit(topic, 0, 0)
+        with damage, pytest.raises(ClientError, match="checksum"):
+            consumer.poll(WITHIN_S)
+        consumer.seek_to_beginning()
+        [record] = consumer.poll(WITHIN_S)
+    assert record.value == b"x" * 100
+
+
+def test_what_a_client_asked_is_told_in_order(kafka_broker: KafkaCluster) -> None:
+    """With the errors of the answers."""
+    topic = kafka_broker.topic()
+    with kafka_broker.producer(client_id=topic) as producer:
+        kafka_broker.fail("PRODUCE", "KAFKA_STORAGE_ERROR")
+        producer.send(topic, b"one").result(WITHIN_S)
+    asked = [each for each in kafka_broker.requests(topic) if each.api == "PRODUCE"]
+    assert [each.errors for each in asked] == [("KAFKA_STORAGE_ERROR",), ()]
+    assert {each.partitions for each in asked} == {((topic, 0),)}
+    assert {each.client_id for each in asked} == {topic}
+    assert asked[0].at_s <= asked[1].at_s <= kafka_broker.timeline()[-1].at_s + WITHIN_S
+
+
+def test_a_broker_that_starts_again_is_still_broken(kafka_cluster: KafkaCluster) -> None:
+    """Until the fault is undone; a paused one is told when it goes on."""
+    topic = kafka_cluster.topic()
+    with kafka_cluster.pause(1):
+        fault = kafka_cluster.fail("INIT_PRODUCER_ID", "UNSUPPORTED_VERSION", times=0)
+    kafka_cluster.restart(2)
+    kafka_cluster.wait_until_in_sync()
+    for _ in kafka_cluster.node_ids:  # whichever broker it asks
+        with (
+            kafka_cluster.producer() as producer,
+            pytest.raises((ClientError, BrokerError), match="UNSUPPORTED_VERSION"),
+        ):
+            producer.send(topic, b"no").result(WITHIN_S)
+    fault.undo()
+    with kafka_cluster.producer() as producer:
+        producer.send(topic, b"yes").result(WITHIN_S)
+
+
+def test_what_is_not_undone_is_undone_after_the_test(kafka_cluster: KafkaCluster) -> None:
+    """Also one that overlaps with another, which ends first."""
+    topic = kafka_cluster.topic()
+    first = kafka_cluster.cut_from_clients(*kafka_cluster.node_ids)
+    second = kafka_cluster.cut_from_clients(1)
+    first.undo()
+    assert [fault.text for fault in kafka_cluster.heal()] == ["cut from clients 1"]
+    assert second.is_undone
+    with kafka_cluster.producer() as producer:
+        producer.send(topic, b"through").result(WITHIN_S)
+
+
+def test_what_cannot_be_broken_is_refused(kafka_cluster: KafkaCluster) -> None:
+    """In a sentence, and nothing is broken."""
+    with pytest.raises(ValueError, match="there is no request 'PRODUCT'; there are PRODUCE, FETCH"):
+        kafka_cluster.fail("product", "CORRUPT_MESSAGE")
+    with pytest.raises(ValueError, match="there is no error 'BAD'"):
+        kafka_cluster.fail("PRODUCE", "BAD")
+    with pytest.raises(ValueError, match="CREATE_TOPICS cannot be made to fail"):
+        kafka_cluster.fail("CREATE_TOPICS", "INVALID_TOPIC_EXCEPTION")
+    with pytest.raises(ValueError, match="there is no broker 7"):
+        kafka_cluster.cut(1, 7)
+    with pytest.raises(ValueError, match="name two brokers"):
+        kafka_cluster.cut(1, 1)
+    with pytest.raises(ValueError, match="direction='up'"):
+        kafka_cluster.cut(1, 2, "up")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="partition= needs topic="):
+        kafka_cluster.hold("PRODUCE", partition=1)
+    with pytest.raises(ValueError, match="name at least one broker"):
+        kafka_cluster.delay(ms=5)
+    with pytest.raises(ValueError, match="there is no record 5 of"):
+        kafka_cluster.disk(1).flip_bit(kafka_cluster.topic(), 0, 5)
+    assert kafka_cluster.heal() == []
+
+
+def test_orders_need_the_token(kafka_broker: KafkaCluster) -> None:
+    """And are orders that there are."""
+    broker = kafka_broker._brokers[1]
+    with pytest.raises(OrderRefused, match="the token is another one"):
+        give_order(broker._orders_port, "guessed", "requests")
+    with pytest.raises(OrderRefused, match="the orders are set_faults, reset_connections"):
+        give_order(broker._orders_port, broker._token, "explode")
+    with pytest.raises(OrderRefused, match="these are no faults"):
+        give_order(broker._orders_port, broker._token, "set_faults", faults={"is_full": 1})
+
+
+@pytest.mark.parametrize("has_token", [False, True])
+def test_it_runs_only_where_a_kit_has_been(tmp_path: Path, has_token: bool) -> None:
+    """Not on a data directory of somebody's, and not by hand."""
+    told = {PORT: "0", TOKEN: "secret"} if has_token else {}
+    ended = subprocess.run(
+        [sys.executable, "-m", "minibroker.testing.node", f"log.dirs={tmp_path}"],
+        env=os.environ | told,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    wanted = "was not made by a test's kit" if has_token else "started by a test's kit"
+    assert wanted in ended.stderr
+    assert not list(tmp_path.iterdir())
