@@ -1,6 +1,7 @@
 """A cluster of real brokers that a test starts, breaks, waits for and looks into."""
 
 import re
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar, Unpack
@@ -11,15 +12,17 @@ from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.requests import Request, requests_of
 from minibroker.testing.kit.settings import ClusterSettings
 from minibroker.testing.kit.state import PartitionState, partition_states
-from minibroker.testing.kit.waiting import Look, wait_for
+from minibroker.testing.kit.waiting import Look, WaitTimeout, wait_for
 
 if TYPE_CHECKING:
+    from minibroker.client import ConsumerRecord
     from minibroker.client.blocking import Admin, Consumer, Producer
     from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
     from minibroker.client.groups.admin import GroupDescription
     from minibroker.client.option_types import AdminKeywords, ConsumerKeywords, ProducerKeywords
     from minibroker.protocol.messages.replicas import ReplicaDescription
     from minibroker.protocol.types import TopicPartition
+    from minibroker.testing.kit.history import History
     from minibroker.testing.kit.stored import StoredRecord
 
 WAIT_S: Final = 30.0
@@ -69,20 +72,33 @@ class KafkaCluster(BreakableBrokers):
         self._wait_for_all(what, [name], lambda each: each.leader is not None, WAIT_S)
         return name
 
-    def producer(self, **options: "Unpack[ProducerKeywords]") -> "Producer":
-        """A `minibroker.client.blocking.Producer`, for a `with` block."""
+    def producer(
+        self, *, history: "History | None" = None, **options: "Unpack[ProducerKeywords]"
+    ) -> "Producer":
+        """A `minibroker.client.blocking.Producer`, for a `with` block. It tells the `history` what
+        it sends, and what is acknowledged."""
         from minibroker.client.blocking import Producer
+        from minibroker.testing.kit.recorded import RecordedProducer
 
+        if history is not None:
+            return RecordedProducer(history, self.bootstrap, **options)
         return Producer(self.bootstrap, **options)
 
-    def consumer(self, **options: "Unpack[ConsumerKeywords]") -> "Consumer":
+    def consumer(
+        self, *, history: "History | None" = None, **options: "Unpack[ConsumerKeywords]"
+    ) -> "Consumer":
         """A `minibroker.client.blocking.Consumer`, for a `with` block. Unless told otherwise it is
-        in a group of its own and begins at the first record."""
+        in a group of its own and begins at the first record. It tells the `history` what it has
+        polled, and what `commit` has committed; it commits nothing by itself then."""
         from minibroker.client.blocking import Consumer
+        from minibroker.testing.kit.recorded import RecordedConsumer
 
         options.setdefault("auto_offset_reset", "earliest")
         options.setdefault("group_id", self._new_name())
-        return Consumer(self.bootstrap, **options)
+        if history is None:
+            return Consumer(self.bootstrap, **options)
+        options.setdefault("enable_auto_commit", False)
+        return RecordedConsumer(history, self.bootstrap, **options)
 
     def admin(self, **options: "Unpack[AdminKeywords]") -> "Admin":
         """A `minibroker.client.blocking.Admin`, for a `with` block."""
@@ -210,6 +226,30 @@ class KafkaCluster(BreakableBrokers):
         from minibroker.testing.kit.stored import stored_records
 
         return stored_records(self.data_dir(broker), topic, partition)
+
+    def read_all(self, topic: str, timeout_s: float = WAIT_S) -> "list[ConsumerRecord]":
+        """All records of a topic that consumers can read now, one partition after another.
+
+        Raises `WaitTimeout` if they do not come in time.
+        """
+        from minibroker.client.blocking import Consumer
+        from minibroker.protocol.types import TopicPartition
+
+        found: list[ConsumerRecord] = []
+        deadline = time.monotonic() + timeout_s
+        with Consumer(self.bootstrap) as consumer:
+            numbers = sorted(consumer.partitions_for_topic(topic))
+            names = [TopicPartition(topic, number) for number in numbers]
+            ends = consumer.end_offsets(*names)
+            consumer.assign(names)
+            consumer.seek_to_beginning()
+            while any((consumer.position(name) or 0) < ends[name] for name in names):
+                found += consumer.poll(0.1)
+                if time.monotonic() > deadline:
+                    what = f"all records of {topic!r}; got {len(found)}"
+                    raise WaitTimeout(f"waited {timeout_s:g} s for {what}")
+        found = [each for each in found if each.offset < ends[TopicPartition(*each[:2])]]
+        return sorted(found, key=lambda each: (each.partition, each.offset))
 
     def requests(self, client_id: str | None = None) -> list[Request]:
         """What this client has asked of the brokers that run, in order; without a client id what

@@ -49,6 +49,7 @@ class History:
         self._sent: dict[Hashable, Hashable] = {}  # the key by value
         self._acknowledged: dict[Hashable, int] = {}
         self._polled: list[tuple[int, _Polled]] = []
+        self._seen: set[Hashable] = set()  # the values that were polled
         self._processed: list[tuple[int, Hashable]] = []
         self._commits: list[_Committed] = []
 
@@ -60,11 +61,15 @@ class History:
             self._sent[value] = key
             self._count += 1
 
+    def forget(self, value: Hashable) -> None:
+        """The client has refused this value at once: it was not sent."""
+        with self._lock:
+            self._sent.pop(value, None)
+
     def acknowledged(self, value: Hashable) -> None:
         """A broker has acknowledged this value. Raises `ValueError` if it was never sent."""
         with self._lock:
-            if value not in self._sent:
-                raise ValueError(f"{value!r} was acknowledged, and the history has no send of it")
+            self._check_sent(value, "acknowledged")
             self._acknowledged.setdefault(value, self._count)
             self._count += 1
 
@@ -72,11 +77,15 @@ class History:
         """A consumer got this record."""
         with self._lock:
             self._polled.append((self._count, _Polled((topic, partition), offset, value)))
+            self._seen.add(value)
             self._count += 1
 
     def processed(self, value: Hashable) -> None:
-        """The program has done with this value what it does: its effect is there."""
+        """The program has done with this value what it does: its effect is there. Raises
+        `ValueError` if it was neither sent nor polled."""
         with self._lock:
+            if value not in self._seen:
+                self._check_sent(value, "processed")
             self._processed.append((self._count, value))
             self._count += 1
 
@@ -152,21 +161,28 @@ class History:
         first: dict[Hashable, int] = {}
         for at, value in self._processed:
             first.setdefault(value, at)
-        broken = []
+        broken: dict[tuple[str, _Polled], str] = {}  # a sentence a record, for the first commit
         for commit in self._commits:
             for at, record in self._polled:
                 is_passed = record.place == commit.place and record.offset < commit.offset
-                if (
-                    at < commit.at
-                    and is_passed
-                    and first.get(record.value, self._count) > commit.at
-                ):
-                    broken.append(
+                is_done = first.get(record.value, self._count) <= commit.at
+                if at < commit.at and is_passed and not is_done:
+                    broken.setdefault(
+                        (commit.group, record),
                         f"group {commit.group!r} has committed {commit.offset} of"
                         f" {_place(*commit.place)} before {record.value!r} at"
-                        f" {record.offset} was processed"
+                        f" {record.offset} was processed",
                     )
-        _judge(dict.fromkeys(broken))
+        _judge(broken.values())
+
+    def _check_sent(self, value: Hashable, what: str) -> None:
+        if value in self._sent:
+            return
+        text = f"{value!r} was {what}, and the history has no send of it"
+        for other in _other_forms(value):
+            if other in self._sent:
+                text += f", but one of {other!r}: use one form"
+        raise ValueError(text)
 
     def _check_there_were_some(self) -> None:
         """A history that nobody tells of acknowledgements would keep each promise about them."""
@@ -186,6 +202,13 @@ class History:
                 )
             latest[name] = commit.offset
         _judge(broken)
+
+
+def _other_forms(value: Hashable) -> list[Hashable]:
+    """The same as bytes, if it is text, or as text."""
+    if isinstance(value, str):
+        return [value.encode()]
+    return [value.decode(errors="replace")] if isinstance(value, bytes) else []
 
 
 def _place(topic: str, partition: int, offset: int | None = None) -> str:
