@@ -40,7 +40,7 @@ def test_five_lines_without_a_conftest(inner: Inner) -> None:
     assert not inner.left_processes()
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.soak)])
 def test_two_workers_leave_nothing(inner: Inner, count: int) -> None:
     """Each has a cluster of its own, all tests of a worker share it."""
     inner.write(MANY.format(count=count))

@@ -323,7 +323,8 @@ def test_a_tight_loop_of_sends_starves_nobody(address: str) -> None:
 
 
 @pytest.mark.parametrize("iterates", [False, True])
-def test_cancelled_polls_lose_and_repeat_nothing(filled: str, iterates: bool) -> None:
+@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.soak)])
+def test_cancelled_polls_lose_and_repeat_nothing(filled: str, iterates: bool, rounds: int) -> None:
     """Whatever task polls next, and whenever the cancellation comes."""
     rng = random.Random(7)
 
@@ -331,7 +332,7 @@ def test_cancelled_polls_lose_and_repeat_nothing(filled: str, iterates: bool) ->
         cancelled = 0
         async with Consumer(filled, max_poll_records=7, fetch_max_wait_ms=5) as consumer:
             consumer.assign([NAME])
-            for _ in range(60):
+            for _ in range(rounds):
                 consumer.seek(NAME, 0)
                 got: list[int] = []
                 while len(got) < 100:
@@ -344,7 +345,7 @@ def test_cancelled_polls_lose_and_repeat_nothing(filled: str, iterates: bool) ->
                     else:
                         got += [found.offset] if iterates else [each.offset for each in found]
                 assert got == list(range(100))
-        assert cancelled > 100
+        assert cancelled > 2 * rounds
 
     asyncio.run(main())
 
