@@ -157,3 +157,23 @@ def test_the_audit_says_which_extra_it_needs(environment: Path, tmp_path: Path) 
     assert "pip install 'minibroker[audit]'" in done.stderr
     [page] = environment.glob("lib/python*/site-packages/minibroker/audit/report/page.html")
     assert page.stat().st_size > 0
+
+
+FIVE_LINES = """
+def test_orders(kafka_broker):
+    topic = kafka_broker.topic()
+    with kafka_broker.producer() as producer, kafka_broker.drop_response("PRODUCE", topic=topic):
+        producer.send(topic, b"an order").result(10)
+    assert [record.value for record in kafka_broker.read_all(topic)] == [b"an order"]
+"""
+
+
+def test_a_test_of_five_lines(environment: Path, tmp_path: Path) -> None:
+    """With the extra `pytest`, and without a conftest, the fixtures are there."""
+    [packages] = environment.glob("lib/python*/site-packages")
+    copy_distributions(["pytest"], packages)
+    program = tmp_path / "test_orders.py"
+    program.write_text(FIVE_LINES)
+    done = run(environment, "python", "-m", "pytest", "-W", "error", str(program))
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
