@@ -4,8 +4,10 @@ The broker's process makes them (`testing.node`); this is how a test asks for th
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypedDict, Unpack
 
+from minibroker.testing.kit.broker_process import BrokerFailed
 from minibroker.testing.kit.brokers import Brokers
 from minibroker.testing.kit.faults import Fault
 from minibroker.testing.kit.injected_faults import Direction, all_lost, cut_links, rule_of, slowed
@@ -43,14 +45,12 @@ class Disk:
 
         Raises `ValueError` where the broker has no such record.
         """
-        from minibroker.testing.kit.stored import flip, flip_bit
+        from minibroker.testing.kit.stored import flip_back, flip_bit
 
-        data_dir = self._brokers.data_dir(self._node_id)
-        path, position = flip_bit(data_dir, topic, partition, offset)
+        flipped = flip_bit(self._brokers.data_dir(self._node_id), topic, partition, offset)
 
         def undo() -> None:
-            if path.exists() and path.stat().st_size > position:
-                flip(path, position)
+            flip_back(flipped)
 
         what = f"flip a bit of {topic}-{partition} at {offset} on {self._node_id}"
         return self._brokers.add_fault(what, (self._node_id,), undo)
@@ -81,6 +81,8 @@ class BreakableBrokers(Brokers):
 
     def throttle(self, *node_ids: int, bytes_per_s: float) -> Fault:
         """Send no more than so much on each connection of these brokers."""
+        if bytes_per_s <= 0:
+            raise ValueError(f"bytes_per_s={bytes_per_s}: it is more than 0; see cut_from_clients")
         link = LinkFaults(bytes_per_s=bytes_per_s)
         return self._inject_at(
             f"throttle to {bytes_per_s:g} bytes/s", node_ids, slowed(link, self._peers())
@@ -89,7 +91,10 @@ class BreakableBrokers(Brokers):
     def reset_connections(self, *node_ids: int) -> None:
         """Break all connections of these brokers; without a number of all. New ones are possible at
         once."""
-        chosen = node_ids or tuple(self.node_ids)
+        chosen = node_ids or tuple(each for each in self.node_ids if each not in self._down)
+        for broker in self._running(chosen):
+            if broker.is_paused:
+                raise ValueError(f"broker {broker.node_id} is paused")
         self.note(f"reset connections of {numbers(chosen)}")
         for broker in self._running(chosen):
             broker.order("reset_connections")
@@ -97,9 +102,9 @@ class BreakableBrokers(Brokers):
     def drop_response(
         self, api: str, *, times: int = 1, broker: int = 0, **which: "Unpack[Which]"
     ) -> Fault:
-        """Serve the next `times` such requests, and break their connections in the place of the
-        answer. `api` is a name of Kafka's, "PRODUCE". `which` are `client_id`, `topic` and
-        `partition`; without a client id it concerns clients only, not other brokers."""
+        """Serve the next `times` such requests at each broker, and break their connections in the
+        place of the answer. `api` is a name of Kafka's, "PRODUCE". `which` are `client_id`, `topic`
+        and `partition`; without a client id it concerns clients only, not other brokers."""
         return self._inject_rule(broker, api, "drop_response", times=times, **which)
 
     def fail(
@@ -111,12 +116,15 @@ class BreakableBrokers(Brokers):
         broker: int = 0,
         **which: "Unpack[Which]",
     ) -> Fault:
-        """Answer the next `times` such requests with an error, and serve them not. An error is a
-        name of Kafka's, or a number where this broker has no name for it."""
+        """Answer the next `times` such requests at each broker with an error, unserved.
+
+        An error is a name of Kafka's, or a number where this broker has no name for it.
+        """
         return self._inject_rule(broker, api, "fail", error=str(error), times=times, **which)
 
     def hold(self, api: str, *, times: int = 0, broker: int = 0, **which: "Unpack[Which]") -> Fault:
-        """Serve the next `times` such requests, or all, only when this is undone."""
+        """Serve the next `times` such requests at each broker, or all, when this is undone.
+        PRODUCE with acks=0, which has no answer, is not held."""
         return self._inject_rule(broker, api, "hold", times=times, **which)
 
     def disk(self, node_id: int) -> Disk:
@@ -136,19 +144,27 @@ class BreakableBrokers(Brokers):
         number = self._injected.next_number()
 
         def set_all() -> None:
+            errors: list[BrokerFailed] = []
             for node_id in faults:
-                self._order_faults(node_id)
+                try:
+                    self._order_faults(node_id)
+                except BrokerFailed as error:  # the others are told all the same
+                    errors.append(error)
+            if errors:
+                raise errors[0]
 
         def undo() -> None:
             self._injected.remove(number)
-            set_all()
             self.note(f"end: {text}")
+            set_all()
 
         self._injected.add(number, faults)
         try:
             set_all()
         except BaseException:
             self._injected.remove(number)
+            with suppress(BrokerFailed):
+                set_all()
             raise
         return self.add_fault(text, tuple(faults), undo)
 
@@ -168,6 +184,7 @@ class BreakableBrokers(Brokers):
     def _inject_rule(self, broker: int, api: str, action: str, **given: Any) -> Fault:
         rule = rule_of(self._injected.next_number(), api, action, **given)
         chosen = (broker,) if broker else tuple(self.node_ids)
-        which = "".join(f" {name}={value}" for name, value in given.items() if value)
+        said = {name: value for name, value in given.items() if value not in (None, "")}
+        which = "".join(f" {name}={value}" for name, value in said.items())
         faults = NodeFaults(rules=(rule,))
         return self.inject(f"{action} {rule.api}{which}", dict.fromkeys(chosen, faults))

@@ -292,6 +292,9 @@ class KafkaCluster(BreakableBrokers):
             and (not fault.takes_down or self._down.intersection(fault.brokers))
         ]
         was_broken = bool(self._faults or self._down)
+        for fault in left:  # first those that may hinder a start
+            if not fault.takes_down:
+                fault.undo()
         self.resume()
         self.start()
         for fault in left:

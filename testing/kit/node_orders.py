@@ -20,7 +20,10 @@ def give_order(port: int, token: str, order: str, **arguments: object) -> Mappin
     with socket.create_connection((HOST, port), ANSWER_S_MAX) as connection:
         connection.sendall(line)
         with connection.makefile("rb") as answers:
-            answer: Mapping[str, Any] = json.loads(answers.readline() or b'{"error": "it ended"}')
+            line = answers.readline()
+    if not line.endswith(b"\n"):
+        raise ConnectionError("it ended before it answered")
+    answer: Mapping[str, Any] = json.loads(line)
     if not answer.get("ok"):
         raise OrderRefused(str(answer.get("error")))
     return answer

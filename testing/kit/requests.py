@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 class Request(NamedTuple):
     """A request that a broker got. `at_s` counts from the start of the cluster; `partitions` are
     pairs of topic and number, with -1 for a topic as a whole. `errors` are the names of those in
-    the answer, and None where there was no answer yet."""
+    the answer, and None where there was no answer yet. `has_met_fault` says whether a fault of the
+    test concerned it."""
 
     at_s: float
     broker: int
@@ -16,6 +17,7 @@ class Request(NamedTuple):
     version: int
     partitions: tuple[tuple[str, int], ...]
     errors: tuple[str, ...] | None
+    has_met_fault: bool
 
 
 def requests_of(
@@ -30,5 +32,5 @@ def requests_of(
             errors = None if each["errors"] is None else tuple(each["errors"])
             at_s = each["at_s"] - began_at
             head = each["client_id"], each["api"], each["version"]
-            found.append(Request(at_s, broker, *head, partitions, errors))
+            found.append(Request(at_s, broker, *head, partitions, errors, each["rule"] > 0))
     return found

@@ -46,6 +46,8 @@ def partition_states(
     if not topics:
         return []
     report = admin.describe_replicas(*topics)
+    # One that the others hold for dead, as one cut from the store is, neither leads nor is in sync.
+    running = [each for each in running if report.silent.get(each) != "not alive"]
     for node_id in running:
         if node_id not in report.answers:
             why = report.silent.get(node_id, "it is not registered")

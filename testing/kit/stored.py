@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minibroker.protocol.constants import BATCH_HEADER_BYTES
-from minibroker.protocol.records.batch import BatchHeader, iterate_headers
+from minibroker.protocol.records.batch import (
+    BatchHeader,
+    has_valid_crc,
+    iterate_headers,
+    read_header,
+)
 from minibroker.protocol.records.columns import Headers
 from minibroker.protocol.records.record import decode_records
 
@@ -31,7 +36,7 @@ class _Segment(NamedTuple):
 def stored_records(data_dir: Path, topic: str, partition: int) -> list[StoredRecord]:
     """The records of a replica in order, up to a batch that is not whole.
 
-    Raises `ValueError` where the broker has no such replica, `InvalidBatch` for damaged batches.
+    Checksums are not looked at. Raises `ValueError` where the broker has no such replica.
     """
     found: list[StoredRecord] = []
     for _, data, batches in _segments(data_dir, topic, partition):
@@ -41,26 +46,53 @@ def stored_records(data_dir: Path, topic: str, partition: int) -> list[StoredRec
     return found
 
 
-def flip_bit(data_dir: Path, topic: str, partition: int, offset: int) -> tuple[Path, int]:
-    """Turn one bit round in the batch that holds a record; return the file and the position in it.
+class Flipped(NamedTuple):
+    """A bit that was flipped: the lowest one of the byte at `position`, in the batch at `begin`."""
+
+    path: Path
+    begin: int
+    position: int
+
+
+def flip_bit(data_dir: Path, topic: str, partition: int, offset: int) -> Flipped:
+    """Flip one bit in the batch that holds a record.
 
     Raises `ValueError` where there is no such record.
     """
     for path, _, batches in _segments(data_dir, topic, partition):
-        for position, header in batches:
+        for begin, header in batches:
             if header.base_offset <= offset <= header.last_offset:
-                middle = position + (BATCH_HEADER_BYTES + header.size) // 2
-                flip(path, middle)
-                return path, middle
+                flipped = Flipped(path, begin, begin + (BATCH_HEADER_BYTES + header.size) // 2)
+                _flip(flipped)
+                return flipped
     raise ValueError(f"there is no record {offset} of {topic}-{partition} in {data_dir}")
 
 
-def flip(path: Path, position: int) -> None:
-    """Turn the lowest bit of a byte round."""
-    with path.open("r+b") as file:
-        file.seek(position)
+def flip_back(flipped: Flipped) -> None:
+    """Flip the bit once more, if the batch is still damaged and is sound then. The broker may have
+    copied it again meanwhile, or cut its log."""
+    try:
+        data = bytearray(flipped.path.read_bytes())
+    except FileNotFoundError:
+        return
+    if flipped.position >= len(data) or _is_sound(data, flipped.begin):
+        return
+    data[flipped.position] ^= 1
+    if _is_sound(data, flipped.begin):
+        _flip(flipped)
+
+
+def _is_sound(data: bytearray, begin: int) -> bool:
+    header = read_header(data, begin)
+    whole = memoryview(data)[begin : begin + header.size]
+    return len(whole) == header.size and has_valid_crc(whole, header)
+
+
+def _flip(flipped: Flipped) -> None:
+    with flipped.path.open("r+b") as file:
+        file.seek(flipped.position)
         [byte] = file.read(1)
-        file.seek(position)
+        file.seek(flipped.position)
         file.write(bytes([byte ^ 1]))
 
 

@@ -4,13 +4,30 @@ It is always the whole: what is not in it is in order. So faults may overlap and
 order, and a broker that starts again gets the faults that hold at that time.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
+from minibroker.protocol.constants import ApiKey, ErrorCode
+
 CLIENTS: Final = "clients"  # the name of the link to all clients
 BROKERS: Final = "brokers"  # and of that to other brokers, for the connections that they have made
 ACTIONS: Final = ("drop_response", "fail", "hold")
+# The requests that can be answered with an error: those whose answers have one for each partition,
+# and those with one for all.
+FAIL_BY_PARTITION: Final = ("PRODUCE", "FETCH", "LIST_OFFSETS", "OFFSET_COMMIT")
+FAIL_AS_A_WHOLE: Final = (
+    "FIND_COORDINATOR",
+    "JOIN_GROUP",
+    "SYNC_GROUP",
+    "HEARTBEAT",
+    "LEAVE_GROUP",
+    "OFFSET_FETCH",
+    "INIT_PRODUCER_ID",
+)
+NAME_TOPICS: Final = (*FAIL_BY_PARTITION, "OFFSET_FETCH", "METADATA", "CREATE_TOPICS")
+CODE_MAX: Final = 2**15 - 1
 
 
 class BadOrder(ValueError):
@@ -30,6 +47,12 @@ class LinkFaults:
     delay_ms: float = 0
     jitter_ms: float = 0
     bytes_per_s: float = 0
+
+    def __post_init__(self) -> None:
+        _check_flags(are_sends_lost=self.are_sends_lost, are_receives_lost=self.are_receives_lost)
+        _check_numbers(
+            delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, bytes_per_s=self.bytes_per_s
+        )
 
     def __or__(self, other: "LinkFaults") -> "LinkFaults":
         limits = [each.bytes_per_s for each in (self, other) if each.bytes_per_s]
@@ -61,6 +84,46 @@ class RequestRule:
     topic: str | None = None
     partition: int | None = None
 
+    def __post_init__(self) -> None:
+        _check_counts(number=self.number, times=self.times)
+        _check_texts(api=self.api, action=self.action, error=self.error)
+        if self.api not in ApiKey.__members__:
+            known = ", ".join(ApiKey.__members__)
+            raise BadOrder(f"there is no request {self.api!r}; there are {known}")
+        if self.action not in ACTIONS:
+            raise BadOrder(f"action {self.action!r} is none of {', '.join(ACTIONS)}")
+        if self.client_id is not None:
+            _check_texts(client_id=self.client_id)
+        if self.topic is not None:
+            _check_texts(topic=self.topic)
+        if self.partition is not None:
+            _check_counts(partition=self.partition)
+        self._check_topic()
+        if self.action == "fail":
+            self._check_error()
+
+    @property
+    def code(self) -> int:
+        """The number of the error."""
+        return int(self.error) if self.error.isdecimal() else ErrorCode[self.error]
+
+    def _check_topic(self) -> None:
+        if self.topic is not None and self.api not in NAME_TOPICS:
+            raise BadOrder(f"{self.api} names no topic; {', '.join(NAME_TOPICS)} do")
+        if self.partition is not None and self.topic is None:
+            raise BadOrder("partition= needs topic=")
+
+    def _check_error(self) -> None:
+        is_number = self.error.isascii() and self.error.isdecimal()
+        if is_number and not 0 < int(self.error) <= CODE_MAX:
+            raise BadOrder(f"error {self.error}: the number of an error is 1 to {CODE_MAX}")
+        if not is_number and not ErrorCode.__members__.get(self.error):
+            known = ", ".join(name for name, code in ErrorCode.__members__.items() if code)
+            raise BadOrder(f"there is no error {self.error!r}; give its number, or one of {known}")
+        can_fail = sorted((*FAIL_BY_PARTITION, *FAIL_AS_A_WHOLE))
+        if self.api not in can_fail:
+            raise BadOrder(f"{self.api} cannot be made to fail; {', '.join(can_fail)} can")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFaults:
@@ -73,6 +136,10 @@ class NodeFaults:
     disk_delay_ms: float = 0
     rules: tuple[RequestRule, ...] = ()
 
+    def __post_init__(self) -> None:
+        _check_flags(is_store_cut=self.is_store_cut, is_disk_full=self.is_disk_full)
+        _check_numbers(disk_delay_ms=self.disk_delay_ms)
+
     def as_json(self) -> dict[str, Any]:
         """As an order has it."""
         return asdict(self)
@@ -84,10 +151,34 @@ class NodeFaults:
             given = dict(value)
             links = {peer: LinkFaults(**link) for peer, link in given.pop("links", {}).items()}
             rules = tuple(RequestRule(**rule) for rule in given.pop("rules", ()))
-            found = cls(links=links, rules=rules, **given)
+            return cls(links=links, rules=rules, **given)
+        except BadOrder:
+            raise
         except (TypeError, ValueError, AttributeError) as error:
             raise BadOrder(f"these are no faults: {error}") from None
-        for rule in found.rules:
-            if rule.action not in ACTIONS:
-                raise BadOrder(f"action {rule.action!r} is none of {', '.join(ACTIONS)}")
-        return found
+
+
+def _check_numbers(**values: object) -> None:
+    """Raise `BadOrder` for what is no number, or is below 0."""
+    for name, value in values.items():
+        if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]
+            raise BadOrder(f"{name}={value!r}: it is a number from 0 on")
+
+
+def _check_counts(**values: object) -> None:
+    """Raise `BadOrder` for what is no whole number, or is below 0."""
+    for name, value in values.items():
+        if type(value) is not int or value < 0:
+            raise BadOrder(f"{name}={value!r}: it is a whole number from 0 on")
+
+
+def _check_flags(**values: object) -> None:
+    for name, value in values.items():
+        if type(value) is not bool:
+            raise BadOrder(f"{name}={value!r}: it is true or false")
+
+
+def _check_texts(**values: object) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str):
+            raise BadOrder(f"{name}={value!r}: it is text")

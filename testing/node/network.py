@@ -13,7 +13,7 @@ import errno
 import math
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import Final, TypeAlias
@@ -21,11 +21,11 @@ from typing import Final, TypeAlias
 import trio
 
 from minibroker.client.net.network import SILENT_S_MAX, Listener, Network, Stream
-from minibroker.protocol.types import Buffer, Endpoint, Part
+from minibroker.protocol.types import Buffer, Endpoint, Part, Slice
 from minibroker.testing.node.faults import BROKERS, CLIENTS, LinkFaults
 
 CONNECT_S_MAX: Final = 60.0
-PIECE_S: Final = 0.05  # of a connection that is throttled: what it sends at a time
+PIECE_BYTES: Final = 1024  # of a connection that is throttled: what it sends at a time
 PUMP_BYTES: Final = 64 * 1024
 NO_FAULTS: Final = LinkFaults()
 IsLost: TypeAlias = Callable[[LinkFaults], bool]
@@ -62,23 +62,36 @@ class Link:
             self._cut_at = None
         elif self._cut_at is None:
             self._cut_at = trio.current_time()
-        self._changed.set()
-        self._changed = trio.Event()
+        self._wake()
         for stream in self.streams:
             stream.stop_receiving()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     def breaks_at(self) -> float:
         """When the systems of those who connected give up."""
         return math.inf if self._cut_at is None else self._cut_at + SILENT_S_MAX
 
-    async def until(self, is_lost: IsLost, deadline: Callable[[], float]) -> bool:
-        """Wait until nothing is lost any more; False if the deadline comes first."""
-        while is_lost(self.faults):
+    async def until(
+        self,
+        is_lost: IsLost,
+        deadline: Callable[[], float],
+        is_broken: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Wait until nothing is lost any more; False if the deadline or a reset comes first."""
+        while is_lost(self.faults) and not is_broken():
             if trio.current_time() >= deadline():
                 return False
             with trio.move_on_at(deadline()):
                 await self._changed.wait()
         return True
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the link has other faults."""
+        with trio.move_on_after(seconds):
+            await self._changed.wait()
 
     def draw_delay(self) -> float:
         """How much later the next bytes go, in seconds."""
@@ -90,6 +103,7 @@ class Link:
         """Break all connections."""
         for stream in list(self.streams):
             stream.reset()
+        self._wake()
 
 
 class FaultyStream:
@@ -148,7 +162,7 @@ class FaultyStream:
     async def send_parts(self, parts: Sequence[Part]) -> None:
         """Send bytes and slices in order, as late and as slowly as the link has it."""
         if self._link.faults.delay_ms or self._link.faults.jitter_ms:
-            await trio.sleep(self._link.draw_delay())
+            await self._link.pause(self._link.draw_delay())
         try:
             if self._link.faults.bytes_per_s:
                 for part in parts:
@@ -166,20 +180,16 @@ class FaultyStream:
         self._stream.close()
 
     async def _send_slowly(self, part: Part) -> None:
-        rate = self._link.faults.bytes_per_s or math.inf
-        size = int(max(1, min(PUMP_BYTES, rate * PIECE_S)))
-        if isinstance(part, Buffer):
-            view = memoryview(part)
-            pieces: list[Part] = [view[at : at + size] for at in range(0, len(view), size)]
-        else:
-            pieces = list(part.pieces(size))
-        for piece in pieces:
+        """As fast as the link is at the time, which may change meanwhile."""
+        view = memoryview(part) if isinstance(part, Buffer) else part
+        for piece in _pieces(view, PIECE_BYTES):
             await self._until(_are_sends_lost)
-            await trio.sleep(len(piece) / rate)
+            rate = self._link.faults.bytes_per_s or math.inf
+            await self._link.pause(len(piece) / rate)
             await self._stream.send_parts([piece])
 
     async def _until(self, is_lost: IsLost) -> None:
-        if not await self._link.until(is_lost, self._breaks_at):
+        if not await self._link.until(is_lost, self._breaks_at, lambda: self._is_broken):
             self._is_broken = True
         self._check()
 
@@ -190,6 +200,14 @@ class FaultyStream:
         if self._is_broken or trio.current_time() >= self._breaks_at():
             self._is_broken = True
             raise trio.BrokenResourceError(f"{self.peer}: {os.strerror(errno.ETIMEDOUT)}")
+
+
+def _pieces(part: "memoryview | Slice", size: int) -> Iterator[Part]:
+    if isinstance(part, memoryview):
+        for at in range(0, len(part), size):
+            yield part[at : at + size]
+    else:
+        yield from part.pieces(size)
 
 
 class FaultyListener:

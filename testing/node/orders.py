@@ -57,10 +57,10 @@ class OrderServer:
         """Obey one order."""
         try:
             given = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"ok": False, "error": "an order is one JSON object a line"}
         token = given.get("token") if isinstance(given, dict) else None
-        if not isinstance(token, str) or not hmac.compare_digest(token, self._token):
+        if not isinstance(token, str) or not _are_equal(token, self._token):
             return {"ok": False, "error": "the token is another one"}
         obey = self._orders.get(str(given.get("order")))
         if obey is None:
@@ -69,3 +69,8 @@ class OrderServer:
             return {"ok": True, **obey(given)}
         except BadOrder as error:
             return {"ok": False, "error": str(error)}
+
+
+def _are_equal(token: str, other: str) -> bool:
+    """Whether two texts are the same, in a time that does not tell where they differ."""
+    return hmac.compare_digest(*(each.encode(errors="surrogatepass") for each in (token, other)))

@@ -1,6 +1,7 @@
 """Faults inside of brokers meet real clients, which recover or say the right error."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,9 @@ from confluent_kafka import KafkaError, Producer
 from minibroker.client.errors import ClientError
 from minibroker.protocol.errors import BrokerError
 from minibroker.testing import Fault, KafkaCluster, WaitTimeout
+from minibroker.testing.kit.injected_faults import cut_links
 from minibroker.testing.kit.node_orders import OrderRefused, give_order
+from minibroker.testing.node.faults import LinkFaults
 from minibroker.testing.node.settings import PORT, TOKEN
 from tests.kit.clients import AIOKAFKA, CONFLUENT, OURS, VALUES, WITHIN_S, Client
 
@@ -61,6 +64,9 @@ def fill_disk(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
     return cluster.disk(leader).full()
 
 
+BY_REQUEST = (drop_produced, fail_produce, hold_produce)
+
+
 def _met(make: Make, client: Client, lasts_s: float) -> object:
     return pytest.param(make, client, lasts_s, id=f"{make.__name__}-{client.name}")
 
@@ -91,11 +97,13 @@ def test_a_producer_goes_on(
     kafka_cluster: KafkaCluster, make: Make, client: Client, lasts_s: float
 ) -> None:
     """All that was acknowledged is there, once, in order. A fault that would never end by itself is
-    undone from another thread, while the client sends."""
+    undone from another thread, and until then the client waits."""
     topic = kafka_cluster.topic()
     made: list[Fault] = []
+    began: list[float] = []
 
     def act() -> None:
+        began.append(time.monotonic())
         made.append(make(kafka_cluster, kafka_cluster.leader(topic), topic))
         if lasts_s:
             undoing.start()
@@ -106,9 +114,13 @@ def test_a_producer_goes_on(
 
     undoing = Thread(target=undo)
     client.produce(kafka_cluster, topic, act)
+    took_s = time.monotonic() - began[0]
     if lasts_s:
         undoing.join()
     made[0].undo()
+    asked = [each for each in kafka_cluster.requests() if each.partitions == ((topic, 0),)]
+    assert took_s >= lasts_s
+    assert any(each.has_met_fault for each in asked) == (make in BY_REQUEST)
     assert client.read(kafka_cluster, topic) == VALUES
     kafka_cluster.wait_for_isr(topic)
     for broker in kafka_cluster.node_ids:
@@ -278,6 +290,14 @@ def test_what_cannot_be_broken_is_refused(kafka_cluster: KafkaCluster) -> None:
         kafka_cluster.hold("PRODUCE", partition=1)
     with pytest.raises(ValueError, match="name at least one broker"):
         kafka_cluster.delay(ms=5)
+    with pytest.raises(ValueError, match="disk_delay_ms=-5: it is a number from 0 on"):
+        kafka_cluster.disk(1).slow(ms=-5)
+    with pytest.raises(ValueError, match="bytes_per_s=0: it is more than 0"):
+        kafka_cluster.throttle(1, bytes_per_s=0)
+    with pytest.raises(ValueError, match="JOIN_GROUP names no topic"):
+        kafka_cluster.hold("JOIN_GROUP", topic="orders")
+    with kafka_cluster.kill(1), pytest.raises(ValueError, match="there is no error 'BAD'"):
+        kafka_cluster.fail("PRODUCE", "BAD", broker=1)
     with pytest.raises(ValueError, match="there is no record 5 of"):
         kafka_cluster.disk(1).flip_bit(kafka_cluster.topic(), 0, 5)
     assert kafka_cluster.heal() == []
@@ -292,6 +312,109 @@ def test_orders_need_the_token(kafka_broker: KafkaCluster) -> None:
         give_order(broker._orders_port, broker._token, "explode")
     with pytest.raises(OrderRefused, match="these are no faults"):
         give_order(broker._orders_port, broker._token, "set_faults", faults={"is_full": 1})
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"disk_delay_ms": "30"},
+        {"disk_delay_ms": -1},
+        {"links": {"clients": {"bytes_per_s": "many"}}},
+        {"links": {"clients": {"delay_ms": float("nan")}}},
+        {"links": ["clients"]},
+        {"rules": [{"number": 1, "api": [], "action": "fail"}]},
+        {"rules": [{"number": 1, "api": "FETCH", "action": "fail", "error": 29}]},
+        {"rules": [{"number": 1, "api": "FETCH", "action": "fail", "error": "99999"}]},
+        {"rules": [{"number": 1, "api": "FETCH", "action": "hold", "times": "2"}]},
+        {"is_disk_full": 1},
+        7,
+    ],
+    ids=repr,
+)
+def test_no_order_ends_the_broker(kafka_broker: KafkaCluster, faults: object) -> None:
+    """What cannot be obeyed is refused, and the broker serves on."""
+    broker = kafka_broker._brokers[1]
+    with pytest.raises(OrderRefused):
+        give_order(broker._orders_port, broker._token, "set_faults", faults=faults)
+    with pytest.raises(OrderRefused, match="the token is another one"):
+        give_order(broker._orders_port, "gue\u00df", "requests")
+    with socket.create_connection(("127.0.0.1", broker._orders_port)) as connection:
+        connection.sendall(b"[" * 200_000 + b"\n")
+        assert b"one JSON object a line" in connection.recv(1000)
+    kafka_broker.topic()
+
+
+def test_a_bit_is_not_flipped_back_in_a_sound_batch(kafka_cluster: KafkaCluster) -> None:
+    """The broker has copied it again meanwhile."""
+    topic = kafka_cluster.topic()
+    with kafka_cluster.producer() as producer:
+        producer.send(topic, b"x" * 100).result(WITHIN_S)
+    leader = kafka_cluster.leader(topic)
+    follower = next(node_id for node_id in kafka_cluster.node_ids if node_id != leader)
+    kafka_cluster.wait_for_isr(topic)
+    with kafka_cluster.disk(follower).flip_bit(topic, 0, 0):
+        with kafka_cluster.kill(follower):
+            pass
+        kafka_cluster.wait_until_in_sync()
+    [record] = kafka_cluster.log(topic, 0, follower)
+    assert record.value == b"x" * 100
+
+
+def test_faults_that_hinder_a_start_are_undone_before_it(kafka_cluster: KafkaCluster) -> None:
+    """At the end of the test, in whichever order they came."""
+    topic = kafka_cluster.topic()
+    kafka_cluster.cut_from_store(1)
+    kafka_cluster.kill(1)
+    kafka_cluster.disk(2).full()
+    kafka_cluster.kill(2)
+    assert len(kafka_cluster.heal()) == 4
+    assert len(kafka_cluster.wait_for_isr(topic, timeout_s=0)) == 3
+
+
+def test_connections_of_brokers_that_run_are_reset(kafka_cluster: KafkaCluster) -> None:
+    """One that is down has none."""
+    with kafka_cluster.kill(1):
+        kafka_cluster.reset_connections()
+    with kafka_cluster.pause(1), pytest.raises(ValueError, match="broker 1 is paused"):
+        kafka_cluster.reset_connections(1)
+
+
+def test_the_end_of_a_throttle_ends_what_waits(kafka_broker: KafkaCluster) -> None:
+    """Also in the middle of an answer."""
+    topic = kafka_broker.topic()
+    with kafka_broker.producer() as producer:
+        producer.send(topic, b"x" * 900_000).result(WITHIN_S)
+    with kafka_broker.consumer() as consumer:
+        consumer.subscribe(topic)
+        with kafka_broker.throttle(1, bytes_per_s=2_000):
+            assert consumer.poll(1) == []
+        assert consumer.poll(WITHIN_S)
+
+
+def test_without_an_answer_there_is_no_error(kafka_broker: KafkaCluster) -> None:
+    """A record with acks=0 is lost with its connection, and the producer goes on."""
+    topic = kafka_broker.topic()
+    with kafka_broker.producer(acks=0, enable_idempotence=False) as producer:
+        with kafka_broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", topic=topic):
+            producer.send(topic, b"lost").result(WITHIN_S)
+            while not any(each.has_met_fault for each in kafka_broker.requests()):
+                time.sleep(0.02)
+        for _ in range(2):  # the first one may find the connection broken
+            producer.send(topic, b"kept")
+            producer.flush()
+        kafka_broker.wait_for_high_watermark(topic, 1)
+
+
+def test_each_side_of_a_cut_knows_what_is_lost() -> None:
+    """What one sends is what the other one does not get."""
+
+    def address_of(node_id: int) -> str:
+        return f"broker-{node_id}"
+
+    cut = cut_links("to", 1, 2, address_of)
+    assert cut[1].links == {"broker-2": LinkFaults(are_sends_lost=True)}
+    assert cut[2].links == {"broker-1": LinkFaults(are_receives_lost=True)}
+    assert cut_links("from", 1, 2, address_of) == cut_links("to", 2, 1, address_of)
 
 
 @pytest.mark.parametrize("has_token", [False, True])
