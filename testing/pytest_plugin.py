@@ -9,6 +9,7 @@ and the standard library until a test asks for a fixture. docs/testing.md says h
 
 import sys
 from collections.abc import Generator, Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -19,11 +20,22 @@ if TYPE_CHECKING:
 
 BROKER: Final = "kafka_broker"
 CLUSTER: Final = "kafka_cluster"
+AUDIT: Final = "--minibroker-audit"
+AUDIT_NEEDS: Final = ("numpy", "pyarrow", "xxhash")
 OPTIONS: Final = {
     BROKER: "properties={}, flush='never', store='', fresh=False",
     CLUSTER: "brokers=3, properties={}, flush='never', store='', fresh=False",
 }
 _used: Final = pytest.StashKey["list[KafkaCluster]"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option that has the brokers' files checked."""
+    parser.getgroup("minibroker").addoption(
+        AUDIT,
+        action="store_true",
+        help="After each test with brokers: check their files. Needs minibroker[audit].",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,11 +49,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def _minibroker_pool() -> Iterator["ClusterPool"]:
+def _minibroker_pool(pytestconfig: pytest.Config) -> Iterator["ClusterPool"]:
     """The clusters of this session."""
     from minibroker.testing.kit.pool import ClusterPool
 
-    with ClusterPool() as pool:
+    checks_logs = bool(pytestconfig.getoption(AUDIT))
+    if checks_logs and (missing := [name for name in AUDIT_NEEDS if find_spec(name) is None]):
+        raise pytest.UsageError(
+            f"{AUDIT} needs {', '.join(missing)}: pip install 'minibroker[audit]'"
+        )
+    with ClusterPool(checks_logs=checks_logs) as pool:
         yield pool
 
 

@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "broker.observe.readiness": "protocol broker.metadata.model broker.replication",
     "broker.app": "protocol client.net.network client.net.channel broker",
     "testing": "protocol client broker testing",
+    "testing.kit.audited": "protocol audit.files testing.kit",
     "testing.kit": "protocol client testing.kit testing.node.faults testing.node.settings",
     "testing.node": "protocol client.net.network broker cli testing.node testing.store",
     "testing.pytest_plugin": "testing.kit",

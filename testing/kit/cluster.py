@@ -4,7 +4,9 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, Unpack
+from uuid import uuid4
 
 from minibroker.testing.kit.breakable import BreakableBrokers
 from minibroker.testing.kit.brokers import START_S_MAX, Event
@@ -43,6 +45,7 @@ class KafkaCluster(BreakableBrokers):
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         super().__init__(settings)
         self._own_admin: Admin | None = None
+        self._keeps_ledgers = False
         self._name = "topic"
         self._named = 0
         self._test_began = 0  # in the events
@@ -80,9 +83,10 @@ class KafkaCluster(BreakableBrokers):
         from minibroker.client.blocking import Producer
         from minibroker.testing.kit.recorded import RecordedProducer
 
+        ledger = self._ledgers / uuid4().hex if self._keeps_ledgers else None
         if history is not None:
-            return RecordedProducer(history, self.bootstrap, **options)
-        return Producer(self.bootstrap, **options)
+            return RecordedProducer(history, self.bootstrap, ledger=ledger, **options)
+        return Producer(self.bootstrap, ledger=ledger, **options)
 
     def consumer(
         self, *, history: "History | None" = None, **options: "Unpack[ConsumerKeywords]"
@@ -278,6 +282,25 @@ class KafkaCluster(BreakableBrokers):
         self._name = NOT_IN_NAMES.sub("-", name)[-NAME_LENGTH_MAX:].strip("-.") or "topic"
         self.note(f"test {name}")
 
+    def keep_ledgers(self) -> None:
+        """Have the producers of this cluster write down what they are told, for `check_logs`."""
+        self._keeps_ledgers = True
+        self._ledgers.mkdir(exist_ok=True)
+
+    def check_logs(self) -> None:
+        """Raise `LogsWrong` if the files of the brokers do not keep what was promised: no batch is
+        damaged, the replicas are the same, what was acknowledged is there. Nothing is broken now.
+
+        `ImportError` says that the extra `audit` is missing.
+        """
+        from minibroker.testing.kit.audited import check_logs
+
+        self.wait_until_in_sync()
+        states = self._states(self._admin.list_topics())
+        data_dirs = [self.data_dir(node_id) for node_id in self.node_ids]
+        ledgers = sorted(self._ledgers.iterdir()) if self._keeps_ledgers else []
+        check_logs(data_dirs, states, ledgers)
+
     def heal(self, timeout_s: float = START_S_MAX) -> list[Fault]:
         """Undo what was not undone, and return it, newest first. All replicas are in sync then, if
         there was any fault.
@@ -315,6 +338,10 @@ class KafkaCluster(BreakableBrokers):
             super().close()
 
     # -- inside
+
+    @property
+    def _ledgers(self) -> Path:
+        return self._open_place.root / "ledgers"
 
     @property
     def _admin(self) -> "Admin":

@@ -13,7 +13,8 @@ CLUSTERS_MAX: Final = 3
 class ClusterPool:
     """Clusters by their settings, the latest three; all end with the `with` block."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checks_logs: bool = False) -> None:
+        self._checks_logs = checks_logs  # after each test
         self._clusters: dict[ClusterSettings, KafkaCluster] = {}  # the latest one last
 
     def __enter__(self) -> Self:
@@ -32,14 +33,19 @@ class ClusterPool:
         mended is ended and kept on the disk, and the error is raised."""
         cluster = KafkaCluster(settings).__enter__() if is_fresh else self._kept(settings)
         cluster.begin_test(test)
+        if self._checks_logs:
+            cluster.keep_ledgers()
         try:
             yield cluster
-            if is_fresh:
+            if is_fresh and not self._checks_logs:
                 cluster.check_alive()
-                cluster.close()
             else:
                 for fault in cluster.heal():
                     cluster.note(f"{fault.text} was not undone by {test}")
+            if self._checks_logs:
+                cluster.check_logs()
+            if is_fresh:
+                cluster.close()
         except BaseException:
             if self._clusters.get(settings) is cluster:
                 del self._clusters[settings]
