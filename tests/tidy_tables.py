@@ -126,6 +126,7 @@ PROTOCOL_LIBRARIES = sys.stdlib_module_names | {"minibroker", "msgpack", "crc32c
 # The only files that leave the loop or start a thread.
 THREADS_ALLOWED = {
     "testing/kit/history.py": "what threads of a user's program call",
+    "testing/kit/brokers.py": "what threads of a test call: one rolls, one makes faults",
     "broker/disk.py": "the one way to leave the loop: fsync, recovery at start-up, SQLite",
     "broker/replication/fetch_thread.py": "a follower copies by threads",
     "broker/metadata/sqlite_store.py": "starts none, but wakes the worker that watches the file",

@@ -3,7 +3,7 @@
 The broker's process makes them (`testing.node`); this is how a test asks for them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypedDict, Unpack
 
@@ -91,13 +91,15 @@ class BreakableBrokers(Brokers):
     def reset_connections(self, *node_ids: int) -> None:
         """Break all connections of these brokers; without a number of all. New ones are possible at
         once."""
-        chosen = node_ids or tuple(each for each in self.node_ids if each not in self._down)
-        for broker in self._running(chosen):
-            if broker.is_paused:
-                raise ValueError(f"broker {broker.node_id} is paused")
-        self.note(f"reset connections of {numbers(chosen)}")
-        for broker in self._running(chosen):
-            broker.order("reset_connections")
+        with self._lock:
+            chosen = node_ids or tuple(each for each in self.node_ids if each not in self._down)
+            brokers = self._running(chosen)
+            for broker in brokers:
+                if broker.is_paused:
+                    raise ValueError(f"broker {broker.node_id} is paused")
+            self.note(f"reset connections of {numbers(chosen)}")
+            for broker in brokers:
+                broker.order("reset_connections")
 
     def drop_response(
         self, api: str, *, times: int = 1, broker: int = 0, **which: "Unpack[Which]"
@@ -140,32 +142,24 @@ class BreakableBrokers(Brokers):
             raise ValueError("name at least one broker")
         for node_id in faults:
             self._broker(node_id)
-        self.check_alive()
-        number = self._injected.next_number()
-
-        def set_all() -> None:
-            errors: list[BrokerFailed] = []
-            for node_id in faults:
-                try:
-                    self._order_faults(node_id)
-                except BrokerFailed as error:  # the others are told all the same
-                    errors.append(error)
-            if errors:
-                raise errors[0]
+        with self._lock:
+            self.check_alive()
+            number = self._injected.next_number()
+            self._injected.add(number, faults)
+            try:
+                self._order_all(faults)
+            except BaseException:
+                self._injected.remove(number)
+                with suppress(BrokerFailed):
+                    self._order_all(faults)
+                raise
 
         def undo() -> None:
-            self._injected.remove(number)
-            self.note(f"end: {text}")
-            set_all()
+            with self._lock:
+                self._injected.remove(number)
+                self.note(f"end: {text}")
+                self._order_all(faults)
 
-        self._injected.add(number, faults)
-        try:
-            set_all()
-        except BaseException:
-            self._injected.remove(number)
-            with suppress(BrokerFailed):
-                set_all()
-            raise
         return self.add_fault(text, tuple(faults), undo)
 
     def add_fault(self, text: str, node_ids: tuple[int, ...], undo: Callable[[], None]) -> Fault:
@@ -174,6 +168,17 @@ class BreakableBrokers(Brokers):
         self._faults.append(fault)
         self.note(text)
         return fault
+
+    def _order_all(self, node_ids: Iterable[int]) -> None:
+        """Have brokers obey the faults that there are now. Raises the first failure at the end."""
+        errors: list[BrokerFailed] = []
+        for node_id in node_ids:
+            try:
+                self._order_faults(node_id)
+            except BrokerFailed as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _peers(self) -> list[str]:
         return [self._address_for_brokers(node_id) for node_id in self.node_ids]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from threading import RLock
 from typing import Final, NamedTuple, Self
 from uuid import uuid4
 
@@ -41,6 +42,7 @@ class Brokers:
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         self.settings = settings or ClusterSettings()
+        self._lock = RLock()  # held while brokers start, end or are told of faults
         self._events: list[Event] = []
         self._faults: list[Fault] = []
         self._down: set[int] = set()  # by order of the test
@@ -103,35 +105,38 @@ class Brokers:
     def pause(self, *node_ids: int) -> Fault:
         """Make these brokers stand still (SIGSTOP), as a long pause of their machine does; undone
         by letting them go on."""
-        brokers = self._running(node_ids)
-        for broker in brokers:
-            if broker.is_paused:
-                raise ValueError(f"broker {broker.node_id} is paused already")
-        fault = self._fault("pause", node_ids, lambda: self.resume(*node_ids))
-        for broker in brokers:
-            broker.pause()
-        return fault
+        with self._lock:
+            brokers = self._running(node_ids)
+            for broker in brokers:
+                if broker.is_paused:
+                    raise ValueError(f"broker {broker.node_id} is paused already")
+            fault = self._fault("pause", node_ids, lambda: self.resume(*node_ids))
+            for broker in brokers:
+                broker.pause()
+            return fault
 
     def resume(self, *node_ids: int) -> None:
         """Let paused brokers go on, without a number all of them."""
-        for node_id in node_ids or self.node_ids:
-            if self._broker(node_id).is_paused:
-                self._broker(node_id).resume()
-                self._down.discard(node_id)
-                self._order_faults(node_id)
-                self.note(f"resume {node_id}")
+        with self._lock:
+            for node_id in node_ids or self.node_ids:
+                if self._broker(node_id).is_paused:
+                    self._broker(node_id).resume()
+                    self._down.discard(node_id)
+                    self._order_faults(node_id)
+                    self.note(f"resume {node_id}")
 
     def start(self, *node_ids: int) -> None:
         """Start brokers that do not run, without a number all of them; return once they answer."""
-        wanted = [self._broker(node_id) for node_id in node_ids or self.node_ids]
-        starting = [broker for broker in wanted if not broker.is_running]
-        for broker in starting:
-            broker.start(self._injected.of(broker.node_id))
-        answering = [broker for broker in wanted if not broker.is_paused]
-        wait_until_ready(answering, START_S_MAX)
-        self._down.difference_update(broker.node_id for broker in answering)
-        if starting:
-            self.note(f"started {numbers([broker.node_id for broker in starting])}")
+        with self._lock:
+            wanted = [self._broker(node_id) for node_id in node_ids or self.node_ids]
+            starting = [broker for broker in wanted if not broker.is_running]
+            for broker in starting:
+                broker.start(self._injected.of(broker.node_id))
+            answering = [broker for broker in wanted if not broker.is_paused]
+            wait_until_ready(answering, START_S_MAX)
+            self._down.difference_update(broker.node_id for broker in answering)
+            if starting:
+                self.note(f"started {numbers([broker.node_id for broker in starting])}")
 
     def restart(self, *node_ids: int) -> None:
         """Stop these brokers in order and start them again; without a number all of them."""
@@ -229,11 +234,12 @@ class Brokers:
     def _take_down(
         self, text: str, node_ids: tuple[int, ...], end: Callable[[BrokerProcess], None]
     ) -> Fault:
-        brokers = self._running(node_ids)
-        fault = self._fault(text, node_ids, lambda: self.start(*node_ids))
-        for broker in brokers:
-            end(broker)
-        return fault
+        with self._lock:
+            brokers = self._running(node_ids)
+            fault = self._fault(text, node_ids, lambda: self.start(*node_ids))
+            for broker in brokers:
+                end(broker)
+            return fault
 
     def _fault(self, text: str, node_ids: tuple[int, ...], undo: Callable[[], None]) -> Fault:
         fault = Fault(f"{text} {numbers(node_ids)}", node_ids, undo, takes_down=True)

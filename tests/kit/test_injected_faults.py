@@ -379,6 +379,19 @@ def test_connections_of_brokers_that_run_are_reset(kafka_cluster: KafkaCluster) 
         kafka_cluster.reset_connections(1)
 
 
+def test_faults_may_come_while_brokers_restart(kafka_cluster: KafkaCluster) -> None:
+    """From another thread than that which restarts them; none is left in the end."""
+    topic = kafka_cluster.topic()
+    rolling = Thread(target=kafka_cluster.roll)
+    rolling.start()
+    while rolling.is_alive():
+        with kafka_cluster.hold("PRODUCE", topic=topic), kafka_cluster.delay(1, 2, 3, ms=1):
+            time.sleep(0.05)
+    rolling.join()
+    with kafka_cluster.producer() as producer:
+        producer.send(topic, b"through").result(WITHIN_S)
+
+
 def test_the_end_of_a_throttle_ends_what_waits(kafka_broker: KafkaCluster) -> None:
     """Also in the middle of an answer."""
     topic = kafka_broker.topic()
