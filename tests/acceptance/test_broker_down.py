@@ -81,6 +81,7 @@ def test_the_walk_of_the_readme(cluster: Cluster) -> None:
     assert cluster.states == ["running"] * 3
 
 
+@pytest.mark.soak
 def test_the_walk_with_a_broker_killed_first(cluster: Cluster) -> None:
     """With a broker down topics are created, also by a first record, a first group works, and the
     doctor finds no fault in that; with two down it says what cannot be created and why. A broker is

@@ -38,7 +38,7 @@ def _met(fault: Break, client: Client, *marks: pytest.MarkDecorator) -> object:
         _met(pause_leader, OURS),
         _met(kill_leader, CONFLUENT),
         _met(stop_leader, CONFLUENT, pytest.mark.soak),
-        _met(pause_leader, CONFLUENT),
+        _met(pause_leader, CONFLUENT, pytest.mark.soak),
         _met(kill_leader, AIOKAFKA),
         _met(stop_leader, AIOKAFKA, pytest.mark.soak),
         _met(pause_leader, AIOKAFKA, pytest.mark.soak),

@@ -67,30 +67,31 @@ def fill_disk(cluster: KafkaCluster, leader: int, topic: str) -> Fault:
 BY_REQUEST = (drop_produced, fail_produce, hold_produce)
 
 
-def _met(make: Make, client: Client, lasts_s: float) -> object:
-    return pytest.param(make, client, lasts_s, id=f"{make.__name__}-{client.name}")
+def _met(make: Make, client: Client, lasts_s: float, *marks: pytest.MarkDecorator) -> object:
+    name = f"{make.__name__}-{client.name}"
+    return pytest.param(make, client, lasts_s, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(
     ("make", "client", "lasts_s"),
     [
         _met(cut_leader_off, OURS, 0.5),
-        _met(cut_leader_off, CONFLUENT, 0.5),
-        _met(cut_leader_off, AIOKAFKA, 0.5),
+        _met(cut_leader_off, CONFLUENT, 0.5, pytest.mark.soak),
+        _met(cut_leader_off, AIOKAFKA, 0.5, pytest.mark.soak),
         _met(delay_leader, OURS, 0),
         _met(throttle_leader, CONFLUENT, 0),
         _met(drop_produced, OURS, 0),
         _met(drop_produced, CONFLUENT, 0),
-        _met(drop_produced, AIOKAFKA, 0),
+        _met(drop_produced, AIOKAFKA, 0, pytest.mark.soak),
         _met(fail_produce, OURS, 0),
         _met(fail_produce, CONFLUENT, 0),
-        _met(fail_produce, AIOKAFKA, 0),
+        _met(fail_produce, AIOKAFKA, 0, pytest.mark.soak),
         _met(hold_produce, OURS, 0.5),
-        _met(hold_produce, CONFLUENT, 0.5),
+        _met(hold_produce, CONFLUENT, 0.5, pytest.mark.soak),
         _met(hold_produce, AIOKAFKA, 0.5),
         _met(slow_disk, AIOKAFKA, 0),
         _met(fill_disk, OURS, 0.5),
-        _met(fill_disk, CONFLUENT, 0.5),
+        _met(fill_disk, CONFLUENT, 0.5, pytest.mark.soak),
     ],
 )
 def test_a_producer_goes_on(

@@ -99,7 +99,7 @@ async def run_story(dies_at: int, writes_max: float = math.inf) -> int:
         return count
 
 
-@pytest.mark.parametrize("writes_max", [math.inf, 2])
+@pytest.mark.parametrize("writes_max", [math.inf, pytest.param(2, marks=pytest.mark.soak)])
 async def test_the_controller_dies_at_every_step(autojump_clock, writes_max):
     """Q2: whichever step was the last one of the old controller, the new one goes on from there;
     also where the store takes so little at once that a decision has several steps."""
