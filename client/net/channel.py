@@ -249,7 +249,7 @@ class RpcChannel:
                 buffers, self._outgoing = self._outgoing, []
                 unanswered_count = len(self._unanswered)
                 await self._stream.send(buffers)
-                if unanswered_count:
+                if unanswered_count and self._lost is None:  # else they have failed meanwhile
                     self._complete_unanswered(unanswered_count)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._fail(ConnectionLost, f"the connection to {self.endpoint} broke: {error}")
