@@ -30,7 +30,7 @@ import trio
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.connected_clients import KindOfClient
-from minibroker.broker.server.dispatch import Dispatch, Outcome, dispatch
+from minibroker.broker.server.dispatch import Dispatch, Outcome
 from minibroker.broker.server.request_memory import RequestMemory
 from minibroker.broker.server.request_times import RequestKind
 from minibroker.broker.server.services import HangUp, Services
@@ -70,7 +70,7 @@ class Session:
         stream: Stream,
         buffer: memoryview,
         memory: RequestMemory,
-        dispatch: Dispatch = dispatch,
+        dispatch: Dispatch,
     ) -> None:
         self._services = services
         self._stream = stream

@@ -1,10 +1,10 @@
 """`minibroker start`: one broker in this process, until SIGTERM or SIGINT.
 
-This is the real composition root: the network, the disk, the store, the clocks and the generator
-of chance are made here and handed to `broker.app.serve`; a simulation hands over others, and
-`testing.node` wraps these. The first
-signal stops the broker in order (logs flushed, the clean-shutdown mark written, exit code 0); a
-second one ends the process at once, which is no worse than `kill -9`: the next start recovers.
+This is the composition root of the real broker. It makes the network, the disk, the store, the
+clocks and the random generator, and hands them to `broker.app.serve`. A simulation hands over its
+own, and `testing.node` wraps the real ones. The first signal stops the broker in order: it flushes
+the logs, writes the clean-shutdown mark and exits with 0. A second signal ends the process at once,
+which is no worse than `kill -9`: the next start recovers the logs.
 """
 
 import errno
@@ -14,8 +14,8 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -81,21 +81,16 @@ def start(
         "log.format": log_format or "",
     }
     given = {name: value for name, value in named.items() if value}
-    run_broker(load_settings(file, given_settings(settings) | given).config, _as_it_is)
+    run_broker(load_settings(file, given_settings(settings) | given).config, nullcontext)
 
 
-# Hands the broker another system for as long as it runs, made from the real one.
-Surround: TypeAlias = "Callable[[System], AbstractAsyncContextManager[System]]"
+# Makes the system that the broker uses from the real one.
+WrapSystem: TypeAlias = "Callable[[System], AbstractAsyncContextManager[System]]"
 
 
-@asynccontextmanager
-async def _as_it_is(system: "System") -> "AsyncIterator[System]":
-    yield system
-
-
-def run_broker(config: "Config", surround: Surround) -> None:
-    """Run one broker in this process until a signal ends it. Raises `Failure` if it cannot start or
-    go on."""
+def run_broker(config: "Config", wrap_system: WrapSystem) -> None:
+    """Run one broker in this process until a signal ends it. Raises `Failure` if the broker cannot
+    start or go on."""
     import trio
 
     from minibroker.broker.observe.logs import configure_logs
@@ -108,12 +103,12 @@ def run_broker(config: "Config", surround: Surround) -> None:
     _check_directory(config)
     check_store(config)
     try:
-        trio.run(_run, config, surround)
+        trio.run(_run, config, wrap_system)
     except* OSError as group:
         raise _failure_of(_first(group)) from None
 
 
-async def _run(config: "Config", surround: Surround) -> None:
+async def _run(config: "Config", wrap_system: WrapSystem) -> None:
     """The broker and the task that waits for signals."""
     import trio
 
@@ -131,7 +126,7 @@ async def _run(config: "Config", surround: Surround) -> None:
                 await wait_for_store(store, config)
                 waiting.cancel_scope.cancel()
             if not shutdown.is_set():
-                async with surround(_real_system(config, store, rng)) as system:
+                async with wrap_system(_real_system(config, store, rng)) as system:
                     await serve(config, system, shutdown, _AnnouncedStart(announcer))
         finally:
             with trio.CancelScope(shield=True):

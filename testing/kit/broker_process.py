@@ -21,7 +21,7 @@ from uuid import uuid4
 from minibroker.testing.kit import unshared
 from minibroker.testing.kit.node_orders import give_order
 from minibroker.testing.node.faults import NodeFaults
-from minibroker.testing.node.settings import FAULTS, MARK, PORT, TOKEN
+from minibroker.testing.node.settings import FAULTS, MARKER_FILE, PORT, TOKEN
 
 READY: Final = re.compile(rb"^.*Kafka Server started", re.MULTILINE)
 STOP_S_MAX: Final = 30.0
@@ -93,7 +93,7 @@ class BrokerProcess:
     def start(self, faults: NodeFaults) -> None:
         """Start the process, with these faults from the first; it answers once `is_ready`."""
         self.data_dir.mkdir(exist_ok=True)
-        (self.data_dir / MARK).touch()
+        (self.data_dir / MARKER_FILE).touch()
         settings = {**self._properties, "log.dirs": str(self.data_dir)}
         command = [sys.executable, "-m", "minibroker.testing.node"]
         command += [f"{name}={value}" for name, value in settings.items()]

@@ -1,4 +1,4 @@
-"""The brokers of one test's cluster: their processes, and what was done to them."""
+"""The brokers of one test's cluster: their processes, and the faults of processes."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ START_S_MAX: Final = 60.0
 
 
 class Event(NamedTuple):
-    """Something that the kit did or saw; `at_s` counts from the start of the cluster."""
+    """An event in the timeline; `at_s` counts from the start of the cluster, in seconds."""
 
     at_s: float
     text: str
@@ -34,21 +34,21 @@ class Event(NamedTuple):
 
 
 class Brokers:
-    """Brokers 1 to N on this machine, for as long as the `with` block lasts.
+    """Brokers 1 to N on this machine, which run until the `with` block ends.
 
-    Methods that break something return a `Fault`, which a `with` block undoes. `BrokerFailed` is
-    raised for a broker that does not do what brokers do.
+    Methods that break something return a `Fault`, which a `with` block undoes. They raise
+    `BrokerFailed` for a broker that ends by itself or does not answer.
     """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
         self.settings = settings or ClusterSettings()
-        self._lock = RLock()  # held while brokers start, end or are told of faults
+        self._lock = RLock()  # held while brokers start, end or get faults
         self._events: list[Event] = []
         self._faults: list[Fault] = []
-        self._down: set[int] = set()  # by order of the test
+        self._down: set[int] = set()  # because the test wants it
         self._injected = InjectedFaults()
         self._brokers: dict[int, BrokerProcess] = {}
-        self._last_lines: dict[int, str] = {}  # of a cluster that has ended
+        self._last_lines: dict[int, str] = {}  # once the cluster has ended
         self._place: RunDirectory | None = None
         self._keep_as: Path | None = None
         self._began = time.monotonic()
@@ -95,28 +95,33 @@ class Brokers:
     # -- faults of processes
 
     def kill(self, *node_ids: int) -> Fault:
-        """`kill -9` of these brokers; undone by starting them."""
+        """Kill these brokers (`kill -9`); the undo starts them again."""
         return self._take_down("kill", node_ids, BrokerProcess.kill)
 
     def stop(self, *node_ids: int) -> Fault:
-        """Stop these brokers in order, one after another; undone by starting them."""
+        """Stop these brokers by controlled shutdown, one by one; the undo starts them again."""
         return self._take_down("stop", node_ids, BrokerProcess.stop)
 
     def pause(self, *node_ids: int) -> Fault:
-        """Make these brokers stand still (SIGSTOP), as a long pause of their machine does; undone
-        by letting them go on."""
+        """Pause these brokers (SIGSTOP), as a long pause of their machine would; the undo resumes
+        them."""
         with self._lock:
             brokers = self._running(node_ids)
             for broker in brokers:
                 if broker.is_paused:
                     raise ValueError(f"broker {broker.node_id} is paused already")
-            fault = self._fault("pause", node_ids, lambda: self.resume(*node_ids))
+            fault = self.add_fault(
+                f"pause {numbers(node_ids)}",
+                node_ids,
+                lambda: self.resume(*node_ids),
+                takes_down=True,
+            )
             for broker in brokers:
                 broker.pause()
             return fault
 
     def resume(self, *node_ids: int) -> None:
-        """Let paused brokers go on, without a number all of them."""
+        """Resume paused brokers, by default all."""
         with self._lock:
             for node_id in node_ids or self.node_ids:
                 if self._broker(node_id).is_paused:
@@ -126,7 +131,7 @@ class Brokers:
                     self.note(f"resume {node_id}")
 
     def start(self, *node_ids: int) -> None:
-        """Start brokers that do not run, without a number all of them; return once they answer."""
+        """Start brokers that do not run, by default all; return once they answer."""
         with self._lock:
             wanted = [self._broker(node_id) for node_id in node_ids or self.node_ids]
             starting = [broker for broker in wanted if not broker.is_running]
@@ -139,52 +144,68 @@ class Brokers:
                 self.note(f"started {numbers([broker.node_id for broker in starting])}")
 
     def restart(self, *node_ids: int) -> None:
-        """Stop these brokers in order and start them again; without a number all of them."""
+        """Stop these brokers by controlled shutdown, by default all, and start them again."""
         chosen = node_ids or tuple(self.node_ids)
         self.stop(*chosen).undo()
 
     # -- looking at them
 
     def pid(self, node_id: int) -> int:
-        """The process of a broker."""
+        """Return the process id of a broker."""
         return self._broker(node_id).pid
 
     def data_dir(self, node_id: int) -> Path:
-        """The data directory of a broker."""
+        """Return the data directory of a broker."""
         return self._broker(node_id).data_dir
 
     def log_lines(self, node_id: int, count: int = 20) -> str:
-        """What a broker has printed last; also when the cluster has ended."""
+        """Return the last lines that a broker has printed; also when the cluster has ended."""
         if node_id in self._last_lines:
             return self._last_lines[node_id]
         return self._broker(node_id).last_lines(count)
 
     def timeline(self) -> tuple[Event, ...]:
-        """What was done to the cluster, and when."""
+        """Return what was done to the cluster, and when."""
         return tuple(self._events)
 
     def note(self, text: str) -> None:
-        """Add a line to the timeline, which a failed test shows."""
+        """Add a line to the timeline, which the report of a failed test shows."""
         self._events.append(Event(time.monotonic() - self._began, text))
 
-    # -- for whoever hands the cluster out
+    def add_fault(
+        self,
+        text: str,
+        node_ids: tuple[int, ...],
+        undo: Callable[[], None],
+        *,
+        takes_down: bool = False,
+    ) -> Fault:
+        """Record a fault that begins now, in the timeline and for the end of the test."""
+        fault = Fault(text, node_ids, undo, takes_down=takes_down)
+        self._faults.append(fault)
+        if takes_down:
+            self._down.update(node_ids)
+        self.note(text)
+        return fault
+
+    # -- for the fixtures
 
     def check_alive(self) -> None:
-        """Raise `BrokerFailed` where a broker has ended that was not told to."""
+        """Raise `BrokerFailed` if a broker has ended by itself."""
         for broker in self._brokers.values():
             if broker.node_id not in self._down and not broker.is_running:
                 raise BrokerFailed(broker.how_it_ended())
 
     def keep(self) -> Path | None:
-        """Keep the directory beyond the end of the cluster; where it will lie, or lies, then. None
-        if the cluster has ended and its directory was not kept."""
+        """Keep the directory when the cluster ends, and return its place then. Return None if the
+        cluster has ended and its directory was not kept."""
         if self._keep_as is None and self._place is not None:
             self._keep_as = self._place.kept_as
         return self._keep_as
 
     def close(self) -> None:
-        """End all brokers at once, and remove the directory unless it is to be kept. May be
-        repeated."""
+        """Kill all brokers, and remove the directory unless it is to be kept. A second call does
+        nothing."""
         for node_id, broker in self._brokers.items():
             self._last_lines.setdefault(node_id, broker.last_lines())
         try:
@@ -197,7 +218,9 @@ class Brokers:
     @property
     def _open_place(self) -> RunDirectory:
         if self._place is None:
-            raise RuntimeError("this cluster does not run: it has ended, or was not entered")
+            raise RuntimeError(
+                "this cluster does not run: it has ended, or its with block has not begun"
+            )
         return self._place
 
     def _ports(self, node_id: int) -> BrokerPorts:
@@ -207,8 +230,8 @@ class Brokers:
         return f"{HOST}:{self._ports(node_id).brokers}"
 
     def _order_faults(self, node_id: int) -> None:
-        """Have a broker obey the faults that there are now. One that does not run, or stands still,
-        is told when it is back."""
+        """Send a broker the faults that it must apply now. A broker that is down or paused gets
+        them when it starts or resumes."""
         broker = self._brokers[node_id]
         if broker.is_running and not broker.is_paused:
             broker.order("set_faults", faults=self._injected.of(node_id).as_json())
@@ -220,8 +243,8 @@ class Brokers:
         return self._brokers[node_id]
 
     def _running(self, node_ids: tuple[int, ...]) -> list[BrokerProcess]:
-        """These brokers. Raises `ValueError` if none is named, or one is down by order of the test,
-        and `BrokerFailed` if one has ended by itself."""
+        """Return these brokers. Raises `ValueError` if none is named, or the test has taken one
+        down, and `BrokerFailed` if one has ended by itself."""
         if not node_ids:
             raise ValueError("name at least one broker")
         brokers = [self._broker(node_id) for node_id in dict.fromkeys(node_ids)]
@@ -236,14 +259,12 @@ class Brokers:
     ) -> Fault:
         with self._lock:
             brokers = self._running(node_ids)
-            fault = self._fault(text, node_ids, lambda: self.start(*node_ids))
+            fault = self.add_fault(
+                f"{text} {numbers(node_ids)}",
+                node_ids,
+                lambda: self.start(*node_ids),
+                takes_down=True,
+            )
             for broker in brokers:
                 end(broker)
             return fault
-
-    def _fault(self, text: str, node_ids: tuple[int, ...], undo: Callable[[], None]) -> Fault:
-        fault = Fault(f"{text} {numbers(node_ids)}", node_ids, undo, takes_down=True)
-        self._faults.append(fault)
-        self._down.update(node_ids)
-        self.note(fault.text)
-        return fault

@@ -1,4 +1,4 @@
-"""A cluster of real brokers that a test starts, breaks, waits for and looks into."""
+"""A cluster of real brokers that a test starts, breaks, waits for and inspects."""
 
 import re
 import time
@@ -35,11 +35,11 @@ NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class KafkaCluster(BreakableBrokers):
-    """Brokers 1 to N on this machine, for as long as the `with` block or the fixture lasts.
+    """Brokers 1 to N on this machine, which run until the `with` block or the fixture ends.
 
     Any Kafka client connects to `bootstrap`. Methods that break something return a `Fault`, which
-    a `with` block undoes. Methods that wait raise `WaitTimeout`, whose text says what was there
-    instead. `BrokerFailed` is raised for a broker that does not do what brokers do.
+    a `with` block undoes. Methods that wait raise `WaitTimeout`, the text of which gives the state
+    instead. All methods raise `BrokerFailed` for a broker that ends by itself or does not answer.
     """
 
     def __init__(self, settings: ClusterSettings | None = None) -> None:
@@ -62,8 +62,8 @@ class KafkaCluster(BreakableBrokers):
     ) -> str:
         """Create a topic, wait until its partitions have leaders, and return its name.
 
-        Without a `name` it is one that no other test has. There are as many replicas as brokers,
-        at most three, if nothing else is said. Raises `BrokerError` if there is such a topic.
+        By default the name is one that no other test has, and the topic has a replica on each
+        broker, at most three. Raises `BrokerError` if the topic exists.
         """
         from minibroker.client import NewTopic
 
@@ -78,8 +78,8 @@ class KafkaCluster(BreakableBrokers):
     def producer(
         self, *, history: "History | None" = None, **options: "Unpack[ProducerKeywords]"
     ) -> "Producer":
-        """A `minibroker.client.blocking.Producer`, for a `with` block. It tells the `history` what
-        it sends, and what is acknowledged."""
+        """Return a `minibroker.client.blocking.Producer`, for a `with` block. It records in the
+        `history` what it sends and what is acknowledged."""
         from minibroker.client.blocking import Producer
         from minibroker.testing.kit.recorded import RecordedProducer
 
@@ -91,9 +91,11 @@ class KafkaCluster(BreakableBrokers):
     def consumer(
         self, *, history: "History | None" = None, **options: "Unpack[ConsumerKeywords]"
     ) -> "Consumer":
-        """A `minibroker.client.blocking.Consumer`, for a `with` block. Unless told otherwise it is
-        in a group of its own and begins at the first record. It tells the `history` what it has
-        polled, and what `commit` has committed; it commits nothing by itself then."""
+        """Return a `minibroker.client.blocking.Consumer`, for a `with` block.
+
+        By default it has a group of its own and begins at the first record. It records in the
+        `history` what it polls and what `commit` commits; its auto-commit is then off.
+        """
         from minibroker.client.blocking import Consumer
         from minibroker.testing.kit.recorded import RecordedConsumer
 
@@ -105,7 +107,7 @@ class KafkaCluster(BreakableBrokers):
         return RecordedConsumer(history, self.bootstrap, **options)
 
     def admin(self, **options: "Unpack[AdminKeywords]") -> "Admin":
-        """A `minibroker.client.blocking.Admin`, for a `with` block."""
+        """Return a `minibroker.client.blocking.Admin`, for a `with` block."""
         from minibroker.client.blocking import Admin
 
         return Admin(self.bootstrap, **options)
@@ -113,7 +115,7 @@ class KafkaCluster(BreakableBrokers):
     # -- faults, beside those of `BreakableBrokers` and `Brokers`
 
     def roll(self, timeout_s: float = WAIT_S) -> None:
-        """Restart one broker after another, the next one when all replicas are in sync again."""
+        """Restart all brokers one by one, each when all replicas are in sync again."""
         for node_id in self.node_ids:
             self.restart(node_id)
             self.wait_until_in_sync(timeout_s)
@@ -121,14 +123,15 @@ class KafkaCluster(BreakableBrokers):
     # -- waiters
 
     def wait_for_leader(self, topic: str, partition: int = 0, timeout_s: float = WAIT_S) -> int:
-        """The broker that leads a partition, once one that runs does."""
+        """Wait until a running broker leads a partition, and return its number."""
         what = f"a leader of {topic}-{partition}"
         return self._wait_for_one(what, topic, partition, lambda seen: seen.leader, timeout_s)
 
     def wait_for_isr(
         self, topic: str, partition: int = 0, count: int = 0, timeout_s: float = WAIT_S
     ) -> tuple[int, ...]:
-        """The brokers in sync, once there are exactly `count`; by default as many as replicas."""
+        """Wait until exactly `count` replicas are in sync, by default all, and return their
+        brokers."""
 
         def pick(seen: PartitionState) -> tuple[int, ...] | None:
             return seen.isr if len(seen.isr) == (count or len(seen.replicas)) else None
@@ -140,8 +143,8 @@ class KafkaCluster(BreakableBrokers):
     def wait_for_high_watermark(
         self, topic: str, offset: int, partition: int = 0, timeout_s: float = WAIT_S
     ) -> int:
-        """The high watermark, once it is at least `offset`: every replica that is in sync has all
-        before it, and consumers can read all before it."""
+        """Wait until the high watermark is at least `offset`, and return it. Every replica in sync
+        then has the records before `offset`, and consumers can read them."""
 
         def pick(seen: PartitionState) -> int | None:
             return seen.high_watermark if seen.high_watermark >= offset else None
@@ -155,7 +158,7 @@ class KafkaCluster(BreakableBrokers):
     def wait_for_commit(
         self, group: str, topic: str, offset: int, partition: int = 0, timeout_s: float = WAIT_S
     ) -> int:
-        """The offset that a group has committed, once it is at least `offset`."""
+        """Wait until a group has committed at least `offset`, and return what it has committed."""
         from minibroker.protocol.types import TopicPartition
 
         def look() -> Look[int]:
@@ -171,7 +174,8 @@ class KafkaCluster(BreakableBrokers):
     def wait_for_group(
         self, group: str, state: str = "Stable", members: int = -1, timeout_s: float = WAIT_S
     ) -> "GroupDescription":
-        """A group, once it is in this state (as Kafka spells them), with so many members."""
+        """Wait until a group is in this state (as Kafka spells it) and has as many members, by
+        default any number, and return the group."""
 
         def look() -> Look["GroupDescription"]:
             [seen] = self._admin.describe_groups(group)
@@ -183,13 +187,13 @@ class KafkaCluster(BreakableBrokers):
         return wait_for(f"group {group!r} to be {state}{count}", look, timeout_s)
 
     def wait_until_in_sync(self, timeout_s: float = WAIT_S) -> None:
-        """Return once all replicas of all topics are in sync."""
+        """Wait until all replicas of all topics are in sync."""
         what = "all replicas to be in sync"
         self._wait_for_all(what, None, lambda each: each.is_in_sync, timeout_s)
 
     def wait_until_balanced(self, timeout_s: float = WAIT_S) -> None:
-        """Return once the preferred replica, which is the first, leads each partition, and all
-        replicas are in sync."""
+        """Wait until the preferred replica (the first) leads each partition, and all replicas are
+        in sync."""
 
         def is_so(each: PartitionState) -> bool:
             return each.is_in_sync and each.leader == each.replicas[0]
@@ -200,11 +204,11 @@ class KafkaCluster(BreakableBrokers):
     # -- looking inside
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition; waits for one."""
+        """Return the broker that leads a partition; wait if there is none."""
         return self.wait_for_leader(topic, partition)
 
     def coordinator(self, group: str) -> int:
-        """The broker that coordinates a group; waits for one."""
+        """Return the broker that coordinates a group; wait if there is none."""
 
         def look() -> Look[int]:
             [seen] = self._admin.describe_groups(group)
@@ -214,8 +218,8 @@ class KafkaCluster(BreakableBrokers):
         return wait_for(f"a coordinator of group {group!r}", look, WAIT_S)
 
     def replicas(self, topic: str) -> "dict[int, dict[int, ReplicaDescription]]":
-        """How far each replica is, as its broker says: by partition, then by broker. Brokers that
-        do not answer are missing."""
+        """Return the state of each replica, as its broker describes it: by partition, then by
+        broker. Brokers that do not answer are missing."""
         report = self._admin.describe_replicas(topic)
         found: dict[int, dict[int, ReplicaDescription]] = {}
         for node_id, answer in report.answers.items():
@@ -225,17 +229,15 @@ class KafkaCluster(BreakableBrokers):
         return found
 
     def log(self, topic: str, partition: int, broker: int) -> "list[StoredRecord]":
-        """The records in the files of a broker's replica, whether it runs or not. Raises
-        `ValueError` where there is no such replica."""
+        """Return the records in the files of a broker's replica; the broker may be down. Raises
+        `ValueError` if there is no such replica."""
         from minibroker.testing.kit.stored import stored_records
 
         return stored_records(self.data_dir(broker), topic, partition)
 
     def read_all(self, topic: str, timeout_s: float = WAIT_S) -> "list[ConsumerRecord]":
-        """All records of a topic that consumers can read now, one partition after another.
-
-        Raises `WaitTimeout` if they do not come in time.
-        """
+        """Return all records of a topic that consumers can read now, ordered by partition and
+        offset. Raises `WaitTimeout` if they do not come in time."""
         from minibroker.client.blocking import Consumer
         from minibroker.protocol.types import TopicPartition
 
@@ -256,42 +258,44 @@ class KafkaCluster(BreakableBrokers):
         return sorted(found, key=lambda each: (each.partition, each.offset))
 
     def requests(self, client_id: str | None = None) -> list[Request]:
-        """What this client has asked of the brokers that run, in order; without a client id what
-        all clients have asked, but not what brokers ask each other. Each broker remembers the
-        latest 20,000 since its start."""
+        """Return the requests with this client id that the running brokers have received, in order.
+
+        Without a client id these are the requests of all clients, but not those of other brokers.
+        Each broker keeps the latest 20,000 of clients, and as many of brokers, since its start.
+        """
         found: list[Request] = []
         for node_id, broker in self._brokers.items():
             if broker.is_running and not broker.is_paused:
-                answer = broker.order("requests")
-                found += requests_of(node_id, answer, client_id, self._began_at)
+                answer = broker.order("requests", client_id=client_id)
+                found += requests_of(node_id, answer, self._began_at)
         return sorted(found, key=lambda each: each.at_s)
 
     def committed(self, group: str) -> "dict[TopicPartition, OffsetAndMetadata]":
-        """What a group has committed."""
+        """Return the offsets that a group has committed."""
         return self._admin.committed_offsets(group)
 
-    # -- for whoever hands the cluster out
+    # -- for the fixtures
 
     def timeline_of_test(self) -> tuple[Event, ...]:
-        """The timeline since `begin_test`."""
+        """Return the timeline since `begin_test`."""
         return tuple(self._events[self._test_began :])
 
     def begin_test(self, name: str) -> None:
-        """Name topics after this test from now on."""
+        """Begin a test: topics are named after it from now on."""
         self._test_began = len(self._events)
         self._name = NOT_IN_NAMES.sub("-", name)[-NAME_LENGTH_MAX:].strip("-.") or "topic"
         self.note(f"test {name}")
 
     def keep_ledgers(self) -> None:
-        """Have the producers of this cluster write down what they are told, for `check_logs`."""
+        """Make producers of this cluster record acknowledgements in ledgers, for `check_logs`."""
         self._keeps_ledgers = True
         self._ledgers.mkdir(exist_ok=True)
 
     def check_logs(self) -> None:
-        """Raise `LogsWrong` if the files of the brokers do not keep what was promised: no batch is
-        damaged, the replicas are the same, what was acknowledged is there. Nothing is broken now.
+        """Check the files of the brokers: no batch is damaged, the replicas are equal, and each
+        acknowledged record is there. Call it when all faults are undone.
 
-        `ImportError` says that the extra `audit` is missing.
+        Raises `LogsWrong`, and `ImportError` if the extra `audit` is missing.
         """
         from minibroker.testing.kit.audited import check_logs
 
@@ -302,11 +306,8 @@ class KafkaCluster(BreakableBrokers):
         check_logs(data_dirs, states, ledgers)
 
     def heal(self, timeout_s: float = START_S_MAX) -> list[Fault]:
-        """Undo what was not undone, and return it, newest first. All replicas are in sync then, if
-        there was any fault.
-
-        Raises `BrokerFailed` where a broker has ended by itself.
-        """
+        """Undo all faults that hold, and return them, newest first. If there was any fault, wait
+        until all replicas are in sync. Raises `BrokerFailed` if a broker has ended by itself."""
         self.check_alive()
         left = [
             fault
@@ -330,8 +331,8 @@ class KafkaCluster(BreakableBrokers):
         return left
 
     def close(self) -> None:
-        """End all brokers at once, and remove the directory unless it is to be kept. May be
-        repeated."""
+        """Kill all brokers, and remove the directory unless it is to be kept. A second call does
+        nothing."""
         try:
             self._close_admin()
         finally:
@@ -348,7 +349,7 @@ class KafkaCluster(BreakableBrokers):
         if self._own_admin is None:
             from minibroker.client.blocking import Admin
 
-            # By the listener for brokers, which no fault of clients concerns.
+            # The listener for brokers, to which no fault of clients applies.
             self._own_admin = Admin(
                 ",".join(map(self._address_for_brokers, self.node_ids)),
                 client_id="minibroker-testing",
@@ -380,7 +381,7 @@ class KafkaCluster(BreakableBrokers):
         timeout_s: float,
         tell: Callable[[PartitionState], str] = str,
     ) -> T:
-        """What `pick` finds in the state of a partition, once it is not None."""
+        """Wait until `pick` finds something in the state of a partition, and return it."""
 
         def look() -> Look[T]:
             for seen in self._states([topic]):
@@ -397,7 +398,7 @@ class KafkaCluster(BreakableBrokers):
         is_so: Callable[[PartitionState], bool],
         timeout_s: float,
     ) -> None:
-        """Return once it is so of each partition of these topics, or of all that there are."""
+        """Wait until `is_so` holds for each partition of these topics, by default of all."""
 
         def look() -> Look[bool]:
             names = self._admin.list_topics() if topics is None else topics
@@ -417,10 +418,10 @@ def running_cluster(
     flush: str = "never",
     store: str = "",
 ) -> Iterator[KafkaCluster]:
-    """A cluster for a `with` block: for unittest, for fixtures of your own, for scripts.
+    """Run a cluster for a `with` block, in unittest, fixtures of your own, or scripts.
 
-    `properties` are those of docs/configuration.md, laid over what tests need; `flush` and `store`
-    are the `flush` and the `metadata.store` of all brokers.
+    `properties` are those of docs/configuration.md; they override the kit's settings for tests.
+    `flush` and `store` are the `flush` and the `metadata.store` of all brokers.
     """
     with KafkaCluster(ClusterSettings.of(brokers, properties, flush, store)) as cluster:
         yield cluster

@@ -1,40 +1,40 @@
-"""What is broken inside of the brokers of a cluster now, as the brokers are told."""
+"""The faults inside the brokers of a cluster, and the faults that each broker must apply."""
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from minibroker.testing.node.faults import BROKERS, CLIENTS, LinkFaults, NodeFaults, RequestRule
+from minibroker.testing.node.faults import BROKERS, CLIENTS, LinkFaults, NodeFaults
 
 Direction = Literal["both", "to", "from"]
 DIRECTIONS: Final = ("both", "to", "from")
 
 
 class InjectedFaults:
-    """What is broken inside of the brokers now, each fault at one or more of them."""
+    """The faults that hold now. Each applies to one broker or more."""
 
     def __init__(self) -> None:
         self._active: dict[int, Mapping[int, NodeFaults]] = {}
         self._numbers = count(1)
 
     def next_number(self) -> int:
-        """A number that no fault has had."""
+        """Return a number that no fault has had."""
         return next(self._numbers)
 
     def add(self, number: int, faults: Mapping[int, NodeFaults]) -> None:
-        """Have one more, by broker."""
+        """Add a fault: what each broker must apply, by broker."""
         self._active[number] = faults
 
     def remove(self, number: int) -> None:
-        """Have one less."""
+        """Remove a fault."""
         self._active.pop(number, None)
 
     def clear(self) -> None:
-        """Have none."""
+        """Remove all faults."""
         self._active.clear()
 
     def of(self, node_id: int) -> NodeFaults:
-        """All that is broken at a broker."""
+        """Return all faults of a broker."""
         links: dict[str, LinkFaults] = {}
         found = [each[node_id] for each in self._active.values() if node_id in each]
         for each in found:
@@ -52,9 +52,9 @@ class InjectedFaults:
 def cut_links(
     direction: str, one: int, other: int, address_of: Callable[[int], str]
 ) -> dict[int, NodeFaults]:
-    """What both brokers do for a cut between them. Each breaks the connections that it makes."""
+    """Return what both brokers must apply for a cut between them. Raises `ValueError`."""
     if direction not in DIRECTIONS:
-        raise ValueError(f"direction={direction!r}: it is one of {', '.join(DIRECTIONS)}")
+        raise ValueError(f"direction={direction!r}: expected one of {', '.join(DIRECTIONS)}")
     is_to, is_from = direction in ("both", "to"), direction in ("both", "from")
     if one == other:
         raise ValueError(f"cut({one}, {other}): name two brokers")
@@ -65,15 +65,10 @@ def cut_links(
 
 
 def slowed(link: LinkFaults, peers: Iterable[str]) -> NodeFaults:
-    """A broker all of whose links are like this one."""
+    """Return the faults of a broker, all links of which have these faults."""
     return NodeFaults(dict.fromkeys((CLIENTS, BROKERS, *peers), link))
 
 
 def all_lost() -> NodeFaults:
-    """A broker that no client reaches."""
+    """Return the faults of a broker that no client reaches."""
     return NodeFaults({CLIENTS: LinkFaults(are_sends_lost=True, are_receives_lost=True)})
-
-
-def rule_of(number: int, api: str, action: str, **given: Any) -> RequestRule:
-    """A rule as the cluster's methods give it. Raises `ValueError`."""
-    return RequestRule(number, api.upper(), action, **given)

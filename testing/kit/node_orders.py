@@ -1,4 +1,4 @@
-"""Gives orders to a broker of a test; `testing.node` obeys them."""
+"""Orders of a test to one of its brokers; `testing.node.orders` receives them."""
 
 import json
 import socket
@@ -11,18 +11,18 @@ ANSWER_S_MAX: Final = 10.0
 
 
 class OrderRefused(ValueError):
-    """The broker does not obey; the text is its reason."""
+    """The broker refuses an order; the text is its reason."""
 
 
 def give_order(port: int, token: str, order: str, **arguments: object) -> Mapping[str, Any]:
-    """What the broker answers. Raises `OrderRefused`, or `OSError` if it does not answer."""
+    """Send an order and return its answer. Raises `OrderRefused`, and `OSError` without one."""
     line = json.dumps({"token": token, "order": order, **arguments}).encode() + b"\n"
     with socket.create_connection((HOST, port), ANSWER_S_MAX) as connection:
         connection.sendall(line)
         with connection.makefile("rb") as answers:
             line = answers.readline()
     if not line.endswith(b"\n"):
-        raise ConnectionError("it ended before it answered")
+        raise ConnectionError("the broker ended before it answered")
     answer: Mapping[str, Any] = json.loads(line)
     if not answer.get("ok"):
         raise OrderRefused(str(answer.get("error")))

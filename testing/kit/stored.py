@@ -1,4 +1,4 @@
-"""What lies in the files of one replica, read from the disk beside the broker."""
+"""The records in the files of one replica, read from the disk beside the broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from minibroker.protocol.records.record import decode_records
 
 
 class StoredRecord(NamedTuple):
-    """A record in a replica's log, and the leader epoch in which it was written; `timestamp` is in
+    """A record in a replica's log, and the leader epoch of its batch. `timestamp` is in
     milliseconds."""
 
     leader_epoch: int
@@ -34,9 +34,9 @@ class _Segment(NamedTuple):
 
 
 def stored_records(data_dir: Path, topic: str, partition: int) -> list[StoredRecord]:
-    """The records of a replica in order, up to a batch that is not whole.
+    """Return the records of a replica in order, up to a torn batch.
 
-    Checksums are not looked at. Raises `ValueError` where the broker has no such replica.
+    Checksums are not verified. Raises `ValueError` if the broker has no such replica.
     """
     found: list[StoredRecord] = []
     for _, data, batches in _segments(data_dir, topic, partition):
@@ -46,7 +46,7 @@ def stored_records(data_dir: Path, topic: str, partition: int) -> list[StoredRec
     return found
 
 
-class Flipped(NamedTuple):
+class FlippedBit(NamedTuple):
     """A bit that was flipped: the lowest one of the byte at `position`, in the batch at `begin`."""
 
     path: Path
@@ -54,23 +54,23 @@ class Flipped(NamedTuple):
     position: int
 
 
-def flip_bit(data_dir: Path, topic: str, partition: int, offset: int) -> Flipped:
+def flip_bit(data_dir: Path, topic: str, partition: int, offset: int) -> FlippedBit:
     """Flip one bit in the batch that holds a record.
 
-    Raises `ValueError` where there is no such record.
+    Raises `ValueError` if there is no such record.
     """
     for path, _, batches in _segments(data_dir, topic, partition):
         for begin, header in batches:
             if header.base_offset <= offset <= header.last_offset:
-                flipped = Flipped(path, begin, begin + (BATCH_HEADER_BYTES + header.size) // 2)
+                flipped = FlippedBit(path, begin, begin + (BATCH_HEADER_BYTES + header.size) // 2)
                 _flip(flipped)
                 return flipped
     raise ValueError(f"there is no record {offset} of {topic}-{partition} in {data_dir}")
 
 
-def flip_back(flipped: Flipped) -> None:
-    """Flip the bit once more, if the batch is still damaged and is sound then. The broker may have
-    copied it again meanwhile, or cut its log."""
+def flip_back(flipped: FlippedBit) -> None:
+    """Flip the bit again, if that repairs the batch. The broker may have replicated the batch again
+    since, or truncated its log."""
     try:
         data = bytearray(flipped.path.read_bytes())
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def _is_sound(data: bytearray, begin: int) -> bool:
     return len(whole) == header.size and has_valid_crc(whole, header)
 
 
-def _flip(flipped: Flipped) -> None:
+def _flip(flipped: FlippedBit) -> None:
     with flipped.path.open("r+b") as file:
         file.seek(flipped.position)
         [byte] = file.read(1)

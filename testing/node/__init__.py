@@ -1,6 +1,6 @@
-"""A broker that a test can break: the real one, with a network, a disk and requests that fail.
+"""A broker that a test can break: the real broker, with faults in its network, disk and requests.
 
 `python -m minibroker.testing.node` starts it, and `testing.kit` gives it orders. The faults wrap
-the broker's `System`; the broker itself knows nothing of them. `minibroker start` cannot make them.
-docs/testing-orders.md has the orders, for tests in other languages.
+the broker's `System`; the broker has no code for them, and `minibroker start` cannot make them.
+docs/testing-orders.md lists the orders, for tests in other languages.
 """

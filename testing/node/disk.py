@@ -1,4 +1,4 @@
-"""A real disk that is full or slow: `broker.disk.RealFiles` with faults."""
+"""A disk that is full or slow: `broker.disk.RealFiles` with faults."""
 
 import errno
 import os
@@ -13,20 +13,20 @@ from minibroker.protocol.types import Buffer
 
 
 class DiskState:
-    """How the disk is now; the broker's loop and its workers look at it."""
+    """The faults of the disk. The event loop and the worker threads of the broker read it."""
 
     def __init__(self) -> None:
         self.is_full = False
         self.delay_s = 0.0
 
     def check_room(self) -> None:
-        """Raise the error of a full disk, if it is full."""
+        """Raise the `OSError` of a full disk if the disk is full."""
         if self.is_full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class FaultyFile(RealFile):
-    """A file on such a disk. A write takes its time in the broker's loop, as a real one does."""
+    """A file on such a disk. A slow write blocks the event loop, as it does on a real disk."""
 
     __slots__ = ("_state",)
 
@@ -35,18 +35,18 @@ class FaultyFile(RealFile):
         self._state = state
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write all of them at the end."""
+        """Write the buffers at the end of the file."""
         self._state.check_room()
         time.sleep(self._state.delay_s)
         super().append(buffers)
 
     async def sync(self) -> None:
-        """Make durable what was written."""
+        """Flush what was written to the disk (fsync), in a worker thread."""
         await trio.sleep(self._state.delay_s)
         await super().sync()
 
     def sync_now(self) -> None:
-        """The same, blocking."""
+        """Flush what was written to the disk, blocking."""
         time.sleep(self._state.delay_s)
         super().sync_now()
 

@@ -1,7 +1,7 @@
-"""What is broken at one broker: a value, which the kit sends and the broker's process obeys.
+"""The faults of one broker, as one value. The kit sends it, and the broker's process applies it.
 
-It is always the whole: what is not in it is in order. So faults may overlap and be undone in any
-order, and a broker that starts again gets the faults that hold at that time.
+The value always has all faults of the broker: what it does not name works. So faults may overlap,
+a test may undo them in any order, and a broker that restarts gets the faults of that moment.
 """
 
 import math
@@ -11,11 +11,10 @@ from typing import Any, Final, Self
 
 from minibroker.protocol.constants import ApiKey, ErrorCode
 
-CLIENTS: Final = "clients"  # the name of the link to all clients
-BROKERS: Final = "brokers"  # and of that to other brokers, for the connections that they have made
+CLIENTS: Final = "clients"  # the link of all connections from clients
+BROKERS: Final = "brokers"  # the link of all connections that other brokers have opened
 ACTIONS: Final = ("drop_response", "fail", "hold")
-# The requests that can be answered with an error: those whose answers have one for each partition,
-# and those with one for all.
+# The requests that can fail: their responses have an error for each partition, or one for all.
 FAIL_BY_PARTITION: Final = ("PRODUCE", "FETCH", "LIST_OFFSETS", "OFFSET_COMMIT")
 FAIL_AS_A_WHOLE: Final = (
     "FIND_COORDINATOR",
@@ -31,15 +30,15 @@ CODE_MAX: Final = 2**15 - 1
 
 
 class BadOrder(ValueError):
-    """An order that cannot be obeyed; the text says why."""
+    """An order that the broker cannot carry out; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """What is wrong with the way to a peer, seen from this broker.
+    """The faults of the connections between this broker and a peer.
 
-    What is lost waits, as what TCP sends again and again does. `delay_ms`, give or take
-    `jitter_ms`, and `bytes_per_s` (0: no limit) concern what this broker sends.
+    Lost bytes wait until the fault ends, because TCP sends them again. `delay_ms`, plus or minus
+    `jitter_ms`, and `bytes_per_s` (0: no limit) apply to what this broker sends.
     """
 
     are_sends_lost: bool = False
@@ -67,12 +66,12 @@ class LinkFaults:
 
 @dataclass(frozen=True, slots=True)
 class RequestRule:
-    """Requests that do not get what they ask for.
+    """A fault of requests.
 
-    `number` tells rules apart. `api` is a name as in `ApiKey`, `action` one of `ACTIONS`, and
-    `error`, for "fail", a name as in `ErrorCode` or the number of one of Kafka's. It concerns the
-    first `times` requests (0: all) that have this client id, and name this topic and partition;
-    None stands for any. Without a client id it concerns clients only, not other brokers.
+    `number` identifies the rule. `api` is a name in `ApiKey`, `action` one of `ACTIONS`, and
+    `error`, for "fail", a name in `ErrorCode` or the number of an error of Kafka's. The rule
+    applies to the first `times` requests (0: all) that have this client id and name this topic and
+    partition; None stands for any. Without a client id it applies to clients, not to brokers.
     """
 
     number: int
@@ -104,7 +103,7 @@ class RequestRule:
 
     @property
     def code(self) -> int:
-        """The number of the error."""
+        """The number of the error, as in Kafka's protocol."""
         return int(self.error) if self.error.isdecimal() else ErrorCode[self.error]
 
     def _check_topic(self) -> None:
@@ -127,8 +126,11 @@ class RequestRule:
 
 @dataclass(frozen=True, slots=True)
 class NodeFaults:
-    """All that is broken. `links` has `CLIENTS`, `BROKERS`, and the connections that this broker
-    makes to others, by the address (HOST:PORT) of each."""
+    """All faults of a broker.
+
+    The keys of `links` are `CLIENTS`, `BROKERS`, and, for the connections that this broker opens,
+    the other broker's address (HOST:PORT).
+    """
 
     links: Mapping[str, LinkFaults] = field(default_factory=dict)
     is_store_cut: bool = False
@@ -141,12 +143,12 @@ class NodeFaults:
         _check_numbers(disk_delay_ms=self.disk_delay_ms)
 
     def as_json(self) -> dict[str, Any]:
-        """As an order has it."""
+        """Return the value of the member `faults` in an order."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read what `as_json` gives. Raises `BadOrder`."""
+        """Return the faults that `as_json` gave. Raises `BadOrder`."""
         try:
             given = dict(value)
             links = {peer: LinkFaults(**link) for peer, link in given.pop("links", {}).items()}
@@ -155,27 +157,27 @@ class NodeFaults:
         except BadOrder:
             raise
         except (TypeError, ValueError, AttributeError) as error:
-            raise BadOrder(f"these are no faults: {error}") from None
+            raise BadOrder(f"faults have another form: {error}") from None
 
 
 def _check_numbers(**values: object) -> None:
-    """Raise `BadOrder` for what is no number, or is below 0."""
+    """Raise `BadOrder` for a value that is not a finite number from 0 on."""
     for name, value in values.items():
         if type(value) not in (int, float) or not 0 <= value < math.inf:  # type: ignore[operator]
-            raise BadOrder(f"{name}={value!r}: it is a number from 0 on")
+            raise BadOrder(f"{name}={value!r}: expected a number from 0 on")
 
 
 def _check_counts(**values: object) -> None:
-    """Raise `BadOrder` for what is no whole number, or is below 0."""
+    """Raise `BadOrder` for a value that is not a whole number from 0 on."""
     for name, value in values.items():
         if type(value) is not int or value < 0:
-            raise BadOrder(f"{name}={value!r}: it is a whole number from 0 on")
+            raise BadOrder(f"{name}={value!r}: expected a whole number from 0 on")
 
 
 def _check_flags(**values: object) -> None:
     for name, value in values.items():
         if type(value) is not bool:
-            raise BadOrder(f"{name}={value!r}: it is true or false")
+            raise BadOrder(f"{name}={value!r}: expected true or false")
 
 
 def _check_texts(**values: object) -> None:

@@ -1,12 +1,13 @@
-"""A real network with faults: `client.net.network.Network` around another one.
+"""A network with faults: a `client.net.network.Network` around the real one.
 
-Brokers connect to each other, and who connects knows to whom. So a cut between two of them takes
-both: each breaks both directions of the connections that it has made. Those that it has accepted
-are the link `BROKERS`, whoever is there. Clients come by a listener of their own, whose connections
-are the link `CLIENTS`.
+A broker knows the peer of a connection that it has opened, by the address. It does not know which
+broker has opened a connection to it. So both brokers take part in a cut between them: each cuts
+the connections that it has opened, in both directions. All connections that other brokers have
+opened are one link, `BROKERS`. Clients have a listener of their own, whose connections are the link
+`CLIENTS`.
 
-A cut is what a network is that loses all packets: nothing is closed, what is sent waits and arrives
-once the cut has ended, unless the system of the side that connected gave up before.
+A cut acts like a network that loses all packets. No connection is closed. Sent bytes wait, and
+arrive when the cut ends, unless the operating system of the side that connected has given up first.
 """
 
 import errno
@@ -25,8 +26,8 @@ from minibroker.protocol.types import Buffer, Endpoint, Part, Slice
 from minibroker.testing.node.faults import BROKERS, CLIENTS, LinkFaults
 
 CONNECT_S_MAX: Final = 60.0
-PIECE_BYTES: Final = 1024  # of a connection that is throttled: what it sends at a time
-PUMP_BYTES: Final = 64 * 1024
+PIECE_BYTES: Final = 1024  # that a throttled connection sends at a time
+FORWARD_BYTES: Final = 64 * 1024
 NO_FAULTS: Final = LinkFaults()
 IsLost: TypeAlias = Callable[[LinkFaults], bool]
 
@@ -44,7 +45,7 @@ def _is_any_lost(faults: LinkFaults) -> bool:
 
 
 class Link:
-    """The way to one peer: its faults, and the connections that it has."""
+    """The connections between this broker and one peer, and their faults."""
 
     def __init__(self, rng: Random) -> None:
         self.faults = NO_FAULTS
@@ -54,7 +55,7 @@ class Link:
         self._changed = trio.Event()
 
     def set(self, faults: LinkFaults) -> None:
-        """Have these faults from now on."""
+        """Replace the faults."""
         if faults == self.faults:
             return
         self.faults = faults
@@ -71,7 +72,7 @@ class Link:
         self._changed = trio.Event()
 
     def breaks_at(self) -> float:
-        """When the systems of those who connected give up."""
+        """Return when the operating system of the side that connected gives up, in seconds."""
         return math.inf if self._cut_at is None else self._cut_at + SILENT_S_MAX
 
     async def until(
@@ -80,7 +81,7 @@ class Link:
         deadline: Callable[[], float],
         is_broken: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Wait until nothing is lost any more; False if the deadline or a reset comes first."""
+        """Wait until `is_lost` is false. Return False if the deadline or a reset comes first."""
         while is_lost(self.faults) and not is_broken():
             if trio.current_time() >= deadline():
                 return False
@@ -89,30 +90,30 @@ class Link:
         return True
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long, or until the link has other faults."""
+        """Wait for this time, or until the faults change."""
         with trio.move_on_after(seconds):
             await self._changed.wait()
 
     def draw_delay(self) -> float:
-        """How much later the next bytes go, in seconds."""
+        """Return a random delay for the next bytes, in seconds."""
         faults = self.faults
         drawn = faults.delay_ms + self._rng.uniform(-faults.jitter_ms, faults.jitter_ms)
         return max(0.0, drawn / 1000)
 
     def reset(self) -> None:
-        """Break all connections."""
+        """Reset all connections."""
         for stream in list(self.streams):
             stream.reset()
         self._wake()
 
 
 class FaultyStream:
-    """A connection on a link; see `Stream`. `is_own` is that of a connection made here."""
+    """A connection on a link; see `Stream`. `is_outgoing`: this broker has opened it."""
 
-    def __init__(self, stream: Stream, link: Link, *, is_own: bool) -> None:
+    def __init__(self, stream: Stream, link: Link, *, is_outgoing: bool) -> None:
         self._stream = stream
         self._link = link
-        self._is_own = is_own
+        self._is_outgoing = is_outgoing
         self._is_broken = False
         self._receiving: trio.CancelScope | None = None
         link.streams[self] = None
@@ -123,18 +124,18 @@ class FaultyStream:
         return self._stream.peer
 
     def stop_receiving(self) -> None:
-        """Have a receive that waits look at the link anew."""
+        """Make a waiting receive check the faults of the link again."""
         if self._receiving is not None:
             self._receiving.cancel()
 
     def reset(self) -> None:
-        """Break it, for both sides."""
+        """Close the connection; the next use here raises `trio.BrokenResourceError`."""
         self._is_broken = True
         self.stop_receiving()
         self.close()
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes; nothing else runs between their arrival and the return."""
+        """Wait for bytes. No other task runs between their arrival and the return."""
         while True:
             await self._until(_are_receives_lost)
             scope = trio.CancelScope(deadline=self._breaks_at())
@@ -150,17 +151,17 @@ class FaultyStream:
             self._check()
 
     async def send(self, buffers: Sequence[Buffer]) -> None:
-        """Send all of them in order."""
+        """Send the buffers in order."""
         await self.send_parts(buffers)
 
     def send_now(self, buffers: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Nothing, where the link has faults."""
+        """Send what can go without waiting, and return the rest. With faults nothing can."""
         if self._is_broken or self._link.faults != NO_FAULTS:
             return buffers
         return self._stream.send_now(buffers)
 
     async def send_parts(self, parts: Sequence[Part]) -> None:
-        """Send bytes and slices in order, as late and as slowly as the link has it."""
+        """Send bytes and slices in order, with the delay and the rate of the link."""
         if self._link.faults.delay_ms or self._link.faults.jitter_ms:
             await self._link.pause(self._link.draw_delay())
         try:
@@ -180,7 +181,7 @@ class FaultyStream:
         self._stream.close()
 
     async def _send_slowly(self, part: Part) -> None:
-        """As fast as the link is at the time, which may change meanwhile."""
+        """Send in pieces at the rate of the link, which may change between two pieces."""
         view = memoryview(part) if isinstance(part, Buffer) else part
         for piece in _pieces(view, PIECE_BYTES):
             await self._until(_are_sends_lost)
@@ -194,7 +195,7 @@ class FaultyStream:
         self._check()
 
     def _breaks_at(self) -> float:
-        return self._link.breaks_at() if self._is_own else math.inf
+        return self._link.breaks_at() if self._is_outgoing else math.inf
 
     def _check(self) -> None:
         if self._is_broken or trio.current_time() >= self._breaks_at():
@@ -211,7 +212,7 @@ def _pieces(part: "memoryview | Slice", size: int) -> Iterator[Part]:
 
 
 class FaultyListener:
-    """A listening socket whose connections are on a link; see `Listener`."""
+    """A listening socket, the connections of which are on one link; see `Listener`."""
 
     def __init__(self, listener: Listener, link: Link) -> None:
         self._listener = listener
@@ -219,12 +220,12 @@ class FaultyListener:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it really listens."""
+        """The address of the socket, with the real port."""
         return self._listener.endpoint
 
     async def accept(self) -> Stream:
-        """Wait for the next connection."""
-        return FaultyStream(await self._listener.accept(), self._link, is_own=False)
+        """Wait for the next connection and return it."""
+        return FaultyStream(await self._listener.accept(), self._link, is_outgoing=False)
 
     def close(self) -> None:
         """Stop listening."""
@@ -232,7 +233,7 @@ class FaultyListener:
 
 
 class FaultyNetwork:
-    """The network of one broker; `for_brokers` is where it listens for the others."""
+    """The network of one broker. `for_brokers` is the listener for other brokers."""
 
     def __init__(
         self, network: Network, for_brokers: Endpoint, rng: Random, nursery: trio.Nursery
@@ -244,54 +245,58 @@ class FaultyNetwork:
         self._links: dict[str, Link] = {}
 
     def link(self, peer: str) -> Link:
-        """The way to a peer: `CLIENTS`, or a broker's HOST:PORT."""
+        """Return the link of a peer: `CLIENTS`, `BROKERS`, or a broker's HOST:PORT."""
         return self._links.setdefault(peer, Link(self._rng))
 
     def set(self, links: Mapping[str, LinkFaults]) -> None:
-        """Have these faults, and on all other links none."""
+        """Replace the faults of all links. A link that is not named has none."""
         for peer in {**self._links, **links}:
             self.link(peer).set(links.get(peer, NO_FAULTS))
 
     def reset(self) -> None:
-        """Break all connections."""
+        """Reset all connections."""
         for link in self._links.values():
             link.reset()
 
     async def connect(self, endpoint: Endpoint) -> Stream:
-        """Open a connection."""
+        """Open a connection. Raises `OSError`, after a minute if the link is cut."""
         link = self.link(str(endpoint))
         deadline = trio.current_time() + CONNECT_S_MAX
         if not await link.until(_is_any_lost, lambda: deadline):
-            raise OSError(errno.ETIMEDOUT, f"cannot connect to {endpoint}: it does not answer")
-        return FaultyStream(await self._network.connect(endpoint), link, is_own=True)
+            raise OSError(errno.ETIMEDOUT, f"cannot connect to {endpoint}: no answer")
+        return FaultyStream(await self._network.connect(endpoint), link, is_outgoing=True)
 
     async def listen(self, endpoint: Endpoint) -> Listener:
-        """Listen."""
+        """Open a listening socket. Raises `OSError`."""
         listener = await self._network.listen(endpoint)
         peers = BROKERS if endpoint == self._for_brokers else CLIENTS
         return FaultyListener(listener, self.link(peers))
 
     async def connect_socket(self, endpoint: Endpoint) -> socket.socket:
-        """A socket for a thread: one of a pair, and tasks here pass on what goes through it."""
+        """Open a connection for a thread. Raises `OSError`.
+
+        The returned socket is one end of a socket pair. Tasks of the event loop forward the bytes
+        between the other end and a connection with faults.
+        """
         stream = await self.connect(endpoint)
         inner, outer = socket.socketpair()
         outer.setblocking(False)
-        ours = trio.SocketStream(trio.socket.from_stdlib_socket(inner))
-        self._nursery.start_soon(_pump, stream, ours)
+        pair_end = trio.SocketStream(trio.socket.from_stdlib_socket(inner))
+        self._nursery.start_soon(_forward, stream, pair_end)
         return outer
 
 
-async def _pump(stream: Stream, inner: trio.SocketStream) -> None:
-    """Pass on what comes in both directions, until one side ends or breaks."""
+async def _forward(stream: Stream, inner: trio.SocketStream) -> None:
+    """Forward bytes in both directions until one side ends or breaks."""
 
     async def send() -> None:
-        async with _ended_together(nursery):
-            while data := await inner.receive_some(PUMP_BYTES):
+        async with _ending_together(nursery):
+            while data := await inner.receive_some(FORWARD_BYTES):
                 await stream.send([data])
 
     async def receive() -> None:
-        view = memoryview(bytearray(PUMP_BYTES))
-        async with _ended_together(nursery):
+        view = memoryview(bytearray(FORWARD_BYTES))
+        async with _ending_together(nursery):
             while count := await stream.receive_into(view):
                 await inner.send_all(bytes(view[:count]))
 
@@ -305,7 +310,7 @@ async def _pump(stream: Stream, inner: trio.SocketStream) -> None:
 
 
 @asynccontextmanager
-async def _ended_together(nursery: trio.Nursery) -> AsyncIterator[None]:
+async def _ending_together(nursery: trio.Nursery) -> AsyncIterator[None]:
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         yield
     nursery.cancel_scope.cancel()

@@ -1,14 +1,15 @@
-"""Orders to a broker with faults: one JSON object a line, each answered by one, on loopback.
+"""Orders to a broker with faults: JSON lines over TCP on loopback.
+
+A test sends one JSON object in a line, and the broker answers with another:
 
     > {"token": "...", "order": "set_faults", "faults": {"is_disk_full": true}}
     < {"ok": true}
 
-docs/testing-orders.md has all of them.
+docs/testing-orders.md lists the orders.
 """
 
 import hmac
 import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -17,25 +18,22 @@ import trio
 from minibroker.testing.node.faults import BadOrder
 
 LINE_BYTES_MAX: Final = 1024 * 1024
-RECEIVE_BYTES: Final = 64 * 1024
 
-logger = logging.getLogger(__name__)
-
-# What obeys an order: takes the order and returns what is to be said besides "ok".
-Obey = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+# Takes an order, and returns the members of its answer besides "ok". Raises `BadOrder`.
+OrderHandler = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class OrderServer:
-    """Takes orders of whoever knows the token. What obeys them raises `BadOrder`."""
+    """Hands the orders that carry the token to their handlers, which it has by name."""
 
-    def __init__(self, token: str, orders: Mapping[str, Obey]) -> None:
+    def __init__(self, token: str, handlers: Mapping[str, OrderHandler]) -> None:
         self._token = token
-        self._orders = orders
+        self._handlers = handlers
 
     async def serve(
         self, port: int, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Listen on 127.0.0.1, for ever. Raises `OSError`."""
+        """Take orders on 127.0.0.1 until cancelled. Raises `OSError` if the port is in use."""
         await trio.serve_tcp(self._serve_one, port, host="127.0.0.1", task_status=task_status)
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
@@ -54,23 +52,25 @@ class OrderServer:
             await trio.aclose_forcefully(stream)
 
     def answer(self, line: bytes) -> Mapping[str, Any]:
-        """Obey one order."""
+        """Handle the order in one line, and return the answer."""
         try:
-            given = json.loads(line)
+            order = json.loads(line)
         except (ValueError, RecursionError):
             return {"ok": False, "error": "an order is one JSON object a line"}
-        token = given.get("token") if isinstance(given, dict) else None
+        token = order.get("token") if isinstance(order, dict) else None
         if not isinstance(token, str) or not _are_equal(token, self._token):
-            return {"ok": False, "error": "the token is another one"}
-        obey = self._orders.get(str(given.get("order")))
-        if obey is None:
-            return {"ok": False, "error": f"the orders are {', '.join(self._orders)}"}
+            return {"ok": False, "error": "the token is wrong"}
+        name = order.get("order")
+        handle = self._handlers.get(str(name))
+        if handle is None:
+            known = ", ".join(self._handlers)
+            return {"ok": False, "error": f"there is no order {name!r}; there are {known}"}
         try:
-            return {"ok": True, **obey(given)}
+            return {"ok": True, **handle(order)}
         except BadOrder as error:
             return {"ok": False, "error": str(error)}
 
 
 def _are_equal(token: str, other: str) -> bool:
-    """Whether two texts are the same, in a time that does not tell where they differ."""
+    """Compare two texts in a time that does not depend on where they differ."""
     return hmac.compare_digest(*(each.encode(errors="surrogatepass") for each in (token, other)))

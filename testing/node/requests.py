@@ -1,17 +1,18 @@
-"""How a broker with faults serves requests: `broker.server.dispatch.dispatch` with rules around it.
+"""Request faults: `broker.server.dispatch.dispatch` with rules around it.
 
-* "hold": the request is served once the rule has gone, and so are those that came behind it on its
-  connection.
-* "drop_response": the request is served, and then its connection breaks in the place of the answer.
-* "fail": the request is not served; it is answered with an error.
+* "hold": the broker serves the request when the rule is removed. Requests that follow it on the
+  same connection wait, too.
+* "drop_response": the broker serves the request, and closes the connection instead of answering.
+* "fail": the broker does not serve the request. It answers with an error.
 
-What was asked is taken down, with the errors of the answers.
+The latest requests are recorded, each with the errors of its response.
 """
 
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import trio
@@ -23,6 +24,7 @@ from minibroker.broker.turns import Turns, without_pause
 from minibroker.protocol.constants import ApiKey, ErrorCode
 from minibroker.protocol.messages import APIS, RequestEnvelope
 from minibroker.protocol.messages.fetch import (
+    SESSION_EPOCH_NONE,
     SESSION_EPOCH_OPEN,
     FetchRequest,
     FetchResponse,
@@ -34,19 +36,27 @@ from minibroker.protocol.messages.produce import PartitionProduced, ProduceRespo
 from minibroker.protocol.types import TopicPartition
 from minibroker.testing.node.faults import RequestRule
 
-KEPT_MAX: Final = 20_000  # requests that are remembered
-# What answers each partition, and the answer.
+RECORDED_MAX: Final = 20_000  # of clients, and as many of other brokers
+# The message for one partition, and the response that has them all.
 BY_PARTITION: Final[dict[int, tuple[type[Any], type[Any]]]] = {
     ApiKey.PRODUCE: (PartitionProduced, ProduceResponse),
     ApiKey.LIST_OFFSETS: (PartitionOffset, ListOffsetsResponse),
     ApiKey.OFFSET_COMMIT: (PartitionCommitted, OffsetCommitResponse),
 }
+# These stand in the head of a FETCH response, not beside a partition.
+FETCH_SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+)
 
 
 @dataclass(slots=True)
-class Seen:
-    """A request that came. `rule` is the number of the rule that it met, or 0; `errors` are those
-    of its answer, None while there is none. `at_s` is wall clock time."""
+class ReceivedRequest:
+    """A request that the broker received.
+
+    `at_s` is wall clock time in seconds. `rule` is the number of the rule that matched, or 0.
+    `errors` are the names of the errors in the response, or None while there is no response.
+    """
 
     at_s: float
     api: str
@@ -59,8 +69,8 @@ class Seen:
 
 
 @dataclass(slots=True)
-class _Match:
-    """A rule, and how many requests it still concerns."""
+class _ActiveRule:
+    """A rule, and how many more requests it applies to."""
 
     rule: RequestRule
     left: float = field(init=False)
@@ -70,58 +80,67 @@ class _Match:
 
 
 class FaultyDispatch:
-    """`Dispatch` with rules. `listener` is the name of that of other brokers."""
+    """A `Dispatch` that applies rules. `listener` is the name of the listener for brokers."""
 
     def __init__(self, listener: str, wall_ms: Callable[[], int]) -> None:
         self._listener = listener
         self._wall_ms = wall_ms
-        self._matches: dict[int, _Match] = {}
+        self._rules: dict[int, _ActiveRule] = {}
         self._held: dict[Watch, Purgatory] = {}
-        self._held_of = Counter[str]()  # those of a peer that are not served yet
-        self._fetched: dict[str, dict[TopicPartition, None]] = {}  # what a peer's session is about
-        self._seen = deque[Seen](maxlen=KEPT_MAX)
+        self._held_count = Counter[str]()  # by peer
+        self._session_partitions: dict[str, dict[TopicPartition, None]] = {}  # by peer
+        self._from_clients = deque[ReceivedRequest](maxlen=RECORDED_MAX)
+        self._from_brokers = deque[ReceivedRequest](maxlen=RECORDED_MAX)
 
     def set(self, rules: Iterable[RequestRule]) -> None:
-        """Have these rules; one that was there before goes on where it was."""
-        found = {rule.number: rule for rule in rules}
-        kept = {number: each for number, each in self._matches.items() if number in found}
-        self._matches = {number: _Match(rule) for number, rule in found.items()} | kept
+        """Replace the rules. A rule whose number was there before keeps its count."""
+        active = {rule.number: _ActiveRule(rule) for rule in rules}
+        kept = {number: each for number, each in self._rules.items() if number in active}
+        self._rules = active | kept
         for watch, purgatory in list(self._held.items()):
             purgatory.notify(watch)
+        if not any(each.rule.action == "hold" for each in self._rules.values()):
+            self._held.clear()
 
-    def seen(self) -> Sequence[Seen]:
-        """The latest requests, in order."""
-        return self._seen
+    def received(self, client_id: str | None) -> Iterable[ReceivedRequest]:
+        """Return the latest requests with this client id, or of all clients, in order."""
+        if client_id is None:
+            return self._from_clients
+        both = chain(self._from_brokers, self._from_clients)
+        return (each for each in both if each.client_id == client_id)
 
     def __call__(
         self, services: Services, envelope: RequestEnvelope, peer: str, now: float
     ) -> Outcome:
-        """Serve one request, or do with it what a rule says."""
+        """Serve one request, or apply the first rule that matches it."""
         is_of_client = services.listener != self._listener
-        partitions = self._partitions_of(envelope, peer)
-        seen = Seen(
+        received = ReceivedRequest(
             self._wall_ms() / 1000,
             ApiKey(envelope.api_key).name,
             envelope.version,
             envelope.client_id,
             is_of_client,
-            tuple(partitions),
+            tuple(self._partitions_of(envelope, peer)),
         )
-        self._seen.append(seen)
-        rule = self._match(seen)
+        (self._from_clients if is_of_client else self._from_brokers).append(received)
+        rule = self._match(received)
         if rule is not None:
-            seen.rule = rule.number
-        if must_answer(envelope) and (
-            self._held_of[peer] or (rule is not None and rule.action == "hold")
+            received.rule = rule.number
+        if expects_response(envelope) and (
+            self._held_count[peer] or (rule is not None and rule.action == "hold")
         ):
-            return self._hold(services, _detached(envelope), peer, seen, rule)
-        return self._serve(services, envelope, peer, now, seen, rule)
+            held = self._hold(services, _copied(envelope), peer, received, rule)
+            return _behind_earlier_responses(held)
+        outcome = self._serve(services, envelope, peer, now, received, rule)
+        if isinstance(outcome, Parked) and rule is not None and rule.action == "drop_response":
+            return _behind_earlier_responses(outcome)
+        return outcome
 
-    def _match(self, seen: Seen) -> RequestRule | None:
-        for match in self._matches.values():
-            if match.left and _concerns(match.rule, seen):
-                match.left -= 1
-                return match.rule
+    def _match(self, received: ReceivedRequest) -> RequestRule | None:
+        for active in self._rules.values():
+            if active.left and _is_match(active.rule, received):
+                active.left -= 1
+                return active.rule
         return None
 
     def _serve(
@@ -130,45 +149,46 @@ class FaultyDispatch:
         envelope: RequestEnvelope,
         peer: str,
         now: float,
-        seen: Seen,
+        received: ReceivedRequest,
         rule: RequestRule | None,
     ) -> Outcome:
         if rule is not None and rule.action == "fail":
-            if not must_answer(envelope):
-                raise HangUp("a test lets this request fail, which has no answer")
-            return _noted(_refusal(envelope, seen.partitions, rule.code), seen)
+            if not expects_response(envelope):
+                raise HangUp("a test makes this request fail, which has no response")
+            return _recorded(_error_response(envelope, received.partitions, rule.code), received)
         outcome = dispatch(services, envelope, peer, now)
         if rule is not None and rule.action == "drop_response":
-            return _dropped(outcome, seen)
-        return _noted(outcome, seen)
+            return _dropped(outcome, received)
+        return _recorded(outcome, received)
 
     def _hold(
         self,
         services: Services,
         envelope: RequestEnvelope,
         peer: str,
-        seen: Seen,
+        received: ReceivedRequest,
         rule: RequestRule | None,
     ) -> Parked[Any]:
-        """A request that waits for the end of the rule, and then perhaps for what it asks for."""
+        """Return a parked request. It is served when its rule, or that of a request before it on
+        the connection, is removed; the handler may then park it for reasons of its own."""
         watch, purgatory = Watch(), services.purgatory
         served: list[Outcome] = []
         self._held[watch] = purgatory
-        self._held_of[peer] += 1
+        self._held_count[peer] += 1
 
         def is_held() -> bool:
-            return rule is not None and rule.action == "hold" and rule.number in self._matches
+            return rule is not None and rule.action == "hold" and rule.number in self._rules
 
         def attempt(now: float) -> Any:
             if not served:
                 if is_held():
                     return None
-                del self._held[watch]
-                self._held_of[peer] -= 1
+                self._held.pop(watch, None)
+                self._held_count[peer] -= 1
                 other = None if rule is None or rule.action == "hold" else rule
                 try:
-                    outcome = self._serve(services, envelope, peer, now, seen, other)
-                except HangUp as error:  # the task that answers does not expect it
+                    outcome = self._serve(services, envelope, peer, now, received, other)
+                except HangUp as error:  # the session's writer expects another error
                     raise trio.BrokenResourceError(str(error)) from error
                 if isinstance(outcome, Generator):
                     outcome = without_pause(outcome)
@@ -179,12 +199,12 @@ class FaultyDispatch:
             [outcome] = served
             if not isinstance(outcome, Parked):
                 return outcome
-            answer = outcome.attempt(now)
-            if answer is not None:
-                forget(outcome)
-            return answer
+            response = outcome.attempt(now)
+            if response is not None:
+                unwatch(outcome)
+            return response
 
-        def forget(parked: Parked[Any]) -> None:
+        def unwatch(parked: Parked[Any]) -> None:
             for key in dict.fromkeys(parked.keys):
                 purgatory.unwatch(watch, key)
 
@@ -194,130 +214,161 @@ class FaultyDispatch:
         def expire() -> Any:
             [parked] = served
             assert isinstance(parked, Parked)
-            forget(parked)
+            unwatch(parked)
             return parked.expire()
 
         return Parked((watch,), deadline, attempt, expire)
 
     def _partitions_of(self, envelope: RequestEnvelope, peer: str) -> Iterable[TopicPartition]:
-        """What a request is about; one of a fetch session names only what has changed."""
+        """Return the partitions that a request is about. A FETCH in a session names only the
+        partitions that have changed, so those that it named before are remembered."""
         named = dict.fromkeys(_named(envelope.message))
-        if not isinstance(envelope.message, FetchRequest):
-            return named
         request = envelope.message
-        known = {} if request.session_epoch <= SESSION_EPOCH_OPEN else self._fetched.get(peer, {})
-        for gone in request.forgotten:
-            known.pop(gone, None)
-        self._fetched[peer] = known | named
-        return self._fetched[peer]
+        if not isinstance(request, FetchRequest) or request.session_epoch == SESSION_EPOCH_NONE:
+            return named
+        is_open = request.session_epoch != SESSION_EPOCH_OPEN
+        known = self._session_partitions.get(peer, {}) if is_open else {}
+        for name in request.forgotten:
+            known.pop(name, None)
+        self._session_partitions[peer] = known | named
+        return self._session_partitions[peer]
 
 
-def must_answer(envelope: RequestEnvelope) -> bool:
-    """Whether a request has an answer; PRODUCE with acks=0 has none."""
+def expects_response(envelope: RequestEnvelope) -> bool:
+    """Return whether a request has a response. PRODUCE with acks=0 has none."""
     return getattr(envelope.message, "acks", 1) != 0
 
 
-def _concerns(rule: RequestRule, seen: Seen) -> bool:
-    if rule.api != seen.api:
+def _is_match(rule: RequestRule, received: ReceivedRequest) -> bool:
+    if rule.api != received.api:
         return False
     if rule.client_id is None:
-        if not seen.is_of_client:
+        if not received.is_of_client:
             return False
-    elif rule.client_id != seen.client_id:
+    elif rule.client_id != received.client_id:
         return False
     if rule.topic is None:
         return True
     return any(
         rule.topic == topic and rule.partition in (None, partition)
-        for topic, partition in seen.partitions
+        for topic, partition in received.partitions
     )
 
 
 def _named(message: Any) -> Iterable[TopicPartition]:
-    """The partitions that a request names; -1 stands for a topic as a whole."""
+    """Yield the partitions that a request names; -1 stands for a whole topic."""
     for item in getattr(message, "partitions", None) or ():
         yield TopicPartition(item.topic, item.partition)
     for item in getattr(message, "topics", None) or ():
         yield TopicPartition(item if isinstance(item, str) else getattr(item, "name", ""), -1)
 
 
-def _refusal(envelope: RequestEnvelope, partitions: Sequence[TopicPartition], error: int) -> object:
-    """The answer that says this error of all that was asked for."""
+def _error_response(
+    envelope: RequestEnvelope, partitions: Sequence[TopicPartition], code: int
+) -> object:
+    """Return the response that has this error for all that the request asks for."""
     if envelope.api_key == ApiKey.FETCH:
-        answers = [PartitionFetched(topic, partition, error) for topic, partition in partitions]
-        return FetchResponse(0, envelope.message.session_id, tuple(answers))
+        if code in FETCH_SESSION_ERRORS:
+            return FetchResponse(code)
+        # No session, so that the client names all partitions again.
+        return FetchResponse(partitions=tuple(PartitionFetched(*each, code) for each in partitions))
     if envelope.api_key in BY_PARTITION:
-        one, whole = BY_PARTITION[envelope.api_key]
-        return whole(tuple(one(topic, partition, error) for topic, partition in partitions))
-    return APIS[ApiKey(envelope.api_key)].response(error=error)
+        partition_type, response_type = BY_PARTITION[envelope.api_key]
+        return response_type(tuple(partition_type(*each, code) for each in partitions))
+    return APIS[ApiKey(envelope.api_key)].response(error=code)
 
 
-def _errors(answer: Any) -> tuple[str, ...]:
-    """The names of the errors in an answer, each once."""
-    parts = [*(getattr(answer, "partitions", None) or ()), *(getattr(answer, "topics", None) or ())]
-    codes = dict.fromkeys(getattr(each, "error", 0) for each in (answer, *parts))
-    return tuple(_name(code) for code in codes if code)
+def _error_names(response: Any) -> tuple[str, ...]:
+    """Return the names of the errors in a response, each once."""
+    partitions = getattr(response, "partitions", None) or ()
+    topics = getattr(response, "topics", None) or ()
+    codes = dict.fromkeys(getattr(each, "error", 0) for each in (response, *partitions, *topics))
+    return tuple(_error_name(code) for code in codes if code)
 
 
-def _name(code: int) -> str:
+def _error_name(code: int) -> str:
     return ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
 
 
-def _changed(outcome: Outcome, change: Callable[[Any], Any]) -> Outcome:
-    """An outcome whose answer is passed through a function, once there is one."""
+def _recorded(outcome: Outcome, received: ReceivedRequest) -> Outcome:
+    """Return the outcome, which records the errors of its response once there is one."""
+
+    def record(response: Any) -> Any:
+        received.errors = _error_names(response)
+        return response
+
     if outcome is None:
         return None
     if isinstance(outcome, Parked):
         parked = outcome
 
         def attempt(now: float) -> Any:
-            answer = parked.attempt(now)
-            return None if answer is None else change(answer)
+            response = parked.attempt(now)
+            return None if response is None else record(response)
 
-        return replace(parked, attempt=attempt, expire=lambda: change(parked.expire()))
+        return replace(parked, attempt=attempt, expire=lambda: record(parked.expire()))
     if isinstance(outcome, Generator):
-        return _changed_at_the_end(outcome, change)
-    changed: object = change(outcome)
-    return changed
+        return _recorded_turns(outcome, record)
+    response: object = record(outcome)
+    return response
 
 
-def _changed_at_the_end(turns: Turns[Any], change: Callable[[Any], Any]) -> Turns[Any]:
-    return change((yield from turns))
+def _recorded_turns(turns: Turns[Any], record: Callable[[Any], Any]) -> Turns[Any]:
+    return record((yield from turns))
 
 
-def _noted(outcome: Outcome, seen: Seen) -> Outcome:
-    def note(answer: Any) -> Any:
-        seen.errors = _errors(answer)
-        return answer
+def _dropped(outcome: Outcome, received: ReceivedRequest) -> Outcome:
+    """Return a parked request that closes the connection when its response is ready."""
+    if outcome is None:
+        return None
+    if isinstance(outcome, Generator):
+        outcome = without_pause(outcome)
+    if not isinstance(outcome, Parked):
+        outcome = _ready(outcome)
+    parked: Parked[Any] = outcome
 
-    return _changed(outcome, note)
+    def drop(response: Any) -> Any:
+        received.errors = _error_names(response)
+        raise trio.BrokenResourceError("a test drops this response")
 
+    def attempt(now: float) -> Any:
+        response = parked.attempt(now)
+        return None if response is None else drop(response)
 
-def _dropped(outcome: Outcome, seen: Seen) -> Outcome:
-    """Where the session would send the answer, the connection breaks."""
-
-    def drop(answer: Any) -> Any:
-        seen.errors = _errors(answer)
-        raise trio.BrokenResourceError("a test drops this answer")
-
-    def drop_at_once(answer: Any) -> Turns[Any]:
-        yield
-        return drop(answer)
-
-    if isinstance(outcome, Parked | Generator):
-        return _changed(outcome, drop)
-    return None if outcome is None else drop_at_once(outcome)
+    return replace(parked, attempt=attempt, expire=lambda: drop(parked.expire()))
 
 
-def _detached(value: Any) -> Any:
-    """The same, without views of the receive buffer; a broker writes into the batches it gets."""
+def _ready(response: object) -> Parked[object]:
+    """Return a parked request that has its response already."""
+    return Parked((), lambda: -math.inf, lambda now: response, lambda: response)
+
+
+def _behind_earlier_responses(parked: Parked[Any]) -> Parked[Any]:
+    """Return the parked request with a first attempt in vain. The session sends the responses that
+    it has collected only before it waits for a parked request; an attempt that breaks the
+    connection would lose them."""
+    has_been_tried = False
+
+    def attempt(now: float) -> Any:
+        nonlocal has_been_tried
+        if has_been_tried:
+            return parked.attempt(now)
+        has_been_tried = True
+        return None
+
+    return replace(parked, attempt=attempt)
+
+
+def _copied(value: Any) -> Any:
+    """Return a deep copy without views of the receive buffer. Views become bytearrays, because the
+    broker writes into the batches that it receives."""
     if isinstance(value, memoryview):
         return bytearray(value)
     if isinstance(value, tuple):
-        parts = [_detached(part) for part in value]
+        parts = [_copied(part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
-            value, **{each.name: _detached(getattr(value, each.name)) for each in fields(value)}
+            value, **{each.name: _copied(getattr(value, each.name)) for each in fields(value)}
         )
     return value

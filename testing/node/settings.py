@@ -1,8 +1,8 @@
-"""What a broker with faults is told besides its properties, and where it may run."""
+"""The environment variables of a broker with faults, and the file that marks its directory."""
 
 from typing import Final
 
-MARK: Final = ".minibroker-testing"  # a file in the data directory
+MARKER_FILE: Final = ".minibroker-testing"  # in the data directory
 PORT: Final = "MINIBROKER_TESTING_PORT"
 TOKEN: Final = "MINIBROKER_TESTING_TOKEN"
 FAULTS: Final = "MINIBROKER_TESTING_FAULTS"

@@ -151,7 +151,8 @@ def wait_for(running: dict[str, Member], wanted: Counter[bytes]) -> None:
     while True:
         read = Counter(value for member in running.values() for value in member.values)
         if read >= wanted:
-            assert read == wanted, "a record was read twice"
+            values = {name: member.values for name, member in running.items()}
+            assert read == wanted, f"a record was read twice: {values}"
             return
         assert time.monotonic() < deadline, wanted - read
         time.sleep(LOOK_EVERY_S)

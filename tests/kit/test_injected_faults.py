@@ -17,6 +17,7 @@ from minibroker.protocol.errors import BrokerError
 from minibroker.testing import Fault, KafkaCluster, WaitTimeout
 from minibroker.testing.kit.injected_faults import cut_links
 from minibroker.testing.kit.node_orders import OrderRefused, give_order
+from minibroker.testing.kit.waiting import Look, wait_for
 from minibroker.testing.node.faults import LinkFaults
 from minibroker.testing.node.settings import PORT, TOKEN
 from tests.kit.clients import AIOKAFKA, CONFLUENT, OURS, VALUES, WITHIN_S, Client
@@ -207,10 +208,13 @@ def test_a_broker_without_its_store_leads_no_more(kafka_cluster: KafkaCluster) -
     """Its session ends, another one leads, and a client goes there."""
     topic = kafka_cluster.topic()
     leader = kafka_cluster.leader(topic)
+
+    def another_leads() -> Look[bool]:
+        leads = kafka_cluster.leader(topic)
+        return Look(leads != leader or None, f"broker {leads} leads")
+
     with kafka_cluster.producer() as producer, kafka_cluster.cut_from_store(leader):
-        kafka_cluster.wait_for_leader(topic)
-        while kafka_cluster.leader(topic) == leader:
-            time.sleep(0.05)
+        wait_for("another leader", another_leads, WITHIN_S)
         producer.send(topic, b"elsewhere").result(WITHIN_S)
     kafka_cluster.wait_for_isr(topic)
 
@@ -291,9 +295,9 @@ def test_what_cannot_be_broken_is_refused(kafka_cluster: KafkaCluster) -> None:
         kafka_cluster.hold("PRODUCE", partition=1)
     with pytest.raises(ValueError, match="name at least one broker"):
         kafka_cluster.delay(ms=5)
-    with pytest.raises(ValueError, match="disk_delay_ms=-5: it is a number from 0 on"):
+    with pytest.raises(ValueError, match="disk_delay_ms=-5: expected a number from 0 on"):
         kafka_cluster.disk(1).slow(ms=-5)
-    with pytest.raises(ValueError, match="bytes_per_s=0: it is more than 0"):
+    with pytest.raises(ValueError, match="bytes_per_s=0: expected more than 0"):
         kafka_cluster.throttle(1, bytes_per_s=0)
     with pytest.raises(ValueError, match="JOIN_GROUP names no topic"):
         kafka_cluster.hold("JOIN_GROUP", topic="orders")
@@ -307,11 +311,13 @@ def test_what_cannot_be_broken_is_refused(kafka_cluster: KafkaCluster) -> None:
 def test_orders_need_the_token(kafka_broker: KafkaCluster) -> None:
     """And are orders that there are."""
     broker = kafka_broker._brokers[1]
-    with pytest.raises(OrderRefused, match="the token is another one"):
+    with pytest.raises(OrderRefused, match="the token is wrong"):
         give_order(broker._orders_port, "guessed", "requests")
-    with pytest.raises(OrderRefused, match="the orders are set_faults, reset_connections"):
+    with pytest.raises(
+        OrderRefused, match="there is no order 'explode'; there are set_faults, reset_connections"
+    ):
         give_order(broker._orders_port, broker._token, "explode")
-    with pytest.raises(OrderRefused, match="these are no faults"):
+    with pytest.raises(OrderRefused, match="faults have another form"):
         give_order(broker._orders_port, broker._token, "set_faults", faults={"is_full": 1})
 
 
@@ -337,7 +343,7 @@ def test_no_order_ends_the_broker(kafka_broker: KafkaCluster, faults: object) ->
     broker = kafka_broker._brokers[1]
     with pytest.raises(OrderRefused):
         give_order(broker._orders_port, broker._token, "set_faults", faults=faults)
-    with pytest.raises(OrderRefused, match="the token is another one"):
+    with pytest.raises(OrderRefused, match="the token is wrong"):
         give_order(broker._orders_port, "gue\u00df", "requests")
     with socket.create_connection(("127.0.0.1", broker._orders_port)) as connection:
         connection.sendall(b"[" * 200_000 + b"\n")
@@ -408,11 +414,15 @@ def test_the_end_of_a_throttle_ends_what_waits(kafka_broker: KafkaCluster) -> No
 def test_without_an_answer_there_is_no_error(kafka_broker: KafkaCluster) -> None:
     """A record with acks=0 is lost with its connection, and the producer goes on."""
     topic = kafka_broker.topic()
+
+    def it_was_received() -> Look[bool]:
+        found = [each for each in kafka_broker.requests() if each.has_met_fault]
+        return Look(True if found else None, "no request has met the fault")
+
     with kafka_broker.producer(acks=0, enable_idempotence=False) as producer:
         with kafka_broker.fail("PRODUCE", "NOT_LEADER_OR_FOLLOWER", topic=topic):
             producer.send(topic, b"lost").result(WITHIN_S)
-            while not any(each.has_met_fault for each in kafka_broker.requests()):
-                time.sleep(0.02)
+            wait_for("the request that fails", it_was_received, WITHIN_S)
         for _ in range(2):  # the first one may find the connection broken
             producer.send(topic, b"kept")
             producer.flush()
@@ -444,6 +454,6 @@ def test_it_runs_only_where_a_kit_has_been(tmp_path: Path, has_token: bool) -> N
         timeout=60,
     )
     assert ended.returncode == 1
-    wanted = "was not made by a test's kit" if has_token else "started by a test's kit"
+    wanted = "a test did not make it" if has_token else "the testing kit starts this command"
     assert wanted in ended.stderr
     assert not list(tmp_path.iterdir())

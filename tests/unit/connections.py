@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
+from minibroker.broker.server.dispatch import Dispatch, dispatch
 from minibroker.broker.server.listener import Acceptor
 from minibroker.client.net.network import Stream
 from minibroker.protocol.constants import PREFACE, ApiKey
@@ -36,9 +37,16 @@ class Client:
         self._buffer = memoryview(bytearray(256 * 1024))
         self._ready: list[bytes] = []
 
-    async def send(self, *requests: tuple[ApiKey, object], first_id: int = 1) -> None:
+    async def send(
+        self,
+        *requests: tuple[ApiKey, object],
+        first_id: int = 1,
+        client_id: str | None = None,
+    ) -> None:
         data = b"".join(
-            b"".join(encode_request(RequestEnvelope(api_key, 0, first_id + place, None, message)))
+            b"".join(
+                encode_request(RequestEnvelope(api_key, 0, first_id + place, client_id, message))
+            )
             for place, (api_key, message) in enumerate(requests)
         )
         await self.stream.send([data])
@@ -69,12 +77,12 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(**settings: str) -> AsyncIterator[Server]:
+async def serving(*, dispatch: Dispatch = dispatch, **settings: str) -> AsyncIterator[Server]:
     node = Node(**settings)
     node.lead()
     network = SimulatedNetwork(random.Random(4))
     listener = await network.host("broker").listen(BROKER)
-    acceptor = Acceptor(node.services, {"PLAINTEXT": listener})
+    acceptor = Acceptor(node.services, {"PLAINTEXT": listener}, dispatch)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(acceptor.run)
         yield Server(node, network, acceptor)

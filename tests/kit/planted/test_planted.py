@@ -16,6 +16,7 @@ from threading import Thread
 import pytest
 
 from minibroker.testing import History, KafkaCluster, PromiseBroken
+from minibroker.testing.kit.waiting import Look, wait_for
 from tests.kit.planted.batcher import Batcher
 from tests.kit.planted.shop import Shop
 from tests.kit.planted.worker import Worker
@@ -49,6 +50,23 @@ def started(target: Callable[..., None], *arguments: object) -> Thread:
     thread = Thread(target=target, args=arguments, daemon=True)
     thread.start()
     return thread
+
+
+def wait_until_fetches_end(cluster: KafkaCluster, topic: str, *followers: int) -> None:
+    """Until the latest fetch of each follower for this topic has its response."""
+
+    def look() -> Look[bool]:
+        for follower in followers:
+            fetches = [
+                each
+                for each in cluster.requests(client_id=f"fetcher-of-broker-{follower}")
+                if each.api == "FETCH" and (topic, 0) in each.partitions
+            ]
+            if not fetches or fetches[-1].errors is None:
+                return Look(None, f"a fetch of broker {follower} waits")
+        return Look(True, "")
+
+    wait_for("the fetches of the followers to end", look, WITHIN_S)
 
 
 class PowerCut(Exception):
@@ -100,13 +118,14 @@ def test_acks_1_across_a_failover(kafka_cluster: KafkaCluster, has_bug: bool) ->
         leader = kafka_cluster.leader(topic)
         one, other = (number for number in kafka_cluster.node_ids if number != leader)
         with kafka_cluster.cut(leader, one), kafka_cluster.cut(leader, other):
-            # Each follower has a fetch at the leader already, whose answer arrives after the cut.
-            # The first parcel is for that.
+            # A fetch of each follower waits at the leader, and its response arrives after the cut.
+            # The first parcel uses up both.
             sending = [producer.send(topic, b"parcel 1")]
-            time.sleep(0.3)
+            wait_until_fetches_end(kafka_cluster, topic, one, other)
             sending += [producer.send(topic, b"parcel %d" % number) for number in range(2, 6)]
-            time.sleep(0.3)
-            assert all(each.done() for each in sending) == has_bug
+            if has_bug:
+                for each in sending:
+                    each.result(WITHIN_S)
             kafka_cluster.kill(leader)
         kafka_cluster.wait_for_leader(topic)
         for each in sending:
