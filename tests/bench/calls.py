@@ -1,16 +1,16 @@
-"""How many files and Python calls one PRODUCE and one FETCH take: to be watched, not to be met.
+"""Count the files and the Python calls that one PRODUCE and one FETCH take. There is no limit.
 
     python -m tests.bench.calls [--list]
 
-The client and a broker run in one process on virtual time (`testing.cluster`), so that nothing is
-counted but their own code, and each run prints the same figures. Counted are calls of functions in
-minibroker's packages, but for `testing`: from the first of ten `send` to the acknowledgement of
-their batch with acks=all, and from the request to the answer of a FETCH that finds this batch.
-A coroutine or generator that goes on after a wait counts as another call, since the interpreter
-sees one. `--list` prints each function with its calls.
+The client and a broker run in one process on virtual time (`testing.cluster`), so each run prints
+the same figures. The program counts calls of functions in minibroker's packages except `testing`:
+for PRODUCE from the first of ten `send` to the acknowledgement of their batch with acks=all, for
+FETCH from the request to the response that has this batch. A coroutine counts once, however often
+it waits. `--list` prints each function with its calls.
 """
 
 import argparse
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -30,6 +30,7 @@ from minibroker.protocol.types import Endpoint
 from minibroker.testing.cluster import PORT, SimulatedWorld, open_broker, simulate
 
 RECORDS = 10
+SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 PACKAGE = Path(minibroker.__file__).parent
 
 
@@ -46,6 +47,7 @@ class Calls:
     def __init__(self) -> None:
         self.counts: Counter[Function] = Counter()
         self._files: dict[str, str] = {}
+        self._suspendable: set[FrameType] = set()  # kept, so that each is another object
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -59,6 +61,10 @@ class Calls:
     def _on_event(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call":
             code = frame.f_code
+            if code.co_flags & SUSPENDABLE:
+                if frame in self._suspendable:
+                    return  # it continues after a wait
+                self._suspendable.add(frame)
             file = self._files.get(code.co_filename)
             if file is None:
                 file = self._files[code.co_filename] = _name_of(code.co_filename)
@@ -104,7 +110,7 @@ async def count() -> tuple[Calls, Calls]:
                 await trio.sleep(0.25)
                 with calls.counting():
                     for number in range(RECORDS):
-                        await producer.send("t", b"value %d" % number, partition=0)
+                        await producer.send("t", b"value %d" % number)
                     await producer.flush()
         endpoint = Endpoint(broker.name, PORT)
         async with open_channel(seams.network, endpoint, ChannelOptions()) as channel:
