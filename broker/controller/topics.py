@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
 from minibroker.broker.config import Config, ConfigError
 from minibroker.broker.controller import entries
@@ -50,7 +50,7 @@ INTERNAL_PREFIX: Final = "__"  # __consumer_offsets and such, which no client ma
 TOPICS_AT_ONCE: Final = 100  # and partitions of new ones, in one turn of the loop
 
 Wanted = TypeVar("Wanted")
-Created: TypeAlias = CreateTopicsResponse | CreatePartitionsResponse
+Added = TypeVar("Added", bound=CreateTopicsResponse | CreatePartitionsResponse)
 
 
 def plan_create(
@@ -65,13 +65,7 @@ def plan_create(
         counts = len(topic.partitions), len(topic.partitions[0].replicas)
         return TopicResult(topic.name, 0, None, topic.id, *counts)
 
-    draft = Draft(state)
-    named = [(topic.name, topic) for topic in request.topics]
-    answer = CreateTopicsResponse((yield from _each(draft, named, create)))
-    if request.validate_only:
-        return Plan(answer, state)
-    yield from draft.write_added()
-    return draft.plan(answer)
+    return (yield from _plan_added(state, request, create, CreateTopicsResponse))
 
 
 def plan_create_partitions(
@@ -89,13 +83,7 @@ def plan_create_partitions(
         counts = len(topic.partitions), len(topic.partitions[0].replicas)
         return TopicResult(topic.name, 0, None, topic.id, *counts)
 
-    draft = Draft(state)
-    named = [(topic.name, topic) for topic in request.topics]
-    answer = CreatePartitionsResponse((yield from _each(draft, named, grow)))
-    if request.validate_only:
-        return Plan(answer, state)
-    yield from draft.write_added()
-    return draft.plan(answer)
+    return (yield from _plan_added(state, request, grow, CreatePartitionsResponse))
 
 
 def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[DeleteTopicsResponse]]:
@@ -150,7 +138,7 @@ def plan_forgetting(state: State, topic_ids: Iterable[bytes]) -> Plan[None]:
     return Plan(None, replace(state, tombstones=left), writes)
 
 
-def admit(response: Created, uncreated: Mapping[str, int]) -> Created:
+def admit(response: Added, uncreated: Mapping[str, int]) -> Added:
     """The answer to a request that was carried out, except that so many partitions of some topics
     have no log yet. They exist, and are offline."""
     results = tuple(
@@ -198,6 +186,22 @@ def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
     replication_factor = config.offsets_topic_replication_factor
     configs = tuple(ConfigEntry(*item) for item in topic_defaults(OFFSETS_TOPIC).items())
     return NewTopic(OFFSETS_TOPIC, partition_count, replication_factor, configs)
+
+
+def _plan_added(
+    state: State,
+    request: CreateTopicsRequest | CreatePartitionsRequest,
+    add: Callable[[Draft, Any], TopicResult],
+    response: Callable[[tuple[TopicResult, ...]], Added],
+) -> Turns[Plan[Added]]:
+    """Add the partitions of each topic in the request, unless it only validates."""
+    draft = Draft(state)
+    named = [(topic.name, topic) for topic in request.topics]
+    answer = response((yield from _each(draft, named, add)))
+    if request.validate_only:
+        return Plan(answer, state)
+    yield from draft.write_added()
+    return draft.plan(answer)
 
 
 def _topic(draft: Draft, name: str) -> TopicRecord:

@@ -3,7 +3,8 @@
 At any other broker the answer is NOT_CONTROLLER for each topic; METADATA says who is it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
@@ -18,16 +19,16 @@ from minibroker.protocol.messages.topics import (
     TopicResult,
 )
 
+Response = TypeVar("Response")
+
 
 def create(
     services: Services, request: CreateTopicsRequest, now: float
 ) -> Parked[CreateTopicsResponse]:
     """A result for each topic; REQUEST_TIMED_OUT says nothing about whether it will be made."""
 
-    def expire() -> CreateTopicsResponse:
-        return CreateTopicsResponse(late(services, [topic.name for topic in request.topics]))
-
-    return services.run_by_controller(request, now, request.timeout_ms, expire)
+    names = [topic.name for topic in request.topics]
+    return _by_controller(services, request, names, now, CreateTopicsResponse)
 
 
 def delete(
@@ -35,10 +36,7 @@ def delete(
 ) -> Parked[DeleteTopicsResponse]:
     """As `create`."""
 
-    def expire() -> DeleteTopicsResponse:
-        return DeleteTopicsResponse(late(services, request.topics))
-
-    return services.run_by_controller(request, now, request.timeout_ms, expire)
+    return _by_controller(services, request, request.topics, now, DeleteTopicsResponse)
 
 
 def create_partitions(
@@ -46,8 +44,19 @@ def create_partitions(
 ) -> Parked[CreatePartitionsResponse]:
     """As `create`."""
 
-    def expire() -> CreatePartitionsResponse:
-        return CreatePartitionsResponse(late(services, [topic.name for topic in request.topics]))
+    names = [topic.name for topic in request.topics]
+    return _by_controller(services, request, names, now, CreatePartitionsResponse)
+
+
+def _by_controller(
+    services: Services,
+    request: CreateTopicsRequest | DeleteTopicsRequest | CreatePartitionsRequest,
+    names: Iterable[str],
+    now: float,
+    response: Callable[[tuple[TopicResult, ...]], Response],
+) -> Parked[Response]:
+    def expire() -> Response:
+        return response(late(services, names))
 
     return services.run_by_controller(request, now, request.timeout_ms, expire)
 
