@@ -1,9 +1,9 @@
-"""The tables that the audit works on, and what a finding is.
+"""The tables of the audit, and the type of a finding.
 
-One Arrow schema a table, so that whoever reads files, whoever checks and whoever writes a report
-mean the same columns. Offsets count records; positions are bytes in a file; times are ms since the
-Unix epoch. Integers of 64 bits that have no sign on disk (hashes) are stored with one; the CRC of
-32 bits fits in an int64 as it is. A replica is named by (broker, topic, partition).
+Each table has one Arrow schema, so that readers, checks and report use the same columns. Offsets
+count records; positions are bytes in a file; times are ms since the Unix epoch. Hashes are unsigned
+64-bit integers on disk and are stored as signed ones; a CRC of 32 bits fits in an int64 as it is.
+A replica is named by (broker, topic, partition).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -22,9 +22,9 @@ _REPLICA: Final = (
     pa.field("partition", pa.int32()),
 )
 
-# One row a batch. Bytes that are no batch are one row with `torn` true, whose `problem` says what
-# is wrong with them; such a row has a position and a size, and null in every column of a header.
-# `problem` is null for a sound batch and for one whose only fault is its CRC.
+# One row per batch. A stretch of bytes that is not a batch is one row with `torn` true, and
+# `problem` says what is wrong with it; such a row has a position and a size, and null in every
+# column of a header. `problem` is null for a sound batch and for one whose only fault is its CRC.
 BATCHES: Final = pa.schema(
     [
         *_REPLICA,
@@ -42,14 +42,14 @@ BATCHES: Final = pa.schema(
         pa.field("attributes", pa.int16()),
         pa.field("crc_stored", pa.int64()),
         pa.field("crc_computed", pa.int64()),
-        # xxh3 of all from the magic byte on: equal for copies of a batch at another offset or epoch
+        # xxh3 from the magic byte on: equal for copies of a batch at another offset or epoch
         pa.field("identity", pa.int64()),
         pa.field("torn", pa.bool_()),
         pa.field("problem", pa.string()),
     ]
 )
 
-# One row a record of a whole, sound batch.
+# One row per record of a whole, sound batch.
 RECORDS: Final = pa.schema(
     [
         *_REPLICA,
@@ -64,7 +64,7 @@ RECORDS: Final = pa.schema(
     ]
 )
 
-# One row a batch whose records cannot be read although its CRC is right, and in `problem` why.
+# One row per batch whose records cannot be read although its CRC is right; `problem` says why.
 BODIES: Final = pa.schema(
     [
         *_REPLICA,
@@ -76,9 +76,9 @@ BODIES: Final = pa.schema(
     ]
 )
 
-# One row an entry of an offset index (`kind` "index") or time index ("timeindex"): what it says,
-# and in `problem`, null for a right entry, in what it is wrong. A file that cannot be read is one
-# row without an entry.
+# One row per entry of an offset index (`kind` "index") or time index ("timeindex"). `problem` says
+# what is wrong with the entry, null if nothing is. A file that cannot be read is one row without an
+# entry.
 INDEX_ENTRIES: Final = pa.schema(
     [
         *_REPLICA,
@@ -92,14 +92,14 @@ INDEX_ENTRIES: Final = pa.schema(
     ]
 )
 
-# One row a log that is there: how far it goes, and how far the audit judges the partition.
-# `high_watermark`, `recovery_point`, `log_start` are from the checkpoints, null if they say
-# nothing; `first_offset` and `log_end` are from the batches. `in_isr` and `is_leader` are null
-# where no metadata was given. `kept_end` is the log's end after the truncation that the leader's
-# epochs demand (A11). Below `judged_end`, which all replicas of a partition share, every replica
-# that is in sync must hold the same: what the one with `is_reference` holds. `left_end` is where
-# the log ended when its broker had stopped in order, null where the metadata do not say that. Logs
-# of a compacted topic have gaps, each its own.
+# One row per log at hand: its bounds, and how far the audit judges its partition.
+# `high_watermark`, `recovery_point` and `log_start` are from the checkpoints, null if these do not
+# name the log; `first_offset` and `log_end` are from the batches. `in_isr` and `is_leader` are null
+# if no metadata were given. `kept_end` is the log's end after the truncation to the leader's epochs
+# (A11). Below `judged_end`, which all replicas of a partition share, every in-sync replica must
+# hold what the replica with `is_reference` holds. `left_end` is the log's end when its broker
+# stopped in order, null if the metadata do not have it. Logs of a compacted topic may have gaps,
+# different ones on each replica.
 REPLICAS: Final = pa.schema(
     [
         *_REPLICA,
@@ -120,7 +120,7 @@ REPLICAS: Final = pa.schema(
     ]
 )
 
-# One row an entry of a `leader-epoch-checkpoint`.
+# One row per entry of a `leader-epoch-checkpoint`.
 EPOCH_STARTS: Final = pa.schema(
     [
         *_REPLICA,
@@ -129,7 +129,8 @@ EPOCH_STARTS: Final = pa.schema(
     ]
 )
 
-# One row a producer in a `.snapshot`; `offset` is the file's name, up to which it speaks.
+# One row per producer in a `.snapshot`; `offset` is the one in the file's name: the snapshot covers
+# the batches below it.
 PRODUCERS: Final = pa.schema(
     [
         *_REPLICA,
@@ -141,10 +142,10 @@ PRODUCERS: Final = pa.schema(
     ]
 )
 
-# One row a record that a client was told about. `event` is "acked", "failed" (may be there or not)
-# or "shown" (to a consumer); others tell of the ledger itself (`Event` in files/ledger.py).
-# `offset` is null where the client was not told it, `topic_id` (hex) where its ledger does not say
-# it; `group` is null but where a group has "committed" that offset.
+# One row per event that a client wrote in its ledger. `event` is "acked", "failed" (the record may
+# have been stored) or "shown" (to a consumer); others describe the ledger itself (`Event` in
+# files/ledger.py). `offset` is null if the client did not learn it, `topic_id` (hex) if the ledger
+# does not have it; `group` is null unless the event is "committed": that group committed `offset`.
 LEDGER: Final = pa.schema(
     [
         pa.field("ledger", pa.string()),
@@ -162,10 +163,10 @@ LEDGER: Final = pa.schema(
     ]
 )
 
-# One row for what one replica of the offsets topic holds last of a group and a partition: `offset`
-# is null where it was forgotten, `highest` the largest that was ever told. `home` is the partition
-# of the offsets topic and `at` the offset there. A record that nobody can read is a row with only
-# its place and a `problem`.
+# One row per replica of the offsets topic, group and partition: the last commit stored there.
+# `offset` is null if the commit was deleted, `highest` is the largest offset ever committed. `home`
+# is the partition of the offsets topic and `at` the offset of the record in it. A record that
+# cannot be decoded is a row with only its place and a `problem`.
 COMMITTED: Final = pa.schema(
     [
         pa.field("broker", pa.int32()),
@@ -197,7 +198,7 @@ FINDINGS: Final = pa.schema(
 
 
 class Severity(StrEnum):
-    """What a finding means: a promise is broken; it may become so; or good to know."""
+    """The severity of a finding: a broken promise, a fault that may become one, or a notice."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -206,7 +207,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row of FINDINGS; None where a column has nothing to say."""
+    """One row of FINDINGS; None where a column does not apply."""
 
     check: str
     severity: Severity
@@ -222,13 +223,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Tables:
-    """What a check may look at: Spark DataFrames of the schemas above.
+    """The input of the checks: Spark DataFrames of the schemas above.
 
-    `topic_ids` are those of the topics that are judged, by name, as known at `known_at_ms` from the
-    metadata (None: from the logs). `is_ledger_complete`: the ledgers tell of all that was sent.
-    `ledger` is None where none was given, `committed` where there is no offsets topic. `records`
-    makes the table of some topics' records. `bodies` is of the logs that the others are compared
-    with, for what is the same need not be read twice.
+    `topic_ids` are the ids of the judged topics, by name, as the metadata had them at `known_at_ms`
+    (None: from the logs). `is_ledger_complete`: the ledgers cover all records that were sent.
+    `ledger` is None if none was given, `committed` if there is no offsets topic. `records` builds
+    the table of some topics' records. `bodies` covers the reference logs only: equal batches need
+    not be decoded twice.
     """
 
     batches: "DataFrame"

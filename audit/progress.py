@@ -1,8 +1,8 @@
-"""How far a run is: stages with their times, and what Spark has done of the present one.
+"""The progress of a run: its stages with their times, and Spark's progress in the current one.
 
-Spark works while the driver waits, so a thread of its own looks at Spark's status tracker a few
-times a second and tells whoever wants to know. It only reads, and ends with its stage. The session
-may be somebody else's, so only jobs of the audit's own group are counted.
+Spark works while the driver waits, so a separate thread reads Spark's status tracker a few times a
+second and reports to the listener. The thread only reads, and ends with its stage. The session may
+belong to the caller, so only jobs of the audit's own group are counted.
 """
 
 import threading
@@ -20,7 +20,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 LOOK_EVERY_S: Final = 0.25
-# What a job group is made of, for each thread.
+# The local properties of a thread that make up a job group.
 _PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -28,7 +28,7 @@ _numbers = count(1)  # of the audits in this process
 
 
 class Progress(NamedTuple):
-    """Where a run is. `total` is 0 where it is not known; bytes are of segments, 0 if of none."""
+    """The state of a run. `total` is 0 if unknown; the bytes are segment bytes, 0 if none."""
 
     stage: str
     done: int = 0
@@ -50,7 +50,7 @@ class Stages:
 
     @contextmanager
     def stage(self, name: str, bytes_total: int = 0) -> Iterator[None]:
-        """Tell of what is done inside under this name."""
+        """Report the work inside the `with` block under this name."""
         began = time.monotonic()
         ended = threading.Event()
         looker = threading.Thread(target=self._look, args=(name, bytes_total, ended), daemon=True)
@@ -72,9 +72,9 @@ class Stages:
 
 
 class Jobs:
-    """The Spark jobs of one audit: a group, which the threads that work for it join.
+    """The Spark jobs of one audit: a job group, which the threads that work for it join.
 
-    Used with `with`, in the thread that runs the audit, which leaves the group at the end.
+    Used with `with`, in the thread that runs the audit; that thread leaves the group at the end.
     """
 
     def __init__(self, context: SparkContext) -> None:
@@ -91,13 +91,13 @@ class Jobs:
             self._context.setLocalProperty(name, value)  # type: ignore[arg-type]
 
     def describe(self, what: str) -> None:
-        """What this thread does from now on is this audit's, and is called so."""
+        """Put the jobs of this thread into the audit's group from now on, under this name."""
         self._context.setJobGroup(self._group, f"minibroker audit: {what}")
 
     def described(
         self, what: str, call: Callable[Parameters, Result]
     ) -> Callable[Parameters, Result]:
-        """The call, for a thread of its own."""
+        """Return the call so that another thread runs it in the audit's group."""
 
         def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
             self.describe(what)
@@ -106,7 +106,7 @@ class Jobs:
         return called
 
     def count_tasks(self) -> tuple[int, int]:
-        """Of the Spark stages that are under way: how many tasks are done, and how many are."""
+        """Return how many tasks of the active Spark stages are done, and how many there are."""
         tracker = self._context.statusTracker()
         jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(self._group))
         mine = {stage for job in jobs if job is not None for stage in job.stageIds}

@@ -1,7 +1,8 @@
-"""The DataFrames that an audit has put into Spark's cache; they leave it when the audit ends.
+"""The DataFrames that an audit has put into Spark's cache, which are removed when the audit ends.
 
-The session may be somebody's own, with a cache of its own, and other audits may run in it. So each
-audit knows what it has put there. Its checks run in threads, which share the context's list.
+The session may belong to the caller and have cached frames of its own, and other audits may run in
+it. So each audit records what it has cached. Its checks run in threads, which share the context's
+list.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ _frames: Final[ContextVar[list[DataFrame] | None]] = ContextVar("frames", defaul
 
 @contextmanager
 def caching() -> Iterator[None]:
-    """At the end, remove from the cache what was put there inside."""
+    """Remove from the cache, at the end, what was put there inside the `with` block."""
     frames: list[DataFrame] = []
     token = _frames.set(frames)
     try:
@@ -31,7 +32,7 @@ def caching() -> Iterator[None]:
 
 
 def cache(frame: DataFrame) -> DataFrame:
-    """The same rows, kept in Spark's cache; outside of an audit until the session ends."""
+    """Return the same rows, kept in Spark's cache; outside an audit until the session ends."""
     if (frames := _frames.get()) is not None:
         frames.append(frame)
     return frame.persist()
@@ -45,7 +46,7 @@ def release(frame: DataFrame) -> None:
 
 
 def in_context(call: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The call for another thread, which then shares the cached frames of this one."""
+    """Return the call for another thread, which then shares the cached frames of this one."""
     context = copy_context()
 
     def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

@@ -1,16 +1,18 @@
-"""Which replicas of a partition differ from the others, by a comparison of each with each.
+"""Find the replicas of a partition that differ from the others, by comparing each with each.
 
-No log is right because its broker leads: what differs may be the leader's. At each offset where two
-logs part, the replicas that have not parted before are put into groups of those that hold the same,
-and judged by the first of these that decides:
+No log is right because its broker leads: the leader's may be the wrong one. At each offset where
+two logs diverge, the replicas that have not diverged before are grouped by what they hold. The
+first of these rules that decides names the wrong ones:
 
-1. what clients were told, if ledgers say it: who holds another record, or none, is wrong;
-2. a batch that is damaged or absent is wrong where others have a whole one;
-3. the majority is right, if a member of it is in sync;
-4. who is in sync is right where all of those agree and the others are no majority.
+1. If ledgers cover the offset: a replica that holds another record than clients saw, or none, is
+   wrong.
+2. A batch that is damaged or absent is wrong if others have a whole one.
+3. The majority is right, if a member of it is in sync.
+4. The in-sync replicas are right if all of them agree and the others are no majority.
 
-Where none does, all are named and which is right is left open: whoever moved one side away might
-lose the better copy. A majority can be wrong, too; only a ledger, or a copy, can say that.
+If no rule decides, all replicas are named and the finding leaves open which is right: an operator
+who moved one side away might lose the better copy. A majority can be wrong, too; only a ledger or a
+copy can show that.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +31,7 @@ class Batch(NamedTuple):
 
     @property
     def content(self) -> "Content":
-        """What copies of it have in common."""
+        """The part that copies of a batch have in common."""
         return self[:4]
 
 
@@ -37,10 +39,10 @@ Content: TypeAlias = tuple[int, int, int, bool] | None
 
 
 class Pair(NamedTuple):
-    """Two logs that were compared below `end`, from `start` on.
+    """Two logs that were compared from offset `start` to `end`.
 
-    `offset` is that of the first batch that is not the same in both, None if there is none;
-    `differing` counts the stretches of offsets that differ.
+    `offset` is that of the first batch that differs, None if there is none; `differing` counts the
+    stretches of offsets that differ.
     """
 
     brokers: tuple[int, int]
@@ -52,7 +54,7 @@ class Pair(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """A replica that differs, and one that it differs from; `said` puts it in words."""
+    """A replica that differs, and one that it differs from; `said` is the reason in words."""
 
     broker: int
     other_broker: int
@@ -68,9 +70,10 @@ def find_divergences(
     in_sync: Mapping[int, bool],
     ledgers: Mapping[tuple[int, int], bool],
 ) -> list[Divergence]:
-    """The replicas of one partition that differ, each at the first offset where it is named.
+    """Return the wrong replicas of one partition, each at the first offset where it is named.
 
-    `ledgers` says, by offset where logs part and broker, whether what clients were told is there.
+    `ledgers` says, by offset where logs diverge and broker, whether the broker holds what clients
+    were told is there.
     """
     named: dict[int, Divergence] = {}
     for offset in sorted({pair.offset for pair in pairs if pair.offset is not None}):
@@ -95,7 +98,7 @@ def find_divergences(
 
 
 def _counterpart(broker: int, groups: Sequence["_Group"], wrong: Collection[int]) -> int:
-    """A replica that holds another batch: one that is right, if any is."""
+    """Return a replica that holds another batch: one that is right, if any is."""
     others = [group.brokers[0] for group in groups if broker not in group.brokers]
     return min(others, key=lambda other: (other in wrong, other))
 
@@ -103,7 +106,7 @@ def _counterpart(broker: int, groups: Sequence["_Group"], wrong: Collection[int]
 def _held(
     pairs: Sequence[Pair], offset: int, named: Mapping[int, Divergence]
 ) -> dict[int, Batch | None]:
-    """What each replica holds at an offset where two part, of those that can say so."""
+    """Return what each comparable replica holds at an offset where two of them diverge."""
     held: dict[int, Batch | None] = {}
     pairs = [pair for pair in pairs if named.keys().isdisjoint(pair.brokers)]
     for pair in pairs:
@@ -120,14 +123,14 @@ def _held(
 
 
 class _Group(NamedTuple):
-    """Brokers that hold the same; `is_whole`: and that is a batch without damage."""
+    """Brokers that hold the same; `is_whole`: what they hold is an undamaged batch."""
 
     brokers: tuple[int, ...]
     is_whole: bool
 
 
 def _groups(held: Mapping[int, Batch | None]) -> list[_Group]:
-    """The largest first."""
+    """Return the groups of brokers that hold the same, the largest first."""
     found: dict[Content, list[int]] = {}
     for broker in sorted(held):
         batch = held[broker]
@@ -142,7 +145,7 @@ def _groups(held: Mapping[int, Batch | None]) -> list[_Group]:
 def _decide(
     groups: Sequence[_Group], in_sync: Mapping[int, bool], right: Mapping[int, bool]
 ) -> tuple[frozenset[int], str]:
-    """Who is wrong, and why."""
+    """Return the wrong brokers, and the reason in words."""
     confirmed = [group for group in groups if any(right.get(each) for each in group.brokers)]
     refuted = [group for group in groups if any(right.get(each) is False for each in group.brokers)]
     if confirmed and refuted and not any(group in refuted for group in confirmed):
@@ -150,7 +153,7 @@ def _decide(
     whole = [group for group in groups if group.is_whole]
     if len(whole) == 1:
         return _others(groups, whole), f"of {_listed(groups)} only {_listed(whole)} is whole"
-    # The damaged are wrong where several are whole, and have no say in which of those is right.
+    # Several groups are whole: the damaged ones are wrong, and have no vote on which is right.
     members = [group for group in whole if any(in_sync[each] for each in group.brokers)]
     if members:
         largest = whole[0]
@@ -183,6 +186,6 @@ def _listed(groups: Sequence[_Group]) -> str:
 
 
 def _joined(brokers: Sequence[int]) -> str:
-    """`1`, `1 and 2`, `1, 2 and 3`."""
+    """Return the list in words: `1`, `1 and 2`, `1, 2 and 3`."""
     *front, last = map(str, brokers)
     return f"{', '.join(front)} and {last}" if front else last

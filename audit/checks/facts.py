@@ -1,12 +1,12 @@
-"""What the batches say of each log, as far as the driver has to know it.
+"""Facts that the driver needs about each log, from its batches.
 
 The header's offset and epoch lie outside the CRC, so one flipped bit can make a batch claim any
-offset. So a log ends where its last batch by position ends, not where the largest offset lies, and
-an epoch, too; only if the last batch claims less than others do, and they no more than all batches
-end to end come to, those are believed.
+offset. So a log, and each epoch in it, ends where its last batch by position ends, not at the
+largest offset. The largest offset is believed only if the last batch claims less than others do,
+and they claim no more than the lengths of all batches add up to.
 
-Millions of batches are made into `runs` first, which are few, and whatever can be told from those
-is: how far a log goes, which epochs it has, and, by the checks, where a log has a seam at all.
+Millions of batches are first grouped into `runs`, which are few. Runs are enough to tell how far a
+log goes, which epochs it has, and, for the checks, where a log has a seam at all.
 """
 
 import struct as struct_of_bytes
@@ -48,29 +48,30 @@ from minibroker.protocol.records.batch import COMPRESSION_MASK, LOG_APPEND_TIME
 # The columns that name a log, and a partition.
 REPLICA: Final = ("broker", "topic", "partition")
 PARTITION: Final = ("topic", "partition")
-_Epoch: TypeAlias = Any  # a Row, or what the driver makes itself: columns by name
-# What a batch's attributes may say: its codec and, set by a broker, that its time is the append's.
+_Epoch: TypeAlias = Any  # a Row, or what the driver builds itself: columns by name
+# The bits that a batch's attributes may have: its codec, and LogAppendTime, which a broker sets.
 _FROM_CLIENTS: Final = COMPRESSION_MASK | LOG_APPEND_TIME
 
 
 def next_offset(last_offset: str) -> Column:
-    """The offset after this one; a damaged header may claim the largest that there is."""
+    """Return the offset after this one; a damaged header may claim the largest offset possible."""
     return when(col(last_offset) < INT64_MAX, col(last_offset) + 1).otherwise(col(last_offset))
 
 
 @memoize_per_run
 def runs(batches: DataFrame) -> DataFrame:
-    """The batches of one leader epoch in one segment as one row, and the torn bytes of one.
+    """Return one row per segment and leader epoch for its batches, and one for its torn bytes.
 
-    It has the position and base offset of its first batch, the last offset of its last one, both
-    by position, and the bytes from first to last. `is_chain`: each batch begins, in bytes and in
-    offsets, where another ends. To know that nothing has to be sorted: each batch adds a hash of
-    the place where it begins and one of the place where it ends, and all but the outermost cancel
-    out. `seams` is the same of the offsets alone, as they are. `digest` and `bytes` are of all its
-    `batches`, whatever their order; `has_odd`: one that is sound is of a kind that no producer
-    sends, or counts other than its offsets do.
+    A row has the position and base offset of the first batch and the last offset of the last one,
+    both by position, and the bytes from first to last. `is_chain`: each batch begins, in bytes and
+    in offsets, where another ends. No sort is needed to know that: each batch adds a hash of the
+    place where it begins and a hash of the place where it ends, and all but the outermost cancel
+    out. `seams` is the same of the offsets alone, unhashed. `digest` and `bytes` cover all
+    `batches`, whatever their order. `has_odd`: at least one sound batch is of a kind that no
+    producer sends, or its record count does not match its offsets.
 
-    One pass over the batches, made once for all who ask; by the driver, if it holds them.
+    Takes one pass over the batches, made once for all callers; the driver makes it if it holds the
+    batches.
     """
     found, rows = ask_runs(batches), local_rows(batches)
     if rows is None:
@@ -79,7 +80,7 @@ def runs(batches: DataFrame) -> DataFrame:
 
 
 def ask_runs(batches: DataFrame) -> DataFrame:
-    """The runs, as a plan of Spark."""
+    """Return the runs, as a Spark plan."""
     end = col("position") + col("size")
     return (
         batches.withColumns({"end": end, "next_offset": next_offset("last_offset")})
@@ -106,7 +107,7 @@ def ask_runs(batches: DataFrame) -> DataFrame:
 
 
 def runs_of(rows: pa.Table, schema: StructType) -> pa.Table:
-    """The same of batches that the driver holds. Its hashes are others."""
+    """Return the runs of batches that the driver holds. Its hashes differ from Spark's."""
     by_run: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     names = (*REPLICA, "segment", "leader_epoch", "torn")
     for row in rows.to_pylist():
@@ -116,7 +117,7 @@ def runs_of(rows: pa.Table, schema: StructType) -> pa.Table:
 
 
 def _run_of(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `runs` says of the batches of one leader epoch in one segment."""
+    """Return the columns of `runs` for the batches of one leader epoch in one segment."""
     first, last = (pick(batches, key=itemgetter("position")) for pick in (min, max))
     end = max(batch["position"] + batch["size"] for batch in batches)
     run = {
@@ -154,12 +155,12 @@ def _run_of(batches: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _next(batch: Mapping[str, Any]) -> int:
-    """`next_offset`."""
+    """Return `next_offset` of a batch that the driver holds."""
     return min(int(batch["last_offset"]), INT64_MAX - 1) + 1
 
 
 def _is_odd(batch: Mapping[str, Any]) -> bool:
-    """`is_odd`, of a batch that is not torn."""
+    """Return `is_odd` of a batch that the driver holds and that is not torn."""
     is_sound = batch["crc_stored"] == batch["crc_computed"]
     has_odd_kind = batch["attributes"] & _FROM_CLIENTS != batch["attributes"]
     counts_other = batch["count"] != batch["last_offset"] - batch["base_offset"] + 1
@@ -167,13 +168,13 @@ def _is_odd(batch: Mapping[str, Any]) -> bool:
 
 
 def _hash(*numbers: int) -> int:
-    """64 bits of some numbers, as a number with a sign."""
+    """Return a signed 64-bit hash of some numbers."""
     digest = xxh3_64_digest(struct_of_bytes.pack(f"<{len(numbers)}q", *numbers))
     return int.from_bytes(digest, "big", signed=True)
 
 
 def digest_of_batches() -> Column:
-    """Of a group of batches, equal for the same ones at the same offsets in the same epochs."""
+    """Return the digest of a group of batches: equal for equal batches, offsets and epochs."""
     return bit_xor(xxhash64("identity", "base_offset", "leader_epoch"))
 
 
@@ -191,12 +192,12 @@ def has_odd_attributes() -> Column:
 
 
 def _link() -> Column:
-    """From the place where a batch, or a run of them, begins to the one where it ends."""
+    """Return the hash of the place where a batch or run begins, xor that of where it ends."""
     return xxhash64("position", "base_offset").bitwiseXOR(xxhash64("end", "next_offset"))
 
 
 def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
-    """Of each log with at least one batch, where it begins and ends."""
+    """Return where each log with at least one batch begins and ends."""
     rows = local_rows(runs(batches))
     epochs = _ask_epochs(batches) if rows is None else _epochs_of(rows)
     name = itemgetter(*REPLICA)
@@ -205,7 +206,7 @@ def log_facts(batches: DataFrame) -> dict[Replica, LogFacts]:
 
 
 def _ask_epochs(batches: DataFrame) -> Sequence[_Epoch]:
-    """The runs of each log's epochs together."""
+    """Return one row per leader epoch of each log, from its runs, by a Spark query."""
     found: Sequence[_Epoch] = (
         runs(batches)
         .where(~col("torn"))
@@ -224,7 +225,7 @@ def _ask_epochs(batches: DataFrame) -> Sequence[_Epoch]:
 
 
 def _epochs_of(rows: pa.Table) -> Sequence[_Epoch]:
-    """The same of runs that the driver holds."""
+    """Return the rows of `_ask_epochs`, from runs that the driver holds."""
     name = itemgetter(*REPLICA, "leader_epoch")
     whole = sorted((row for row in rows.to_pylist() if not row["torn"]), key=name)
     return [

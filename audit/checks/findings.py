@@ -1,9 +1,9 @@
-"""What a check found, as rows of FINDINGS: the columns in order, and no flood of them.
+"""The findings of a check as rows of FINDINGS, limited in number.
 
-A fault of a disk or of a protocol may concern millions of records, and nobody reads a million
-lines. Of each (check, topic, partition, broker) the first FINDINGS_MAX findings are kept, by
-offset; the last of them says how many more there are. Of a check in all the worst OF_CHECK_MAX are
-kept, so that the driver has room for them however many logs there are.
+A fault of a disk or of a protocol may concern millions of records, more than a reader can use. Of
+each (check, topic, partition, broker) the first FINDINGS_MAX findings are kept, by offset; the last
+of them says how many more there are. Of each check the worst OF_CHECK_MAX findings are kept, so
+that they fit in the driver's memory however many logs there are.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ OF_CHECK_MAX: Final = 10_000
 
 
 def as_findings(check: str, found: DataFrame) -> DataFrame:
-    """FINDINGS of a check from whichever of its columns `found` has, the others null."""
+    """Return the FINDINGS of a check; columns that `found` does not have are null."""
     columns = list(from_arrow_schema(FINDINGS))
     missing = {
         field.name: lit(None).cast(field.dataType)
@@ -52,22 +52,22 @@ def as_findings(check: str, found: DataFrame) -> DataFrame:
 
 
 def keep_worst(found: DataFrame, kept_max: int = OF_CHECK_MAX) -> DataFrame:
-    """The worst of many findings, and one more if there are more."""
+    """Return the worst of many findings, and one more if there are more."""
     order = [col("severity") != severity.value for severity in Severity]
     return found.orderBy(*order, "topic", "partition", "broker", "offset").limit(kept_max + 1)
 
 
 def severity(is_promised: Column) -> Column:
-    """Of a fault: an error where something else was promised, else a warning."""
+    """Return the severity of a fault: error if a promise is broken, else warning."""
     warning = lit(Severity.WARNING.value)
     return when(is_promised, lit(Severity.ERROR.value)).otherwise(warning)
 
 
 def severity_in_log(is_promised: Column, first: str, last: str) -> Column:
-    """`severity` of damage to the offsets from `first` to `last`, beside the columns of REPLICAS.
+    """Return `severity` of damage to the offsets from `first` to `last`, given REPLICAS columns.
 
-    Below the log start nobody can read it, and nothing is promised above what is judged, least of
-    all on a broker that runs, whose files are read while it writes them.
+    Damage below the log start is harmless, since no reader gets there. Nothing is promised above
+    `judged_end`, least of all on a running broker, whose files are read while it writes them.
     """
     is_above = col(first) >= col("judged_end")
     is_below = col(last) < coalesce(col("log_start"), lit(0))
@@ -76,5 +76,5 @@ def severity_in_log(is_promised: Column, first: str, last: str) -> Column:
 
 
 def in_sync() -> Column:
-    """Whether a row of REPLICAS makes promises: it is in the ISR, or nobody knows that."""
+    """Whether a row of REPLICAS makes promises: it is in the ISR, or the ISR is unknown."""
     return coalesce(col("in_isr"), lit(True))

@@ -1,11 +1,11 @@
-"""Checks of what consumer groups have committed, which brokers keep in the offsets topic.
+"""Checks of the offsets that consumer groups committed, which brokers store in the offsets topic.
 
-What a group has committed for a partition is the last record of that key. Each in-sync replica of
-the offsets topic tells it for itself, below what is judged of its log, and all must tell the same;
-what the reference replica tells is held against the logs that it is about.
+The last record of a key is what a group has committed for a partition. Each in-sync replica of the
+offsets topic is read separately, below the judged end of its log, and all must agree; the commits
+on the reference replica are compared with the logs of the partitions that they name.
 
 On a live cluster this is sound because high watermarks are read before the logs: a commit below the
-offsets topic's high watermark of then is about records that were committed before it.
+offsets topic's high watermark at that time concerns records that were committed before it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +43,7 @@ KEY: Final = ("home", "group", "topic", "partition")
 
 
 def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
-    """COMMITTED, from RECORDS and REPLICAS."""
+    """Return the table COMMITTED, from RECORDS and REPLICAS."""
     judged = replicas.where((col("topic") == OFFSETS_TOPIC) & in_sync())
     stored = records.where(col("topic") == OFFSETS_TOPIC).join(
         broadcast(judged.select("broker", *PARTITION, "judged_end")), ["broker", *PARTITION]
@@ -54,7 +54,7 @@ def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
     schema = from_arrow_schema(COMMITTED)
     if local_rows(records) is None:
         read = wanted.mapInArrow(_read, schema)
-    else:  # few enough for the driver, where no Python has to start
+    else:  # few enough for the driver, so that no Python worker has to start
         there = _read(wanted.toArrow().to_batches())
         read = local_frame(records.sparkSession, pa.Table.from_batches(there, COMMITTED), schema)
     return collect_small(
@@ -69,7 +69,7 @@ def committed_by_groups(records: DataFrame, replicas: DataFrame) -> DataFrame:
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of COMMITTED for records; of one key one row in a batch is enough."""
+    """Yield rows of COMMITTED for records; one row per key and batch is enough."""
     for batch in batches:
         last: dict[tuple[object, ...], tuple[object, ...]] = {}
         highest_at: dict[tuple[object, ...], int] = {}
@@ -95,8 +95,8 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def committed_offset(tables: Tables) -> DataFrame | None:
-    """Committed offsets outside their partition's log, that in-sync replicas disagree about, or
-    that are not there although a member was told that they are."""
+    """Return the wrong committed offsets: outside their partition's log, different on in-sync
+    replicas, or acknowledged to a member of the group and not stored."""
     assert tables.committed is not None, "without an offsets topic this check is not run"
     columns = [*PARTITION, "broker", "other_broker", "offset", "severity", "detail"]
     found = _outside(tables).select(columns)
@@ -107,7 +107,7 @@ def committed_offset(tables: Tables) -> DataFrame | None:
 
 
 def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
-    """How far each group is in each partition, for the report: at most MARKS_MAX of them."""
+    """Return the committed offsets for the report, by partition: at most MARKS_MAX of them."""
     found: dict[TopicPartition, tuple[Committed, ...]] = {}
     if tables.committed is None:
         return found
@@ -120,7 +120,7 @@ def marks(tables: Tables) -> dict[TopicPartition, tuple[Committed, ...]]:
 
 
 def _told_by_reference(tables: Tables) -> DataFrame:
-    """What counts as committed: KEY, offset, at, and the broker that tells it."""
+    """Return the commits that count: KEY, offset, at, and the broker that stores them."""
     assert tables.committed is not None
     reference = tables.replicas.where((col("topic") == OFFSETS_TOPIC) & col("is_reference"))
     reference = reference.select(col("partition").alias("home"), "broker")
@@ -130,8 +130,11 @@ def _told_by_reference(tables: Tables) -> DataFrame:
 
 
 def _outside(tables: Tables) -> DataFrame:
-    """Above every in-sync log's end, where nothing can have been read; below the start of all,
-    which is what retention leaves to a group that stood still; or where not all go so far."""
+    """Return the commits outside the log, each with what is wrong.
+
+    That is: above the end of every in-sync log, where no member can have read; above the end of
+    some in-sync log; or below the start of all of them, where retention leaves an idle group.
+    """
     bounds = (
         tables.replicas.where(in_sync())
         .groupBy(*PARTITION)
@@ -164,14 +167,16 @@ def _outside(tables: Tables) -> DataFrame:
 
 
 def _unkept(tables: Tables) -> DataFrame:
-    """What members of groups were told to be committed, and the offsets topic does not know: of
-    each partition the last that any was told. What was forgotten since is no loss.
+    """Return the commits that were acknowledged to members and that the offsets topic lacks.
+
+    Only the last acknowledged commit of each group and partition counts. A commit that was stored
+    and deleted since is no loss.
     """
     kept_there = _told_by_reference(tables).select(
         "group", *PARTITION, col("offset").alias("kept"), "highest"
     )
     homes = tables.replicas.where(col("topic") == OFFSETS_TOPIC)
-    # Of what running brokers have just been told the high watermarks do not know yet.
+    # The high watermarks read do not cover what running brokers have acknowledged since.
     is_live = homes.where(col("state") == LIVE).limit(1).count() > 0
     is_enough = col("kept").isNull() | (col("highest") >= col("offset"))
     is_known = col("highest").isNotNull() & is_enough
@@ -197,7 +202,7 @@ def _unkept(tables: Tables) -> DataFrame:
 
 
 def _disagreeing(tables: Tables) -> DataFrame:
-    """Replicas of the offsets topic that tell another offset than the reference, or none."""
+    """Return the replicas of the offsets topic whose commit differs from the reference's."""
     assert tables.committed is not None
     right = _told_by_reference(tables).select(
         *KEY, col("offset").alias("right"), col("at").alias("right_at")
@@ -236,7 +241,7 @@ def _in_words(offset: str, at: str) -> Column:
 
 
 def _unreadable(tables: Tables) -> DataFrame:
-    """Records of the offsets topic that say nothing that can be understood."""
+    """Return the records of the offsets topic that cannot be decoded."""
     assert tables.committed is not None
     return tables.committed.where(col("problem").isNotNull()).select(
         lit(OFFSETS_TOPIC).alias("topic"),

@@ -1,9 +1,9 @@
-"""DataFrames whose rows the driver holds: those that are few in a sound cluster.
+"""DataFrames whose rows the driver holds: tables that are small in a sound cluster.
 
-What a check of a sound cluster has left to look at is nothing, or a row a segment. Spark, which
-cannot know that, would plan, compile and run all that might be made of it. Of rows that are in
-the plan itself it does know, and leaves out what comes to nothing of them. A check that knows that
-it has nothing to look at returns None, and then nothing is planned at all.
+In a sound cluster a check has nothing to examine, or one row per segment. Spark cannot know that
+and would plan, compile and run everything that is derived from those rows. It does know rows that
+are part of the plan itself, and its optimizer removes what follows from an empty table. A check
+that knows that it has nothing to examine returns None; then nothing is planned at all.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ _ROWS: Final = "_local_rows"
 
 
 def collect_small(found: DataFrame) -> DataFrame:
-    """The same rows, made once: as part of the plan if they are few, else in Spark's cache."""
+    """Return the same rows, computed once: in the plan if they are few, else in Spark's cache."""
     if will_be_empty(found):
         return empty_like(found)
     kept = cache(found)
@@ -33,7 +33,7 @@ def collect_small(found: DataFrame) -> DataFrame:
 
 
 def empty_like(frame: DataFrame) -> DataFrame:
-    """A table of the same columns without a row."""
+    """Return a table with the same columns and no rows."""
     nothing = to_arrow_schema(frame.schema).empty_table()
     return local_frame(frame.sparkSession, nothing, frame.schema)
 
@@ -41,7 +41,7 @@ def empty_like(frame: DataFrame) -> DataFrame:
 def from_rows(
     spark: SparkSession, schema: pa.Schema, rows: Iterable[tuple[object, ...]]
 ) -> DataFrame:
-    """A table of rows that the driver holds."""
+    """Return a table of rows that the driver holds."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, each.type) for column, each in zip(columns, schema, strict=True)]
     return local_frame(
@@ -50,10 +50,10 @@ def from_rows(
 
 
 def local_frame(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
-    """A table of rows that the driver holds, which `local_rows` gives back.
+    """Return a table of rows that the driver holds; `local_rows` returns them again.
 
-    Spark reads a table of several chunks up to the first empty one and no further, and takes none
-    without a chunk.
+    The rows are put into one chunk: Spark reads a table of several chunks only up to the first
+    empty one, and accepts no table without a chunk.
     """
     rows = rows.combine_chunks() if rows.num_rows else rows.schema.empty_table()
     frame = spark.createDataFrame(rows, schema)
@@ -66,19 +66,19 @@ def local_frame(spark: SparkSession, rows: pa.Table, schema: StructType) -> Data
 
 
 def local_rows(frame: DataFrame) -> pa.Table | None:
-    """The rows, if the driver holds them."""
+    """Return the rows if the driver holds them, else None."""
     rows: pa.Table | None = vars(frame).get(_ROWS)
     return rows
 
 
 def is_known_empty(frame: DataFrame) -> bool:
-    """Whether the driver knows that there is no row."""
+    """Whether the driver knows that there are no rows."""
     rows = local_rows(frame)
     return rows is not None and rows.num_rows == 0
 
 
 def will_be_empty(frame: DataFrame) -> bool:
-    """Whether Spark's optimizer knows, before anything is run, that there will be no row."""
+    """Whether Spark's optimizer knows, before any job runs, that there will be no rows."""
     java_frame: Any = frame._jdf
     plan = java_frame.queryExecution().optimizedPlan()
     return plan.nodeName() == "LocalRelation" and bool(plan.data().isEmpty())

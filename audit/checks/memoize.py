@@ -1,7 +1,7 @@
-"""What several checks of one audit need: the first that asks makes it, the others wait for it.
+"""Results that several checks of one audit share: the first caller computes, the others wait.
 
-Checks run side by side, in threads. A result is kept with the object that it was made of, and goes
-when that goes: two audits in one session know nothing of each other.
+Checks run side by side, in threads. A result is stored on the object that it was computed from and
+is freed with it, so two audits in one session share nothing.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 _KEPT: Final = "_made_once"
-_keeping = Lock()  # held only to find, or make, what is kept with an object
+_keeping = Lock()  # held only to find, or create, what is stored on an object
 
 
 class _Made(Generic[Result]):
@@ -25,7 +25,7 @@ class _Made(Generic[Result]):
 
 
 def memoize_per_run(make: Callable[[Argument], Result]) -> Callable[[Argument], Result]:
-    """The function, which is called only once for an argument, which must have a `__dict__`."""
+    """Return the function so that it runs once per argument, which must have a `__dict__`."""
 
     @wraps(make)
     def made(argument: Argument) -> Result:

@@ -1,21 +1,21 @@
-"""Checks of what idempotent producers left in a log: their sequences, and the snapshots of them.
+"""Checks of what idempotent producers left in a log: their sequences, and the producer snapshots.
 
 A producer's batches carry (producer id, epoch, sequence of the first record). Within an epoch each
-batch goes on where the one before it ended, from 2^31-1 on to 0; an epoch begins at 0. What broke
-this was lost or stored twice by a leader, whatever the offsets say. A log that does not begin at
-offset 0 has lost its first batches to retention, so a producer's first batch may begin anywhere
-in it.
+batch continues where the one before it ended, from 2^31-1 on to 0; an epoch begins at 0. A batch
+that breaks this rule shows that a leader lost batches or stored one twice, whatever the offsets
+say. A log that does not begin at offset 0 has lost its first batches to retention, so a producer's
+first batch in it may begin anywhere.
 
-A snapshot says where each producer stood at the offset in its name. A broker makes it again from
-the batches if it is lost, hence the warnings.
+A snapshot holds each producer's state at the offset in its name. A broker rebuilds a lost snapshot
+from the batches, hence the warnings.
 
-One sort of all batches and snapshots, by log, producer and span of offsets, finds the snapshots
-that are wrong and the producers that are not sound; only these are looked at closely. A span is
-what one task looks at, so that a producer who wrote most of a large log keeps more than one task
-busy. The few steps at the ends of spans are put together afterwards.
+One sort of all batches and snapshots, by log, producer and span of offsets, finds the wrong
+snapshots and the producers that are not sound; only these are examined closely. One task examines
+one span, so a producer that wrote most of a large log keeps more than one task busy. The few steps
+at the ends of spans are put together afterwards.
 
-A batch that is twice in a log would also look like a gap, before it and behind it. So repetitions
-are told first, and gaps are looked for in what remains.
+A batch that is in a log twice would also look like a gap, before it and behind it. So repetitions
+are found first, and gaps are looked for in the rest.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,13 +45,13 @@ from minibroker.audit.model import Severity, Tables
 
 _LOG: Final = ("broker", "topic", "partition")
 _PRODUCER: Final = (*_LOG, "producer_id")
-_SEQUENCES: Final = 2**31  # so many, then 0 comes again
+_SEQUENCES: Final = 2**31  # how many there are; after the last one 0 comes again
 _IN_ORDER: Final = ("base_offset", "segment", "position")
 SPAN_OFFSETS = 1 << 20
 
 
 def sequence_gap(tables: Tables) -> DataFrame | None:
-    """Batches of a producer that do not go on where the one before them ended."""
+    """Return the batches of a producer that do not continue where the one before them ended."""
     if not _is_any_wrong(tables, is_snapshot=False):
         return None
     not_repeated = _suspects(tables).where("NOT is_repeated")
@@ -67,10 +67,10 @@ def sequence_gap(tables: Tables) -> DataFrame | None:
 
 
 def sequence_duplicate(tables: Tables) -> DataFrame | None:
-    """Batches of a producer that are in a log twice.
+    """Return the batches of a producer that are in a log twice.
 
-    Sequence 0 again with other records is a warning: a producer that brokers have forgotten may
-    begin anew.
+    Sequence 0 again with other records is a warning: a producer whose state the brokers have
+    dropped may begin at 0 again.
     """
     if not _is_any_wrong(tables, is_snapshot=False):
         return None
@@ -89,10 +89,10 @@ def sequence_duplicate(tables: Tables) -> DataFrame | None:
 
 
 def snapshot(tables: Tables) -> DataFrame | None:
-    """Producers of whom a snapshot says other than the batches before it.
+    """Return the producers for which a snapshot differs from the batches before it.
 
-    Nothing can be said of a producer whose batches are all gone from the log, nor, on a broker
-    that runs, of a snapshot that was taken after its log was read.
+    Two cases cannot be judged: a producer whose batches are all gone from the log, and, on a
+    running broker, a snapshot that was taken after the log was read.
     """
     if not _is_any_wrong(tables, is_snapshot=True):
         return None
@@ -123,15 +123,18 @@ def snapshot(tables: Tables) -> DataFrame | None:
 
 @memoize_per_run
 def _wrong(tables: Tables) -> DataFrame:
-    """What `ask_wrong` finds; not asked where the driver knows that it finds nothing."""
+    """Return the result of `ask_wrong`; without a query if the driver knows that it is empty."""
     found = ask_wrong(tables)
     return empty_like(found) if is_known_sound(tables) else collect_small(found)
 
 
 def ask_wrong(tables: Tables) -> DataFrame:
-    """Batches that do not go on where their producer's last one ended, and snapshots that say other
-    than the batches before them: where each says that the producer `stand`s, the `previous` batch
-    (null if there is none), and whether it `is_snapshot`."""
+    """Return the batches that do not continue where their producer's last one ended, and the
+    snapshots that differ from the batches before them.
+
+    `stand` is the producer's state by the batch or snapshot, `previous` the state by the batch
+    before it (null if there is none); `is_snapshot` tells which of the two a row is.
+    """
     batch = struct(
         col("producer_epoch").alias("epoch"),
         _sequence_after(col("last_offset") - col("base_offset")).cast("int").alias("sequence"),
@@ -172,7 +175,7 @@ def ask_wrong(tables: Tables) -> DataFrame:
     is_wrong = when(
         col("is_snapshot"), is_judged & ~col("stand").eqNullSafe(col("previous"))
     ).otherwise(col("base_sequence") != expected)
-    # The steps that need the span before theirs, and those that a later span needs.
+    # The steps that need the span before theirs, and the steps that a later span needs.
     at_ends = (
         steps.withColumns({"previous": _stand_before(in_span), "ends_run": ends_run})
         .join(broadcast(known), [*_LOG], "left")
@@ -187,20 +190,22 @@ def ask_wrong(tables: Tables) -> DataFrame:
 
 
 def _in_order(*columns: str) -> WindowSpec:
-    """Steps with the same values of these columns; a snapshot comes before the batch that begins
-    where it ends."""
+    """Return the window of steps with the same values of these columns, in order.
+
+    A snapshot comes before the batch that begins where the snapshot ends.
+    """
     order = ("offset", col("is_snapshot").desc(), "segment", "position")
     return Window.partitionBy(*columns).orderBy(*order)
 
 
 def _stand_before(steps: WindowSpec) -> Column:
-    """Where the latest batch before a step left the producer."""
+    """Return the producer's state after the latest batch before a step."""
     stand = last(when(~col("is_snapshot"), col("stand")), ignorenulls=True)
     return stand.over(steps.rowsBetween(Window.unboundedPreceding, -1))
 
 
 def is_known_sound(tables: Tables) -> bool:
-    """Whether the driver holds all batches and can tell that nothing is wrong: see `ask_wrong`."""
+    """Whether the driver holds all batches and can tell that `ask_wrong` would find nothing."""
     batches, snapshots, logs = (
         local_rows(frame) for frame in (tables.batches, tables.producers, tables.replicas)
     )
@@ -229,8 +234,10 @@ def is_known_sound(tables: Tables) -> bool:
 
 
 class _Step(NamedTuple):
-    """A batch of a producer, or with no `base_sequence` a snapshot of it; `stand` is what
-    `ask_wrong` calls so. The steps of a producer ascend by `place`."""
+    """A batch of a producer, or a snapshot of it if `base_sequence` is None.
+
+    `stand` is the column of that name in `ask_wrong`. The steps of a producer ascend by `place`.
+    """
 
     place: tuple[int, int, int, int]
     stand: tuple[int, int, int]
@@ -258,7 +265,7 @@ def _is_sound(steps: Iterable[_Step], log: Mapping[str, Any] | None) -> bool:
 
 
 def _is_any_wrong(tables: Tables, *, is_snapshot: bool) -> bool:
-    """Whether there may be a snapshot, or a batch, that is wrong."""
+    """Whether there may be a wrong snapshot or, without `is_snapshot`, a wrong batch."""
     rows = local_rows(_wrong(tables))
     return rows is None or bool(pc.any(pc.equal(rows["is_snapshot"], is_snapshot)).as_py())
 
@@ -269,12 +276,12 @@ def _batches(tables: Tables) -> DataFrame:
 
 
 def _sequence_after(count: Column) -> Column:
-    """So many records after the first one of a batch."""
+    """Return the sequence `count` records after the first one of a batch."""
     return (col("base_sequence") + count) % _SEQUENCES
 
 
 def _expected(batches: DataFrame) -> DataFrame:
-    """Batches with the sequence that each should begin with, null where that is not known."""
+    """Return the batches with the sequence that each should begin with, null if unknown."""
     order = Window.partitionBy(*_PRODUCER).orderBy(*_IN_ORDER)
     following = _sequence_after(col("last_offset") - col("base_offset") + 1)
     earlier_epoch = lag("producer_epoch").over(order)
@@ -287,7 +294,7 @@ def _expected(batches: DataFrame) -> DataFrame:
 
 @memoize_per_run
 def _suspects(tables: Tables) -> DataFrame:
-    """All batches of the producers that are not sound, with those that came before marked."""
+    """Return all batches of the producers that are not sound, with repetitions marked."""
     facts = tables.replicas.select(
         *_LOG, "in_isr", "first_offset", "log_start", "judged_end", "state"
     )
@@ -305,7 +312,7 @@ def _suspects(tables: Tables) -> DataFrame:
         {
             "earlier_offset": earlier_offset,
             "earlier_identity": lag("identity").over(order),
-            # Further apart, all the others may have come in between.
+            # If they are further apart, all other sequences may lie in between.
             "is_repeated": coalesce(col("base_offset") - earlier_offset < _SEQUENCES, lit(False)),
         }
     )
@@ -313,7 +320,7 @@ def _suspects(tables: Tables) -> DataFrame:
 
 
 def _found(check: str, found: DataFrame, is_promised: Column) -> DataFrame:
-    """Findings at the batches of these rows."""
+    """Return findings at the batches of these rows."""
     columns = {
         "offset": col("base_offset"),
         "severity": severity_in_log(is_promised, "base_offset", "last_offset"),

@@ -1,4 +1,4 @@
-"""All checks by name, and what each must be given."""
+"""All checks by name, and the input that each needs."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from minibroker.audit.checks import groups, ledgers, log, producers, replicas
 from minibroker.audit.model import Tables
 
-Check = Callable[[Tables], DataFrame | None]  # None: nothing can be wrong
+Check = Callable[[Tables], DataFrame | None]  # None: the check cannot find anything
 
 CHECKS: Final[Mapping[str, Check]] = {
     **log.CHECKS,
@@ -20,7 +20,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 
 def missing_input(name: str, tables: Tables) -> str:
-    """Why a check has nothing to look at; "" if it has."""
+    """Return why a check has no input; "" if it has."""
     if name in ledgers.CHECKS and tables.ledger is None:
         return "no ledger was given"
     if name == "unexpected" and not tables.is_ledger_complete:
