@@ -3,9 +3,9 @@
     read what is small -> scan the segments into batches.parquet -> how far each partition is judged
     -> the checks, each a function of the tables -> findings.parquet, summary.json, report.html
 
-The segments are read once; every check works on the table that this makes, but the indexes and the
-records of the ledgers' topics and of the offsets topic, which are read when their checks ask. The
-driver keeps only what is small: a row a log, a row a leader epoch, and the findings.
+The segments are read once, and every check works on the resulting table. Only the indexes and the
+records of the ledgers' topics and of the offsets topic are read when their checks need them. The
+driver keeps only what is small: a row per log, a row per leader epoch, and the findings.
 """
 
 import time
@@ -90,11 +90,11 @@ _DECODED_HERE_MAX: Final = 150_000  # batches that the driver decodes by itself
 class AuditOptions:
     """What to audit, and where to write. `out` exists; the executors must see it too.
 
-    `export` reads the metadata, as JSON's value; it is called at the moment that is right for a
-    live cluster. `checks` are names, all if there are none. `is_ledger_complete`: the ledgers tell
-    of all that was sent to the topics that they name. `may_read_here`: the driver reads what is
-    small by itself, and does not leave it to the executors. `batches`: the URI for the table of
-    batches, if it is not to lie in `out`; nothing is there yet.
+    `export` reads the metadata, as a decoded JSON value; it is called at the right moment for a
+    live cluster. `checks` are names; empty means all. `is_ledger_complete`: the ledgers cover all
+    records sent to the topics that they name. `may_read_here`: the driver reads small tables
+    itself instead of leaving them to the executors. `batches`: the URI for the table of batches, if
+    it is not to lie in `out`; nothing exists there yet.
     """
 
     paths: Sequence[Path]
@@ -111,11 +111,11 @@ class AuditOptions:
 def run_audit(
     spark: SparkSession, options: AuditOptions, listener: Listener = lambda progress: None
 ) -> Summary:
-    """Audit, and write the four files. Raises UsageError, InvalidExport, and whatever Spark does.
+    """Run an audit and write the four files. Raises UsageError, InvalidExport, and Spark's errors.
 
-    The files are there once it returns, also if nothing could be judged. The session may be
-    somebody else's: what the audit has put into its cache is given up at the end, and nothing else,
-    and its jobs are a group of their own.
+    The files exist once the call returns, even if nothing could be judged. The session may belong
+    to the caller: at the end the audit removes only its own frames from the cache, and its jobs are
+    a group of their own.
     """
     if options.batches is not None:
         WrittenBatches(options.batches, spark).check_free()
@@ -125,7 +125,7 @@ def run_audit(
 
 @dataclass(slots=True)
 class _Known:
-    """What the run finds out on its way."""
+    """What the run has found out so far."""
 
     findings: list[Finding] = field(default_factory=list)
     unjudged: list[Unjudged] = field(default_factory=list)
@@ -135,7 +135,7 @@ class _Known:
 
 
 class _Run:
-    """One run; the stages call each other's results by hand."""
+    """One run; each stage's result is passed to the next by hand."""
 
     def __init__(self, spark: SparkSession, options: AuditOptions, stages: Stages) -> None:
         self._spark = spark
@@ -149,7 +149,7 @@ class _Run:
         self._began_ms = time.time_ns() // 1_000_000
 
     def run(self) -> Summary:
-        """All of it."""
+        """Run all stages and return the summary."""
         with self._stages.stage("looking at the directories"):
             inputs = self._read_inputs()
         with self._stages.stage("reading the logs", _bytes_of(inputs)):
@@ -250,7 +250,7 @@ class _Run:
         )
 
     def _bodies(self, inputs: Inputs, rows: Sequence[ReplicaRow], sizes: Sizes) -> DataFrame:
-        """BODIES of the logs to decode. What that costs depends on how many batches they have."""
+        """Return BODIES of the logs to decode. Its cost depends on how many batches they have."""
         logs = [*_to_decode(inputs, rows)]
         share = sum(piece.size for piece in pieces_of(logs)) / max(1, sizes.bytes)
         may_read_here = self._options.may_read_here
@@ -262,8 +262,10 @@ class _Run:
         return ledger_table(self._spark, chunks, may_read_here=may_read_here)
 
     def _check(self, tables: Tables) -> LedgerCounts | None:
-        """Run the checks that were asked for, several at once, for Spark plans for as long as it
-        works. The last ones take longest, and so begin first."""
+        """Run the requested checks, several at once, since Spark plans as long as it works.
+
+        The last checks take longest, so they begin first.
+        """
         names = tuple(self._options.checks or CHECKS)
         reasons = {name: missing_input(name, tables) for name in names}
         pool = ThreadPoolExecutor(_CHECKS_AT_ONCE)
@@ -298,7 +300,7 @@ class _Run:
         return counts
 
     def _drop_removed(self, inputs: Inputs) -> None:
-        """The records too were read by now."""
+        """Drop the findings in what was removed; the records, too, have been read by now."""
         removed = removed_since(inputs.brokers, find_brokers(self._options.paths))
         self._known.findings, unjudged = drop_removed(self._known.findings, removed)
         self._known.unjudged += unjudged
@@ -343,8 +345,10 @@ def _name(row: ReplicaRow) -> TopicPartition:
 
 
 def _emptied(inputs: Inputs, rows: Sequence[ReplicaRow]) -> Iterator[Finding]:
-    """Logs without a record in partitions where no log in sync has any, although the index files
-    know of some: then no other log, and no high watermark, may tell that there were any."""
+    """Yield the logs that lost all records, in partitions where no in-sync log has any.
+
+    Only their index files still name records: no other log and no high watermark need show any.
+    """
     logs = {log.replica: log for log in inputs.logs}
     has_records = {
         _name(row) for row in rows if row.first_offset is not None and row.in_isr is not False
@@ -370,7 +374,7 @@ def _emptied(inputs: Inputs, rows: Sequence[ReplicaRow]) -> Iterator[Finding]:
 def _left_in_sync(
     rows: Iterable[ReplicaRow], assignments: Mapping[TopicPartition, Assignment]
 ) -> str:
-    """Of which partitions who is not in the ISR counts as in sync; "" if of none."""
+    """Return a note on the replicas outside the ISR that count as in sync; "" if there are none."""
     left: dict[TopicPartition, list[int]] = {}
     for row in rows:
         if row.in_isr and row.broker not in assignments[_name(row)].isr:
@@ -393,7 +397,7 @@ def _bytes_of(inputs: Inputs) -> int:
 
 
 def _to_decode(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[LogDirectory]:
-    """The logs that others are compared with, and those that nobody compares."""
+    """Return the logs that others are compared with, and those that are not compared."""
     wanted = {
         Replica(row.broker, row.topic, row.partition)
         for row in rows
@@ -403,7 +407,7 @@ def _to_decode(inputs: Inputs, rows: Iterable[ReplicaRow]) -> Iterator[LogDirect
 
 
 def _with_problem(entries: pa.RecordBatch) -> pa.RecordBatch:
-    """Of rows about index entries those that say that something is wrong."""
+    """Return the rows about index entries that say that something is wrong."""
     return entries.filter(pc.is_valid(entries["problem"]))
 
 
@@ -419,7 +423,7 @@ def _sizes(inputs: Inputs, written: WrittenBatches) -> Sizes:
 
 
 def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterator[ReplicaFacts]:
-    """Of the logs that are there, and of those whose directory is gone from an assigned broker."""
+    """Yield the facts of the logs at hand, and of assigned logs whose directory is gone."""
     states = {broker.broker: broker.state for broker in inputs.brokers}
     there = {log.replica: log for log in inputs.logs}
     assigned = {
@@ -446,7 +450,7 @@ def _replica_facts(inputs: Inputs, facts: Mapping[Replica, LogFacts]) -> Iterato
 
 
 def _run_check(name: str, tables: Tables) -> tuple[list[Finding], float]:
-    """What it finds, and in how many seconds."""
+    """Return the findings of a check, and how many seconds it took."""
     began = time.monotonic()
     rows: list[dict[str, object]] = []
     if (found := CHECKS[name](tables)) is not None:

@@ -1,15 +1,15 @@
-"""What clients were told, beside what the replicas hold: what the checks of ledgers share.
+"""What clients recorded in ledgers, beside what the replicas hold: shared by the ledger checks.
 
-Every record of the ledgers' topics is decoded once, and only a hash of its key and value is kept:
-two of 64 bits that are equal stand for equal records. What all replicas hold in a place (topic,
-partition, offset) is brought together and joined with what was told of it: how many records there
-are, of which brokers (as one hash), and the least and the greatest content. Where every replica
-holds just what was told, nothing more is asked; in a sound cluster that settles all. Only the rest
-is looked at record by record and judged replica by replica (`suspects`).
+Every record of the ledgers' topics is decoded once, and only a 64-bit hash of its key and value is
+kept: equal hashes stand for equal records. For each place (topic, partition, offset) the contents
+of all replicas are aggregated and joined with what the ledgers say of it: the number of records,
+their brokers (as one hash), and the least and the greatest content. If every replica holds exactly
+what the ledgers say, the place is sound; in a sound cluster all are. Only the rest is examined
+record by record and replica by replica (`suspects`).
 
-A place is judged from the log's start on; of a log that grows, below its high watermark. Where a
-broker was stopped or killed, a place behind the end that the log keeps (its tail may be cut to
-follow the leader's epochs) is one where the record is missing.
+A place is judged if it lies at or above the log start and, in a growing log, below its high
+watermark. If a broker was stopped or killed, a record beyond the end that the log keeps is missing:
+the log may still be truncated to follow the leader's epochs.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ _OPENS: Final = {Event.BEGAN: 1, Event.ENDED: -1}
 
 
 class State(StrEnum):
-    """How a replica stands to a place that a client was told."""
+    """What a replica holds at a place that a ledger names."""
 
     HELD = "held"
     ABSENT = "absent"
@@ -63,27 +63,27 @@ class State(StrEnum):
     BEHIND = "behind"  # behind the end of the replica
     GONE = "gone"  # below its log start
     AHEAD = "ahead"  # above the high watermark of a log that grows
-    MISSING = "missing"  # there is no replica
+    MISSING = "missing"  # the partition has no replica at hand
 
     @property
     def is_judged(self) -> bool:
-        """Whether it says if the record is there."""
+        """Whether the state says if the record is there."""
         return self in (State.HELD, State.ABSENT, State.OTHER, State.BEHIND)
 
 
 @dataclass(frozen=True)
 class Acknowledged:
-    """DataFrames, which Spark keeps, and what the driver knows of them.
+    """Cached DataFrames of the ledgers and records, and what the driver knows of them.
 
-    `entries`: a row for each of LEDGER, with `content` instead of key and value.
+    `entries`: the rows of LEDGER, with `content` instead of key and value.
     `records`: REPLICA, offset, content.
-    `unsound`: the tellings that name a place where not every replica holds just what they tell. Of
-    two that contradict each other at least one is among them.
+    `unsound`: the entries with a place where not every replica holds exactly what they say. Of two
+    entries that contradict each other at least one is among them.
     `replicas`: REPLICA, in_isr, log_start, log_end (what is kept), `limit` (judged below),
     is_live, `farthest` (log_end of the replica that has most).
-    `lines`: of each ledger, event and topic the `count`, the `first` line, when the first and the
-    last were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
-    `foreign`: the same of topics that had the name of one that is judged, or are not there at all.
+    `lines`: by ledger, event and topic the `count`, the `first` line, when the first and the last
+    were written (`began`, `ended`, ms), and how many are `unplaced`, without an offset.
+    `foreign`: the same for topics that had the name of a judged topic, or are not there at all.
     `commits`: ledger, line, group, PLACE, of the last commit of each group and partition.
     """
 
@@ -97,8 +97,8 @@ class Acknowledged:
 
     @property
     def incomplete(self) -> set[str]:
-        """The ledgers of which more may be stored than they tell: those without an end, and of
-        producers that repeat themselves."""
+        """The ledgers whose clients may have stored more than the ledgers say: those without an
+        end, and those of producers without idempotence."""
         open_ends = Counter[str]()
         for row in self.lines:
             open_ends[row.ledger] += row["count"] * _OPENS.get(row.event, 0)
@@ -111,14 +111,14 @@ class Acknowledged:
         return self.count_lines(Event.ACKED)[1] > 0
 
     def count_lines(self, event: Event) -> tuple[int, int]:
-        """How often the ledgers tell of this, and how often without an offset."""
+        """Return how many entries of an event there are, and how many of them have no offset."""
         rows = [row for row in self.lines if row.event == event]
         return sum(row["count"] for row in rows), sum(row.unplaced for row in rows)
 
 
 @memoize_per_run
 def acknowledged(tables: Tables) -> Acknowledged:
-    """What the checks need of an audit's tables; `tables.ledger` must not be None."""
+    """Return the input of the ledger checks; `tables.ledger` must not be None."""
     assert tables.ledger is not None, "without a ledger its checks are not run"
     more = ("topic_id", "timestamp", "group")
     every = tables.ledger.withColumn("content", _content()).select(*_ENTRY, *more)
@@ -150,7 +150,7 @@ def acknowledged(tables: Tables) -> Acknowledged:
 
 
 def _is_judged(topic_ids: Mapping[str, str]) -> Column:
-    """Whether a row of LEDGER is of the topic that has the name today, as far as it says."""
+    """Whether a row of LEDGER is of the topic that has the name today, as far as its id says."""
     if not topic_ids:
         return lit(True)
     current = [f"{topic_id} {topic}" for topic, topic_id in topic_ids.items()]
@@ -166,9 +166,9 @@ def _last_commits(entries: DataFrame) -> DataFrame:
 
 @memoize_per_run
 def suspects(known: Acknowledged) -> DataFrame:
-    """Tellings that are not sound, one row for each replica, with its columns and its `state`.
+    """Return the entries that are not sound, one row per replica, with its columns and `state`.
 
-    `broker` is null where a partition has no replica.
+    `broker` is null if a partition has no replica.
     """
     places = known.unsound.select(*PLACE).distinct()
     held = (
@@ -185,17 +185,17 @@ def suspects(known: Acknowledged) -> DataFrame:
 
 
 def judged_records(known: Acknowledged) -> DataFrame:
-    """The records that are judged: offset and content, with the columns of their replica."""
+    """Return the records that are judged: offset and content, with the columns of their replica."""
     replicas = broadcast(known.replicas)
     return known.records.join(replicas, [*REPLICA]).where(col("offset") < col("limit"))
 
 
 def acknowledged_without_offset(known: Acknowledged) -> DataFrame:
-    """Records that were acknowledged without an offset, with what each replica lacks of them.
+    """Return the records acknowledged without an offset, and how many of them each replica lacks.
 
-    A row for each record and replica, with its columns; `unplaced` equal ones were acknowledged
-    so, and `missing` of them are not there. Where they may have been there, or may yet come, that
-    is not `is_judged`.
+    There is a row per record and replica, with the replica's columns; `unplaced` equal records were
+    acknowledged without an offset, and `missing` of them are not on the replica. `is_judged` is
+    false if the missing ones may have been deleted, or may still arrive.
     """
     record = [*PARTITION, "content"]
     acked = known.entries.where(col("event") == Event.ACKED.value)
@@ -228,7 +228,7 @@ def _content() -> Column:
 def _replicas(tables: Tables) -> DataFrame:
     segments = tables.batches.groupBy(*REPLICA).agg(min_("segment").alias("first_segment"))
     log_end = coalesce("kept_end", "log_end", lit(0))
-    # Segments are deleted before a checkpoint says so; a log may also have lost all its batches.
+    # Segments are deleted before the checkpoint is written; a log may also have lost all batches.
     log_start = greatest(coalesce("log_start", lit(0)), coalesce("first_segment", log_end))
     partition = Window.partitionBy(*PARTITION)
     is_live = max_(col("state") == LIVE).over(partition)

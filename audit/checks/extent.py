@@ -1,36 +1,37 @@
 """How far the logs of a partition are judged: up to where each replica must hold the same.
 
-Offsets are judged below `judged_end`, and each rule for it claims no more than the brokers promise.
+Offsets are judged below `judged_end`. Each rule for it claims no more than the brokers promise.
 
-* Brokers that are down: below the smallest end that the in-sync members would have once they had
-  cut their logs to the leader's epochs. A member may hold a tail of an old epoch that it has not
-  cut yet, and a checkpointed high watermark is up to 5 s old, or 0, after `kill -9`: it alone would
-  judge nothing.
+* Brokers that are down: below the smallest end that the in-sync members would have after truncating
+  their logs to the leader's epochs. A member may hold a tail of an old epoch that it has not
+  truncated yet. A checkpointed high watermark alone would judge nothing: after `kill -9` it is up
+  to 5 s old, or 0.
 * Brokers that run: below the largest high watermark that was checkpointed before anything else was
-  read. The metadata must be read after it and before the logs: whoever is in sync by then has
-  all that was committed before.
-* Always: below every checkpointed high watermark, as far as the log that it stands beside goes.
-  What lay below it was committed, wherever an in-sync member ends now.
+  read. The metadata must be read after it and before the logs: a replica that is in sync by then
+  has all that was committed before.
+* Always: below every checkpointed high watermark, as far as the log that it belongs to goes.
+  Records below it were committed, wherever an in-sync member ends now.
 
-Where that judges none of the records of a log whose high watermark nobody knows, the verdict is
-held back: it would be clean whatever has been lost. So it is for a partition whose logs are empty,
-if anything beside them tells of records, or nothing says that there never were any.
+If that judges none of the records of a log whose high watermark is unknown, the verdict is held
+back: it would be clean whatever has been lost. The same applies to a partition whose logs are
+empty, if a file beside the segments shows that it had records, or if nothing shows that it never
+had any.
 
-In sync is who is in the ISR and not `unsafe`, the mark of those that may have lost the end of their
-logs and are waiting for one that has not; if all are unsafe, the ISR. A broker that stops in order
-leaves the ISR first, so that of a cluster at rest only the last to stop is in it. The metadata
-remember how far each log went by then: a log is judged as it was left, whatever has become of it
-since, and a broker that left with all that is judged counts as in sync. Of a broker whose end the
-metadata do not know its own files are asked, but they cannot excuse it: where it lacks what others
-have, nobody can say whether it ever had that, and the verdict is held back. Brokers that run are
-excused, for then the ISR is that of the moment. Without metadata all replicas that are there count
-as in sync.
+In-sync replicas are those in the ISR that are not `unsafe`: the mark of replicas that may have lost
+the end of their logs and must re-replicate from one that has not. If all are unsafe, the whole ISR
+is in sync. A broker that stops in order leaves the ISR first, so after a shutdown of the cluster
+only the last broker to stop is in it. The metadata record how far each log went by then: a log is
+judged as its broker left it, whatever has happened to it since, and a replica that ended at or
+above `judged_end` counts as in sync. If the metadata do not have a broker's end, its own files are
+read, but they cannot excuse it: if it lacks what others have, it is unknown whether it ever had
+that, and the verdict is held back. Running brokers are excused, since the ISR in the metadata is
+the current one. Without metadata all replicas at hand count as in sync.
 
-Logs are cut to the epochs of the leader; where nobody leads or its log is not at hand, to those of
-the in-sync replica whose last epoch is the newest, and of those the longest: it would be elected.
-Compared are the others with the reference: that same log, unless another in-sync one reaches
-further or has no damage of its own. So what a finding names is, where that can be told, the log
-that is wrong.
+Logs are truncated to the epochs of the leader. If there is no leader or its log is not at hand, the
+in-sync replica with the newest last epoch takes its place, and among those the longest log: it
+would be elected. All logs are compared with the reference: that same log, unless another in-sync
+one goes further or has no damage of its own. So a finding names, as far as possible, the log that
+is wrong.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ from minibroker.protocol.types import TopicPartition
 
 
 class EpochEnd(NamedTuple):
-    """Up to which offset a log has batches of a leader epoch, and how many records they hold."""
+    """The end offset of a leader epoch in a log, and how many records of it the log holds."""
 
     epoch: int
     end: int
@@ -54,7 +55,7 @@ class EpochEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What the batches of one log say. `first_offset` is None if there are none.
+    """The extent of one log, by its batches. `first_offset` is None if there are none.
 
     `epoch_ends` ascend in epoch and in end; see `ascending`. `is_whole`: no batch fails its CRC,
     each begins where another ends, and all epochs can be true.
@@ -67,12 +68,12 @@ class LogFacts:
 
     @classmethod
     def empty(cls, base_offset: int = 0) -> "LogFacts":
-        """A log without batches, whose last segment begins there."""
+        """Return the facts of a log without batches, whose last segment begins at this offset."""
         return cls(None, base_offset)
 
     def end_of(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch up to this one that is here, and its end; the asked one and the log's
-        first offset if all are newer (A9)."""
+        """Return the largest epoch up to this one in the log, and its end; if all are newer, the
+        given epoch and the log's first offset (A9)."""
         upto = [found for found in self.epoch_ends if found.epoch <= epoch]
         if not upto:
             return epoch, self.log_end if self.first_offset is None else self.first_offset
@@ -82,12 +83,12 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
-    """One log that is there, and what its broker has checkpointed: None if it says nothing.
+    """One log at hand, and its values in the broker's checkpoints: None if they have none.
 
-    `state` is that of its broker: "stopped", "killed" or "live". `is_lost`: the broker's directory
-    is at hand, and has no directory of this log; it counts as an empty one. `left` is how far it
-    went when its broker had stopped in order. `trace` is the file beside the segments that tells
-    of the most records.
+    `state` is that of its broker: "stopped", "killed" or "live". `is_lost`: the broker's data
+    directory is at hand, but has no directory of this log; it counts as an empty one. `left` is
+    where it ended when its broker stopped in order. `trace` is the file beside the segments that
+    names the highest offset.
     """
 
     broker: int
@@ -138,10 +139,11 @@ class ReplicaRow:
 
 
 def ascending(found: Iterable[EpochEnd]) -> tuple[EpochEnd, ...]:
-    """Of the epochs in a log those that can all be true, with as many records as possible.
+    """Return the epochs of a log that can all be true, with as many records as possible.
 
-    The epoch in a batch's header is not covered by its CRC. One flipped bit there must not make the
-    audit believe that a log has parted from the leader's, and so has no say beyond that offset.
+    The epoch in a batch's header is not covered by its CRC. Because of one flipped bit there the
+    audit must not believe that the log diverged from the leader's at that offset, and so judge
+    nothing beyond it.
     """
     chains: list[tuple[int, tuple[EpochEnd, ...]]] = [(0, ())]
     for one in sorted(end for end in found if end.epoch >= 0):
@@ -154,9 +156,9 @@ def ascending(found: Iterable[EpochEnd]) -> tuple[EpochEnd, ...]:
 
 
 def kept_end(own: LogFacts, leader: LogFacts) -> int:
-    """Where a log will end when it has been cut to the leader's epochs (A11).
+    """Return where a log will end once it is truncated to the leader's epochs (A11).
 
-    The leader is taken to be in a later epoch than either log has, as one that is elected is.
+    The leader is assumed to be in a later epoch than either log has, as a newly elected one is.
     """
     end = own.log_end
     if not own.epoch_ends:
@@ -176,11 +178,11 @@ def judge(
     assignments: Mapping[TopicPartition, Assignment] | None,
     brokers: Mapping[int, str],
 ) -> tuple[list[ReplicaRow], list[Unjudged]]:
-    """The rows of REPLICAS, and what could not be judged.
+    """Return the rows of REPLICAS, and what could not be judged.
 
     `brokers` are those whose directories are at hand, with their states: an assigned replica that
-    is not among `found` is a lost log there, and unknown elsewhere. A partition that the metadata
-    does not name is judged as if there were none.
+    is not in `found` is a lost log on such a broker, and unknown on any other. A partition that the
+    metadata do not name is judged as if no metadata were given.
     """
     names = {TopicPartition(replica.topic, replica.partition) for replica in found}
     names.update(assignments or ())
@@ -205,8 +207,8 @@ def judge(
 
 
 class _Partition:
-    """One partition being judged; `unjudged` grows with what cannot be, and `above` is how many
-    records lie above the high watermark of brokers that run."""
+    """One partition being judged. `unjudged` collects what cannot be judged; `above` is how many
+    records lie above the high watermark of running brokers."""
 
     def __init__(
         self,
@@ -224,7 +226,7 @@ class _Partition:
         self.above = 0
 
     def rows(self) -> list[ReplicaRow]:
-        """Its rows of REPLICAS; none if no replica is at hand."""
+        """Return the partition's rows of REPLICAS; none if no replica is at hand."""
         if not self._replicas:
             return []
         leader = max(self._replicas, key=self._claim_to_lead)
@@ -254,7 +256,7 @@ class _Partition:
         ]
 
     def _as_known(self, replica: ReplicaFacts) -> ReplicaFacts:
-        """The same without epochs that nobody ever led in, and with what it left with."""
+        """Return the replica without epochs newer than the leader's, and with `left` set."""
         if self._assignment is None:
             return replica
         if replica.state != LIVE:
@@ -269,7 +271,7 @@ class _Partition:
     def _lost(
         self, replicas: Sequence[ReplicaFacts], brokers: Mapping[int, str]
     ) -> list[ReplicaFacts]:
-        """The assigned replicas whose broker's directory is at hand, and has no log of them."""
+        """Return the assigned replicas whose broker's directory is at hand, but not their log."""
         there = {replica.broker for replica in replicas}
         assigned = self._assignment.replicas if self._assignment else ()
         return [
@@ -291,7 +293,7 @@ class _Partition:
         return Unjudged(reason, holds_back, *self._name, broker)
 
     def _claim_to_lead(self, replica: ReplicaFacts) -> tuple[bool, bool, bool, int, int]:
-        """The largest is the leader, or would be elected."""
+        """Return the sort key that is largest for the leader, or the replica to be elected."""
         epoch = _last_epoch(replica.log)
         return (
             not replica.is_lost,
@@ -311,8 +313,8 @@ class _Partition:
         return max(committed, min(ends, default=0))
 
     def _stopped_in_sync(self, left: Mapping[int, int], judged_end: int) -> set[int]:
-        """Brokers that stopped in order with everything: by what the metadata say; else by their
-        log, or by what they knew to be committed, which tells it of a log damaged since."""
+        """Return the brokers that stopped in order with all that is judged: by the metadata, else
+        by their log or its high watermark, which covers a log that was damaged since."""
         unsafe = self._assignment.unsafe if self._assignment else ()
         committed = max(
             (each.high_watermark or 0 for each in self._replicas if each.broker in self._in_sync),
@@ -332,7 +334,8 @@ class _Partition:
         }
 
     def _note_unexplained(self, kept: Mapping[int, int], judged_end: int) -> None:
-        """Assigned replicas that lack what others have, if only their own files could say why."""
+        """Hold the verdict back for assigned replicas that lack records, if only their own files
+        could say why."""
         if self._assignment is None or any(each.state == LIVE for each in self._replicas):
             return
         short = [
@@ -358,8 +361,8 @@ class _Partition:
             self.unjudged.append(self._unjudged(reason, None, holds_back=True))
 
     def _note_doubts(self, judged_end: int) -> None:
-        """Logs of which too little would be judged: they are gone, their start cannot be, or nobody
-        knows what of them was committed."""
+        """Record the logs of which too little would be judged: the log is gone, its start is
+        impossible, or it is unknown what of it was committed."""
         longest = max(replica.log.log_end for replica in self._replicas)
         for replica in self._replicas:
             holds_back = replica.broker in self._in_sync
@@ -389,10 +392,10 @@ class _Partition:
     def _note_emptied(self) -> None:
         """Hold the verdict back on a partition without records that may have had some.
 
-        Files beside the segments may tell of records, even where no log and no high watermark does.
-        Where nothing tells of any, a partition whose leader has changed is older than the time that
-        a broker takes to write its high watermarks down, and a broker makes the directory of a log
-        before anything else: so files are gone.
+        Files beside the segments may show records even if no log and no high watermark does. If
+        nothing shows any, two facts still show that files are gone. A partition whose leader has
+        changed is older than the interval at which brokers checkpoint high watermarks. And a broker
+        creates the directory of a log before anything else.
         """
         in_sync = [each for each in self._replicas if each.broker in self._in_sync]
         logs = in_sync or self._replicas
@@ -419,7 +422,7 @@ class _Partition:
             self.unjudged.append(self._unjudged(reason, None, is_gone and not is_live))
 
     def _above(self, judged_end: int) -> int:
-        """How many records the running brokers have that are not judged yet."""
+        """Return how many records on running brokers are not judged yet."""
         ends = (
             replica.log.log_end - max(judged_end, _start(replica))
             for replica in self._replicas
@@ -452,18 +455,18 @@ class _Partition:
 
 
 def brokers_named(numbers: Sequence[int]) -> str:
-    """`broker 1`, `brokers 1, 2`."""
+    """Return the brokers in words: `broker 1`, `brokers 1, 2`."""
     return ("broker " if len(numbers) == 1 else "brokers ") + ", ".join(map(str, numbers))
 
 
 def _kept_end(replica: ReplicaFacts, leader: ReplicaFacts) -> int:
-    """`kept_end` of a log, which is never cut below what its broker knows to be committed (A7)."""
+    """Return `kept_end` of a log; it is never truncated below its high watermark (A7)."""
     committed = min(replica.high_watermark or 0, replica.log.log_end)
     return max(committed, kept_end(replica.log, leader.as_left))
 
 
 def _start(replica: ReplicaFacts) -> int:
-    """Where its records begin; its end, if it has none."""
+    """Return the offset of a log's first record; its end if it has none."""
     if replica.log.first_offset is None:
         return replica.log.log_end
     return min(max(replica.log_start or 0, replica.log.first_offset), replica.log.log_end)
@@ -474,7 +477,7 @@ def _last_epoch(log: LogFacts) -> int | None:
 
 
 def _in_sync(replicas: Sequence[ReplicaFacts], assignment: Assignment | None) -> frozenset[int]:
-    """The brokers in sync; all that are there, if nobody says."""
+    """Return the in-sync brokers; without metadata all that are there."""
     if assignment is None:
         return frozenset(replica.broker for replica in replicas)
     isr = frozenset(assignment.isr)

@@ -1,15 +1,15 @@
-"""Checks of what clients were told against what the replicas hold, and how much of it was judged.
+"""Checks of the ledgers against what the replicas hold, and how much of the ledgers was judged.
 
-What an acknowledgement was worth depends on the `acks` that were asked for: with all, every
-replica in the ISR has the record, and its absence is an error. With 1 or 0 a failover may lose it:
-a warning, as is all that a replica outside the ISR lacks. Where nobody knows the ISR, a replica
+An acknowledgement is worth what its `acks` promise: with all, every replica in the ISR has the
+record, and its absence is an error. With 1 or 0 a failover may lose the record: its absence is a
+warning, as is everything that a replica outside the ISR lacks. If the ISR is unknown, a replica
 that ends early may be outside it, if another one goes further.
 
-A client is not always told where its record went (acks=0; a repetition that the broker no longer
-remembers). Equal records are then counted: a partition must hold as many as were acknowledged, and
-no more than were sent. Counting is also how duplicates are found, since programs may well send
-equal records. A ledger without an end is that of a program that may have sent more than it says,
-and a producer without idempotence may have stored more than it sent.
+A client does not always learn where its record went (acks=0; a repetition that the broker no longer
+remembers). Then equal records are counted: a partition must hold as many as were acknowledged, and
+no more than were sent. Counting also finds duplicates, since programs may well send equal records.
+A ledger without an end is that of a program that may have sent more than the ledger says, and a
+producer without idempotence may have stored more than it sent.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,9 +62,9 @@ _WRONG: Final = (State.ABSENT, State.OTHER)
 
 
 def lost_write(tables: Tables) -> DataFrame | None:
-    """Acknowledged records in whose place a replica holds nothing, or another record.
+    """Return the acknowledged records in whose place a replica holds nothing, or another record.
 
-    Those without a place are one finding a replica.
+    Records without an offset are one finding per replica.
     """
     known = acknowledged(tables)
     if is_known_empty(known.unsound) and not known.has_unplaced:
@@ -84,7 +84,7 @@ def lost_write(tables: Tables) -> DataFrame | None:
 
 
 def unseen(tables: Tables) -> DataFrame | None:
-    """Acknowledged records behind the end of a replica: one finding for each and its `acks`."""
+    """Return the acknowledged records beyond a replica's end, one finding per `acks` value."""
     if is_known_empty(acknowledged(tables).unsound):
         return None
     found = _behind(_states(acknowledged(tables), [Event.ACKED], [State.BEHIND]), "acks")
@@ -100,7 +100,7 @@ def unseen(tables: Tables) -> DataFrame | None:
 
 
 def aborted_read(tables: Tables) -> DataFrame | None:
-    """Records that a consumer was shown, and that a replica does not hold in their place."""
+    """Return the records shown to a consumer that a replica does not hold in their place."""
     known = acknowledged(tables)
     if is_known_empty(known.unsound):
         return None
@@ -117,7 +117,7 @@ def aborted_read(tables: Tables) -> DataFrame | None:
 
 
 def inconsistent_offsets(tables: Tables) -> DataFrame | None:
-    """Offsets that clients were told with two values."""
+    """Return the offsets for which clients recorded two values."""
     known = acknowledged(tables)
     if is_known_empty(known.unsound):
         return None
@@ -155,7 +155,7 @@ def inconsistent_offsets(tables: Tables) -> DataFrame | None:
 
 
 def duplicate(tables: Tables) -> DataFrame | None:
-    """Records of which a replica holds more equal ones than the ledgers say were sent."""
+    """Return the records of which a replica holds more copies than the ledgers say were sent."""
     known = acknowledged(tables)
     record = [*PARTITION, "content"]
     is_complete = ~col("ledger").isin(*known.incomplete)
@@ -200,8 +200,8 @@ def duplicate(tables: Tables) -> DataFrame | None:
 
 
 def unexpected(tables: Tables) -> DataFrame:
-    """Records that no ledger tells of, where the ledgers tell of all that was sent: the first of
-    each replica."""
+    """Return the records that no ledger has, if the ledgers are complete: the first of each
+    replica."""
     known = acknowledged(tables)
     sent = known.entries.where(col("event").isin(Event.ACKED.value, Event.FAILED.value))
     placed = sent.where("partition IS NOT NULL").select(*PARTITION, "content").distinct()
@@ -217,7 +217,7 @@ def unexpected(tables: Tables) -> DataFrame:
         .agg(min_("offset").alias("offset"), count("*").alias("count"))
     )
     detail = format_string("no ledger tells of %,d records from here on", "count")
-    # A program that crashed may have sent what it did not write down.
+    # A program that crashed may have sent records that its ledger does not have.
     is_promised = in_sync() & lit(not known.incomplete)
     return as_findings(
         "unexpected",
@@ -226,10 +226,10 @@ def unexpected(tables: Tables) -> DataFrame:
 
 
 def ledger_counts(tables: Tables) -> tuple[LedgerCounts, tuple[Unjudged, ...]]:
-    """How many acknowledged records were judged and are there, and what was not judged, and why.
+    """Return how many acknowledged records were judged and are there, and what was not judged.
 
-    A record is there if every replica in the ISR has it. What cannot be read of a ledger is among
-    what was not judged.
+    A record is there if every replica in the ISR has it. Unreadable lines of a ledger count as not
+    judged.
     """
     known = acknowledged(tables)
     acked, unplaced = known.count_lines(Event.ACKED)
@@ -281,7 +281,7 @@ def _unjudged(row: Row, reason: str, records: int) -> Unjudged:
 
 
 def _judged_singly(known: Acknowledged) -> DataFrame:
-    """How many acknowledged records with an offset, of those not sound on all replicas."""
+    """Return the counts of acknowledged records that have an offset and are not sound."""
     is_unjudged = ~col("state").isin(*(state.value for state in State if state.is_judged))
     reason = max_(when(in_sync() & is_unjudged, col("state")))
     nobody = when(~bool_or(in_sync()), State.MISSING.value)
@@ -298,7 +298,7 @@ def _judged_singly(known: Acknowledged) -> DataFrame:
 
 
 def _judged_by_counting(known: Acknowledged) -> DataFrame:
-    """How many acknowledged records without an offset, by partition."""
+    """Return the counts of acknowledged records without an offset, by partition."""
     is_missing = in_sync() & (col("missing") > 0)
     records = (
         acknowledged_without_offset(known)
@@ -327,8 +327,11 @@ def _lines_not_read(known: Acknowledged) -> Iterator[Unjudged]:
 
 
 def _lines_of_others(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
-    """What was told of other topics: of one that was deleted before the metadata were read there
-    can be nothing; what the metadata cannot know yet may be lost."""
+    """Return the entries about other topics as not judged.
+
+    Entries about a topic that was deleted before the metadata were read cannot show a loss. Entries
+    newer than the metadata can: the records may be lost.
+    """
     for row in known.foreign:
         is_old = tables.known_at_ms is not None and (row.ended or 0) <= tables.known_at_ms
         why = "a topic that was deleted" if is_old else "a topic of which there are no metadata"
@@ -338,7 +341,7 @@ def _lines_of_others(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
 
 
 def _older_than_topics(tables: Tables, known: Acknowledged) -> Iterator[Unjudged]:
-    """Ledgers without topic ids that begin before the first record of a topic was made."""
+    """Return the ledgers without topic ids that begin before the first record of a topic."""
     rows = [row for row in known.lines if row.event in (Event.ACKED, Event.SHOWN)]
     unnamed = {row.topic for row in rows if row.topic_id is None and row.began is not None}
     if not unnamed:
@@ -366,13 +369,13 @@ def _states(known: Acknowledged, events: Sequence[Event], states: Sequence[State
 
 
 def _by_place(entries: DataFrame, *more: str) -> DataFrame:
-    """One row for a place on a replica, however often it was told."""
+    """Return one row per place on a replica, however many entries name it."""
     first = min_(struct("ledger", "line")).alias("first")
     return entries.groupBy(*REPLICA, "in_isr", "offset", "state", *more).agg(first)
 
 
 def _lacking(known: Acknowledged) -> DataFrame:
-    """One row for a replica that lacks records which were acknowledged without an offset."""
+    """Return one row per replica that lacks records acknowledged without an offset."""
     counted = (
         acknowledged_without_offset(known)
         .where("missing > 0 AND is_judged")
@@ -393,9 +396,10 @@ def _lacking(known: Acknowledged) -> DataFrame:
 
 
 def _behind(entries: DataFrame, *more: str) -> DataFrame:
-    """One row for a replica that ends before places that were told.
+    """Return one row per replica that ends before places that ledgers name.
 
-    `is_promised` if it must have them: it is in the ISR, or, if nobody knows, no other goes on.
+    `is_promised` if it must have them: it is in the ISR, or, if the ISR is unknown, no other
+    replica goes further.
     """
     is_promised = coalesce("in_isr", col("offset") >= col("farthest")).alias("is_promised")
     places = entries.groupBy(*REPLICA, "log_end", "offset", is_promised, *more).agg(
@@ -433,7 +437,7 @@ def _what_is_behind() -> Column:
 
 
 def _duplicates_told(places: DataFrame) -> DataFrame:
-    """A row a record that is there too often, at the first place that nobody was told."""
+    """Return the rows with severity and detail, at the first offset that no client was told."""
     offsets = concat_ws(", ", slice_("offsets", 1, _OFFSETS_TOLD_MAX))
     detail = concat(
         format_string("%,d equal records at offsets ", "copies"),

@@ -1,16 +1,16 @@
-"""Checks of each log by itself: are its bytes batches, and do these go on from one to the next.
+"""Checks of each log by itself: whether its bytes are batches, and each batch continues the last.
 
-All that is said of the order of batches comes from `seams`, those rows where a log does not simply
-go on, which is kept between the checks. A check that finds there, and in `runs`, that it has
-nothing to look at plans nothing.
+The checks of the order of batches start from `seams`: the rows where a log does not simply
+continue, computed once for all of them. A check that sees in `seams` and `runs` that it has nothing
+to examine plans no query.
 
 A batch's offset and leader epoch lie outside its CRC, so they are never believed by themselves:
-what does not fit to the batches around it is found by `gap`, `overlap` and `epoch-order`, and what
-fits and is wrong by `divergence`.
+`gap`, `overlap` and `epoch-order` find values that do not fit the batches around them, and
+`divergence` finds values that fit and are wrong.
 
-Damage that lies below the log start has no readers any more and is only worth knowing. At and
-above `judged_end` nothing was promised: there it is a warning, and on a broker that runs, whose
-files are read while it writes them, no more than worth knowing.
+Damage below the log start has no readers any more: it is info. At and above `judged_end` nothing is
+promised: there damage is a warning, or info on a running broker, whose files are read while it
+writes them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -72,14 +72,14 @@ _BATCH: Final = (
 
 @memoize_per_run
 def seams(batches: DataFrame) -> DataFrame:
-    """The rows of BATCHES where a log does not simply go on, with what is before them.
+    """Return the rows of BATCHES where a log does not simply continue, with what precedes them.
 
-    Those are: bytes that are no batch, the first batch of each log that does not begin at 0, and
+    Those are: bytes that are not a batch, the first batch of a log that does not begin at 0, and
     each batch that does not begin where the one before it ends, or is of an older leader epoch, or
-    the first of a segment of another name. `previous` is the last batch before it, null if there
-    is none, and `furthest` the largest offset before it.
+    is the first of a segment named after another offset. `previous` is the last batch before the
+    row, null if there is none, and `furthest` the largest offset before it.
 
-    Where batches are a chain, the run of them stands for all: then there is little to sort.
+    A run whose batches form a chain stands for all of them, so there is little to sort.
     """
     rows = local_rows(runs(batches))
     known = runs(batches).withColumn("problem", lit(None).cast("string"))
@@ -115,7 +115,7 @@ def seams(batches: DataFrame) -> DataFrame:
 
 
 def is_seamless(rows: pa.Table) -> bool:
-    """Whether the driver can tell by the runs that there is no seam: all that `seams` looks for."""
+    """Whether the runs, held by the driver, show that `seams` would find nothing."""
     in_order = sorted(rows.to_pylist(), key=itemgetter(*REPLICA, "segment", "position"))
     for _, log in groupby(in_order, key=itemgetter(*REPLICA)):
         runs_of_log = list(log)
@@ -130,7 +130,7 @@ def is_seamless(rows: pa.Table) -> bool:
 
 
 def _goes_on(before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Whether a run begins where the one before it ends, in a segment of that name or the same."""
+    """Whether a run begins where the one before it ends, in the same segment or one named so."""
     return (
         row["base_offset"] == before["last_offset"] + 1
         and row["segment"] in (before["segment"], row["base_offset"])
@@ -139,19 +139,19 @@ def _goes_on(before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
 
 
 def has_torn(batches: DataFrame) -> bool:
-    """Whether there may be bytes that are no batch."""
+    """Whether there may be bytes that are not a batch."""
     rows = local_rows(seams(batches))
     return rows is None or bool(pc.any(rows["torn"]).as_py())
 
 
 def is_any_run(batches: DataFrame, name: str) -> bool:
-    """Whether there may be a run of which a column is true."""
+    """Whether there may be a run for which this column is true."""
     rows = local_rows(runs(batches))
     return rows is None or bool(pc.any(rows[name]).as_py())
 
 
 def crc(tables: Tables) -> DataFrame | None:
-    """Batches whose CRC is wrong, and bytes before the end of a log that are no batch."""
+    """Return the batches whose CRC is wrong, and the bytes before a log's end that are no batch."""
     if not (is_any_run(tables.batches, "has_bad_crc") or has_torn(tables.batches)):
         return None
     batch = format_string(
@@ -177,8 +177,8 @@ def crc(tables: Tables) -> DataFrame | None:
 
 
 def undecodable(tables: Tables) -> DataFrame | None:
-    """Batches that nobody can read although their CRC is right: of a kind that no broker stores, or
-    with bytes that are no records."""
+    """Return the batches whose records cannot be read although their CRC is right: of a kind that
+    no broker stores, or with bytes that are not records."""
     bodies = collect_small(tables.bodies)
     if is_known_empty(bodies) and not is_any_run(tables.batches, "has_odd"):
         return None
@@ -200,7 +200,7 @@ def undecodable(tables: Tables) -> DataFrame | None:
 
 
 def torn_tail(tables: Tables) -> DataFrame | None:
-    """Bytes after the last whole batch of a log: a clean stop leaves none."""
+    """Return the bytes after the last whole batch of a log: a clean stop leaves none."""
     if not has_torn(tables.batches):
         return None
     tail = _torn(tables).where(col("is_tail"))
@@ -212,7 +212,7 @@ def torn_tail(tables: Tables) -> DataFrame | None:
 
 
 def _torn(tables: Tables) -> DataFrame:
-    """Bytes that are no batch; `is_tail`: no batch follows them in the log."""
+    """Return the bytes that are not a batch; `is_tail`: no batch follows them in the log."""
     torn = seams(tables.batches).where(col("torn"))
     ends = (
         tables.batches.join(broadcast(torn.select(*REPLICA).distinct()), [*REPLICA], "left_semi")
@@ -236,9 +236,9 @@ def _torn(tables: Tables) -> DataFrame:
 
 
 def gap(tables: Tables) -> DataFrame | None:
-    """Offsets that no batch of a log has, between two batches or between its start and the first.
+    """Return the offsets missing between two batches, or between a log's start and its first batch.
 
-    In a compacted topic there may be such.
+    In a compacted topic they may be missing.
     """
     missing = format_string(
         "offset %d should follow, the next batch begins at %d", "expected", "base_offset"
@@ -247,7 +247,7 @@ def gap(tables: Tables) -> DataFrame | None:
 
 
 def overlap(tables: Tables) -> DataFrame | None:
-    """Batches that begin before the end of the one before them."""
+    """Return the batches that begin before the end of the one before them."""
     again = format_string(
         "offsets %d to %d stand where %d should follow",
         "base_offset",
@@ -258,16 +258,16 @@ def overlap(tables: Tables) -> DataFrame | None:
 
 
 def segment_name(tables: Tables) -> DataFrame | None:
-    """Segments whose name is not their first offset.
+    """Return the segments whose name is not their first offset.
 
-    Where the name fits to what is before it, the first batch is what is wrong: then it is a gap.
+    If the name fits what comes before it, the first batch is wrong: then `gap` reports it.
     """
     detail = format_string("its name says %d, its first batch %d", "segment", "base_offset")
     return _of_joints(tables, "segment-name", "base_offset", detail)
 
 
 def epoch_order(tables: Tables) -> DataFrame | None:
-    """Batches of an older leader epoch than the one before them."""
+    """Return the batches of an older leader epoch than the one before them."""
     before = format_string(
         "leader epoch %d follows on %d, in which offset %d is",
         "leader_epoch",
@@ -280,7 +280,7 @@ def epoch_order(tables: Tables) -> DataFrame | None:
 
 
 def _of_joints(tables: Tables, check: str, offset: str, detail: Column) -> DataFrame | None:
-    """The findings of a check of wrong joints; None if there are none."""
+    """Return the findings of a check on `_wrong_joints`; None if there are none."""
     wrong = _wrong_joints(tables)
     rows = local_rows(wrong)
     if rows is not None and not pc.any(rows[check]).as_py():
@@ -290,13 +290,13 @@ def _of_joints(tables: Tables, check: str, offset: str, detail: Column) -> DataF
 
 @memoize_per_run
 def _wrong_joints(tables: Tables) -> DataFrame:
-    """Seams between batches where something is wrong, by the names of the checks.
+    """Return the seams between batches where something is wrong; a column for each check.
 
-    `expected`: where the batch would have to begin; `leaves_out`: it begins later, and not where an
-    earlier one ended, as the batch after two swapped ones does.
+    `expected`: where the batch should begin. `leaves_out`: it begins later, and not where an
+    earlier batch ended, as the batch after two swapped ones does.
 
-    The first batch begins at or below the log start. While a broker runs, that may have moved
-    between the reading of the checkpoint and that of the log.
+    The first batch may begin at or below the log start. While a broker runs, its log start may move
+    between the reading of the checkpoint and of the log.
     """
     is_inner = col("previous").isNotNull()
     expected = when(is_inner, next_offset("previous.last_offset")).otherwise(
@@ -328,13 +328,13 @@ def _wrong_joints(tables: Tables) -> DataFrame:
 
 
 def epoch_checkpoint(tables: Tables) -> DataFrame | None:
-    """The first epoch of a log of which `leader-epoch-checkpoint` says other than the batches.
+    """Return the first epoch of a log for which `leader-epoch-checkpoint` and the batches differ.
 
-    The file is written before the batches and cut after them, so a broker that is killed leaves
-    entries behind the log's end or without batches of their own: they are passed over when the log
-    is opened, and here. Of both sides only what holds at and above the log start is compared.
-    A broker that opens the log compares the first and the last epoch only. So a difference between
-    them is an error; else the file will be made anew.
+    The file is written before the batches and truncated after them, so a killed broker leaves
+    entries beyond the log's end or without batches of their own. The broker ignores them when it
+    opens the log, and so does this check. Of both sides only the part that applies at and above the
+    log start is compared. A broker that opens the log compares the first and the last epoch only.
+    So a difference between those is an error; otherwise the broker rebuilds the file.
     """
     if _have_same_epochs(tables):
         return None
@@ -389,8 +389,8 @@ def epoch_checkpoint(tables: Tables) -> DataFrame | None:
 
 
 def _have_same_epochs(tables: Tables) -> bool:
-    """Whether the files of all logs are known to say just what their batches do, as far as these
-    are judged: then there is nothing that could differ."""
+    """Whether the checkpoints of all logs are known to agree with the batches, as far as these are
+    judged: then there is nothing to compare."""
     rows = local_rows(runs(tables.batches))
     if rows is None:
         return False
@@ -420,7 +420,7 @@ def _replica(row: Mapping[str, Any]) -> Replica:
 
 
 def _epoch_sets(rows: Iterable[tuple[Replica, int, int]]) -> dict[Replica, set[tuple[int, int]]]:
-    """By log, its epochs and where each begins."""
+    """Return the pairs of epoch and start offset, by log."""
     found: dict[Replica, set[tuple[int, int]]] = {}
     for replica, epoch, start in rows:
         found.setdefault(replica, set()).add((epoch, start))
@@ -428,9 +428,10 @@ def _epoch_sets(rows: Iterable[tuple[Replica, int, int]]) -> dict[Replica, set[t
 
 
 def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
-    """Epochs of logs and where they begin, at the log start at the lowest, as far as is judged.
+    """Return the epochs of logs and where they begin, as far as the logs are judged.
 
-    Where no checkpoint says the log start and the front is gone, the file's lowest start is it.
+    An epoch that begins below the log start counts as beginning there. If no checkpoint has the log
+    start and the log's first batches are gone, it is the lowest start in the file.
     """
     lowest = tables.epoch_starts.groupBy(*REPLICA).agg(smallest_of("start").alias("lowest"))
     recorded_start = coalesce("log_start", when(col("first_offset") > 0, col("lowest")), lit(0))
@@ -447,7 +448,7 @@ def _compared_epochs(tables: Tables, epochs: DataFrame) -> DataFrame:
 
 
 def index(tables: Tables) -> DataFrame | None:
-    """Entries of the index files that are wrong; a broker makes such a file anew."""
+    """Return the wrong entries of the index files; a broker rebuilds such a file."""
     entries = tables.index_entries
     wrong = collect_small(entries.where(col("problem").isNotNull()))
     if is_known_empty(wrong):
@@ -465,12 +466,12 @@ def index(tables: Tables) -> DataFrame | None:
 
 
 def _of_replicas(tables: Tables, rows: DataFrame) -> DataFrame:
-    """Rows about logs with what is known of these; rows of logs that are not judged are dropped."""
+    """Return the rows with their log's columns of REPLICAS; rows of logs not judged are dropped."""
     return rows.join(broadcast(tables.replicas), [*REPLICA])
 
 
 def _found(rows: DataFrame, offset: str, detail: Column, last: str = "last_offset") -> DataFrame:
-    """Rows with offset, severity and detail of findings; the damage is from `offset` to `last`."""
+    """Return the rows with offset, severity and detail; the damage is from `offset` to `last`."""
     return rows.withColumns(
         {
             "severity": severity_in_log(in_sync(), offset, last),

@@ -1,15 +1,15 @@
 """Checks of the replicas of a partition against each other, and against what was committed.
 
 Replicas are compared batch by batch: the same bytes at the same offset in the same leader epoch. To
-compare every batch with its counterpart means to move all of them. So first each log is made into
-digests, one for the batches that end in the same BUCKET_OFFSETS offsets; only where two digests
-differ are batches looked at. And first each replica is compared with the partition's reference
-(`extent` chooses it); only where one differs is each compared with each, and `divergence` says
-which of them is wrong, or that nobody can tell. Where all replicas hold the same from end to end,
-as those of a cluster at rest do, the digests of `runs` say so, and there is nothing to compare.
+compare every batch with its counterpart means to move all of them. So first each log is reduced to
+digests, one for the batches that end in the same BUCKET_OFFSETS offsets; batches are compared only
+where two digests differ. And first each replica is compared with the partition's reference
+(`extent` chooses it); only if one differs is each compared with each, and `divergence` says which
+of them are wrong, or that it cannot be told. If all replicas hold the same from end to end, as in a
+cluster at rest, the digests of `runs` show that, and there is nothing to compare.
 
-A pair of logs is compared from where both begin to where both are judged. A batch counts if its
-last offset lies there: then one that holds the log start is compared, too.
+A pair of logs is compared from where both begin to where both are judged. A batch is compared if
+its last offset lies in that range, so the batch that contains the log start is compared, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,7 +91,7 @@ _STRETCHES: Final = pa.schema(
 
 
 class _Bounds(NamedTuple):
-    """Between which offsets a log is compared."""
+    """The offsets between which a log is compared."""
 
     broker: int
     is_reference: bool
@@ -104,7 +104,8 @@ _Logs: TypeAlias = dict[TopicPartition, list[_Bounds]]
 
 
 def divergence(tables: Tables) -> DataFrame | None:
-    """Replicas that differ from the others of their partition, at the first batch that does."""
+    """Return the replicas that differ from the others of their partition, at the first batch that
+    does."""
     logs = _bounds(tables.replicas)
     for name in _same_throughout(tables.batches, logs):
         del logs[name]
@@ -129,10 +130,10 @@ def divergence(tables: Tables) -> DataFrame | None:
 
 
 def _placed(batches: DataFrame) -> DataFrame:
-    """Whole batches, without those that begin before the end of the one that they follow.
+    """Return the whole batches, without those that begin before the end of the one they follow.
 
-    Such a one may claim, by a flipped bit, the place of another. That it does is an `overlap`; here
-    it is absent from its own place.
+    A flipped bit can make such a batch claim the place of another. `overlap` reports that; here the
+    batch is absent from its own place.
     """
     misplaced = (
         seams(batches)
@@ -144,9 +145,9 @@ def _placed(batches: DataFrame) -> DataFrame:
 
 
 def _same_throughout(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
-    """The partitions of which all logs are known to hold the same batches in the same order.
+    """Return the partitions whose logs are all known to hold the same batches in the same order.
 
-    Those of a log ascend, unless one begins before the end of the one before it, which is a seam.
+    The batches of a log ascend, unless one begins before the end of the one before it: a seam.
     """
     known, apart = local_rows(runs(batches)), local_rows(seams(batches))
     if known is None or apart is None:
@@ -172,7 +173,7 @@ def _same_throughout(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
 
 
 def _bounds(replicas: DataFrame) -> _Logs:
-    """The logs of each partition that are compared."""
+    """Return the logs of each partition that are compared, with their bounds."""
     logs: _Logs = {}
     for row in replicas.where(~col("is_compacted")).collect():
         starts = [row.log_start, row.first_offset]
@@ -194,7 +195,7 @@ def _bounds(replicas: DataFrame) -> _Logs:
 def _sides(
     spark: SparkSession, pairs: Iterable[tuple[TopicPartition, int, _Bounds, _Bounds]]
 ) -> DataFrame:
-    """What is compared, of numbered pairs of logs."""
+    """Return the two sides of numbered pairs of logs, with the offsets to compare."""
     rows = []
     for name, number, *both in pairs:
         start, end = max(each.start for each in both), min(each.end for each in both)
@@ -207,7 +208,7 @@ def _sides(
 
 
 def _suspected(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
-    """The partitions in which a log differs from the reference: in a sound cluster none."""
+    """Return the partitions in which a log differs from the reference: none in a sound cluster."""
     pairs = (
         (name, number, reference, other)
         for name, compared in logs.items()
@@ -222,7 +223,7 @@ def _suspected(batches: DataFrame, logs: _Logs) -> list[TopicPartition]:
 
 
 def _differing_pairs(batches: DataFrame, logs: _Logs) -> dict[TopicPartition, list[Pair]]:
-    """Each log of these partitions beside each other one, with their first difference."""
+    """Return each pair of logs of these partitions, with their first difference."""
     found: dict[TopicPartition, list[Pair]] = {}
     if not logs:
         return found
@@ -255,7 +256,7 @@ def _batch(row: Row | None) -> Batch | None:
 
 
 def _first_differences(batches: DataFrame, sides: DataFrame) -> DataFrame:
-    """Of each pair that differs the first batch that does, and how many stretches differ."""
+    """Return the first batch that differs in each pair, and how many stretches differ."""
     buckets = _differing_buckets(batches, sides)
     looked_into = _in_buckets(batches, sides.join(broadcast(buckets), [*_PAIR]))
     here = _side(looked_into, is_first=True)
@@ -277,11 +278,11 @@ def _bucket() -> Column:
 
 
 def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
-    """Of each pair the buckets to look into, and how many differ.
+    """Return the buckets of each pair to look into, and how many differ.
 
-    The first that lies within the pair's bounds as a whole does hold a difference. One that the
-    bounds cut may differ beyond them only, so those are looked into as well. They are kept, for
-    what is made of them would make all digests again.
+    The first bucket that lies completely within the pair's bounds does hold a difference. One that
+    the bounds cut may differ only beyond them, so those are looked into as well. The result is
+    collected: otherwise each query on it would compute all digests again.
     """
     digests = batches.groupBy(*REPLICA, _bucket().alias("bucket")).agg(
         digest_of_batches().alias("digest"),
@@ -318,7 +319,7 @@ def _differing_buckets(batches: DataFrame, sides: DataFrame) -> DataFrame:
 
 
 def _in_buckets(batches: DataFrame, places: DataFrame) -> DataFrame:
-    """The batches of both logs of each pair in the buckets to look into."""
+    """Return the batches of both logs of each pair in the buckets to look into."""
     return (
         batches.select(*REPLICA, *_BATCH, _bucket().alias("bucket"))
         .join(broadcast(places), [*REPLICA, "bucket"])
@@ -327,7 +328,7 @@ def _in_buckets(batches: DataFrame, places: DataFrame) -> DataFrame:
 
 
 def _side(batches: DataFrame, *, is_first: bool) -> DataFrame:
-    """The batches of one log of each pair, by base offset."""
+    """Return the batches of one log of each pair, by base offset."""
     name = "here" if is_first else "there"
     batch = struct(*_BATCH).alias(name)
     return batches.where(col("is_first") == is_first).select(*_PAIR, "base_offset", batch)
@@ -336,8 +337,8 @@ def _side(batches: DataFrame, *, is_first: bool) -> DataFrame:
 def _ledger_evidence(
     tables: Tables, pairs: Mapping[TopicPartition, Sequence[Pair]]
 ) -> dict[TopicPartition, dict[tuple[int, int], bool]]:
-    """By partition, offset where logs part, and broker: whether what clients were told of the
-    batches there is what the broker holds. Only where they were told something."""
+    """Return whether brokers hold what ledgers say of the batches at which logs diverge: by
+    partition, offset and broker, without entries for what no ledger names."""
     places = {
         (*name, pair.offset, max(batch.last_offset for batch in pair.batches if batch))
         for name, each in pairs.items()
@@ -368,7 +369,7 @@ def _ledger_evidence(
 
 
 def _finding(name: TopicPartition, found: Divergence, *, is_promised: bool) -> tuple[object, ...]:
-    """A row of FINDINGS."""
+    """Return a row of FINDINGS."""
     batch, other = found.batch, found.other_batch
     verb = "differs" if found.differing == 1 else "differ"
     detail = (
@@ -395,11 +396,11 @@ def _in_words(offset: int, batch: Batch | None) -> str:
 
 
 def missing_committed(tables: Tables) -> DataFrame | None:
-    """In-sync replicas that end below what any replica's broker knew to be committed, and replicas
-    that end below where they ended when their broker had stopped in order.
+    """Return the in-sync replicas that end below a checkpointed high watermark of the partition,
+    and the replicas that end below where they ended when their broker stopped in order.
 
-    They end there now, or will once they have cut what the leader's epochs do not know; that is
-    said only where no in-sync log is too short itself, for it would be the consequence.
+    A log counts by its present end, or by its end after the truncation to the leader's epochs. The
+    latter is reported only if no in-sync log is too short itself, since that would be the cause.
     """
     if not _is_any_short(tables.replicas.collect()):
         return None
@@ -438,7 +439,7 @@ def missing_committed(tables: Tables) -> DataFrame | None:
 
 
 def _is_any_short(logs: Sequence[Row]) -> bool:
-    """Whether any log ends, or would be cut, below what is known of it or of its partition."""
+    """Whether a log ends, or would be truncated, below what is known of it or its partition."""
     committed: dict[TopicPartition, int] = {}
     for row in logs:
         name = TopicPartition(row.topic, row.partition)
@@ -452,7 +453,7 @@ def _is_any_short(logs: Sequence[Row]) -> bool:
 
 
 def hw_beyond_leo(tables: Tables) -> DataFrame | None:
-    """Replicas whose checkpointed high watermark lies above their log end."""
+    """Return the replicas whose checkpointed high watermark lies above their log end."""
     logs = tables.replicas.collect()
     if all((row.high_watermark or 0) <= row.log_end for row in logs):
         return None
