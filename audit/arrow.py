@@ -1,6 +1,6 @@
-"""pyarrow's functions on columns, for type checkers, too.
+"""pyarrow's compute functions, typed as Any for type checkers.
 
-pyarrow makes most of them (`any`, `equal`, `invert`) when it is imported, so its files do not name
+pyarrow creates most of them (`any`, `equal`, `invert`) on import, so its source files do not define
 them.
 """
 

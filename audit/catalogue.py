@@ -1,9 +1,9 @@
-"""What each check is called and what it looks for: the one place that the command line, the report
-and the verdict's sentence take their words from.
+"""The names and descriptions of the checks: the one source of the words that the command line, the
+report and the verdict's sentence use.
 
-`looks_for` completes "finds where ..."; `found` is a finding told in half a sentence, with the
-names {log} ("topic-0"), {broker} and {offset}, which read "?" where a finding has none, and {at}
-(" at offset 9"), which is empty then, and {said}, the first clause of its detail.
+`looks_for` completes "finds where ..."; `found` describes a finding in half a sentence, with the
+fields {log} ("topic-0"), {broker} and {offset}, which read "?" if a finding has none, and {at}
+(" at offset 9"), which is then empty, and {said}, the first clause of the finding's detail.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ from minibroker.audit.model import Finding
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The words for one check."""
+    """The description of one check."""
 
     looks_for: str
     found: str
 
 
-# The gravest first: what was promised and is gone, before what explains it, before what is rebuilt.
+# The gravest first: broken promises, then what explains them, then files that brokers rebuild.
 DESCRIBED: Final[Mapping[str, Described]] = {
     "lost-write": Described(
         "an acknowledged record is not in its place on a replica, and later ones are there",
@@ -118,12 +118,12 @@ DESCRIBED: Final[Mapping[str, Described]] = {
 }
 
 GRAVITY: Final = {name: rank for rank, name in enumerate(DESCRIBED)}
-# Those that one may ask for; the others come to light whatever is asked, while the inputs are read.
+# The checks that a user may choose; reading the inputs always performs the others.
 CHOSEN: Final = tuple(name for name in DESCRIBED if name != "checkpoint")
 
 
 def in_words(finding: Finding) -> str:
-    """A finding as half a sentence, such as `t-0 is damaged at offset 9 on broker 2`."""
+    """Return a finding as half a sentence, such as `t-0 is damaged at offset 9 on broker 2`."""
     described = DESCRIBED.get(finding.check)
     log = f"{finding.topic}-{finding.partition}" if finding.topic is not None else "?"
     return (described.found if described else finding.check + " in {log}").format(

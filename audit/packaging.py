@@ -1,11 +1,10 @@
-"""A zip of minibroker for Spark's workers, which have Python and the native wheels but not us.
+"""A zip of minibroker for Spark's workers, which have Python and the native wheels, but not it.
 
-It is made from the files of the packages as they are imported here, so that driver and workers run
-the same code, whether it was installed from a wheel or stands in a working tree (where the folders
-have other names: `audit/` is `minibroker.audit`). Only what the audit imports goes in. It begins
-with the `__init__.py` of `minibroker` itself: without one, another minibroker that is installed
-where a worker runs would be taken first. The name must end in `.zip`, or Spark's workers do not
-look into it.
+It is made from the files of the imported packages, so driver and workers run the same code, whether
+it was installed from a wheel or lies in a working tree (where the folders have other names:
+`audit/` is `minibroker.audit`). It contains only what the audit imports. It starts with the
+`__init__.py` of `minibroker` itself: without that, a minibroker that is installed on the worker
+would be imported instead. The name must end in `.zip`, or Spark's workers do not read it.
 
 `python -m minibroker.audit.packaging DIR` writes the zip and `submit.py`, for `spark-submit`.
 """
@@ -17,12 +16,12 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
-# What minibroker.audit may import, with all that lies below.
+# The packages that minibroker.audit may import, with their subpackages.
 _PACKAGES: Final = ("audit", "client", "protocol")
 
 
 def write_package(path: Path) -> Path:
-    """Write the zip, replacing a file of that name; returns its path."""
+    """Write the zip, replacing a file of that name, and return its path."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.mkdir("minibroker")
         top = Path(importlib.import_module("minibroker").__path__[0])
@@ -43,7 +42,7 @@ def write_package(path: Path) -> Path:
 
 
 def main() -> None:
-    """Write what `spark-submit` needs into the directory that is named."""
+    """Write the files that `spark-submit` needs into the directory given as argument."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m minibroker.audit.packaging DIR")
     directory = Path(sys.argv[1])

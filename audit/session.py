@@ -1,22 +1,22 @@
-"""A Spark session that starts anywhere: with or without a system Java, here or on a cluster.
+"""A Spark session that starts anywhere: with or without a system Java, locally or on a cluster.
 
-What PySpark leaves to whoever starts it is settled here, so that `minibroker audit run` needs
-nothing but `pip install 'minibroker[audit]'`:
+This module sets up what PySpark leaves to its callers, so that `minibroker audit run` needs only
+`pip install 'minibroker[audit]'`:
 
-* **Java.** `java.py` finds one, and lets it start fast. An audit plans much and computes little,
-  so inside the driver the JVM stops at its first compiler, and one thread collects its garbage.
-  Its room for compiled code is that of a JVM with all compilers: each query brings code of its own,
-  and a session that is used for long would fill the smaller room, and from then on compile nothing.
+* **Java.** `java.py` finds one, and makes it start fast. An audit plans much and computes little,
+  so in a local session the JVM stops at its first compiler, and one thread collects its garbage.
+  Its code cache is as large as with all compilers: each query adds code of its own, and a session
+  that is used for long would fill a smaller cache and then stop compiling.
 * **Python.** The workers run the interpreter of the driver; a worker with another version of
-  pyarrow, or none, fails with riddles. On a cluster PYSPARK_PYTHON may name theirs.
-* **The package.** A non-local master gets a zip of what the workers need of minibroker
+  pyarrow, or none, fails with misleading errors. On a cluster PYSPARK_PYTHON may name theirs.
+* **The package.** A non-local master gets a zip of the modules of minibroker that the workers need
   (`packaging.py`).
-* **Quiet.** Spark tells of itself at length on standard error. Only errors are logged, and not
-  those of tasks, which are raised here as exceptions; no console progress, no web interface.
+* **Logging.** Spark logs much on standard error. Here only errors are logged, without those of
+  tasks, which are raised as exceptions; no console progress, no web interface.
 
-The files for this lie in a temporary directory of this process, which removes it when it ends: no
-two processes share one, so that nothing can race. The environment variables that PySpark reads
-stay set; it starts one JVM a process, and later sessions of the process use that one.
+The files for this lie in a temporary directory of this process, which is removed at exit; two
+processes never share one, so there are no races. The environment variables that PySpark reads stay
+set: PySpark starts one JVM per process, and later sessions of the process use the same one.
 """
 
 import atexit
@@ -34,12 +34,13 @@ from pyspark.sql import SparkSession
 from minibroker.audit.java import class_archive, find_java, write_java_home
 from minibroker.audit.packaging import write_package
 
-# Spark's 200 are for far larger tables than a row a batch; each costs a task in every check.
+# Spark's default of 200 is for far larger tables than a row per batch; each costs every check a
+# task.
 _CLUSTER_SHUFFLE_PARTITIONS: Final = 32
 _SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 
-# `shell`: the class whose level Spark takes for a shell's, as which it sees PySpark; if it has none
-# the root's becomes "warn", with two lines that say so.
+# `shell`: the class whose log level Spark treats as a shell's; PySpark counts as a shell. Without a
+# level of its own Spark sets the root's to "warn", and prints two lines about it.
 _LOGGING: Final = """rootLogger.level = error
 logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = error
@@ -62,10 +63,10 @@ def spark_session(
     app_name: str = "minibroker audit",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session on a master: `local[N]`, `local-cluster[...]`, `spark://host:port`, `yarn`, ...
+    """Return a session on a master: `local[N]`, `local-cluster[...]`, `spark://host:port`, `yarn`.
 
-    `settings` are Spark's own and win over what is set here. Raises NoJava if there is no
-    Java that Spark could run on.
+    `settings` are Spark's own and override those set here. Raises NoJava if there is no Java that
+    Spark can run on.
     """
     directory = temporary_directory()
     local = local_cores(master)
@@ -89,7 +90,7 @@ def spark_session(
         chosen["spark.driver.memory"] = "2g"
         chosen["spark.driver.extraJavaOptions"] += f" {_SHORT_LIVED}"
         chosen["spark.sql.shuffle.partitions"] = str(local)
-        # To plan anew after each stage takes longer than most of these do.
+        # Replanning after each stage takes longer than most of these stages do.
         chosen["spark.sql.adaptive.enabled"] = "false"
     builder = SparkSession.builder.master(master).appName(app_name)
     for name, value in (chosen | dict(settings or {})).items():
@@ -98,7 +99,7 @@ def spark_session(
 
 
 def local_cores(master: str) -> int | None:
-    """The tasks that a master inside the driver's own JVM runs at once; None for any other."""
+    """Return how many tasks a local master runs at once; None for a master that is not local."""
     match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\d+)?\])?", master.replace(" ", ""))
     if match is None:
         return None
@@ -124,7 +125,7 @@ _directories: list[Path] = []
 
 
 def temporary_directory() -> Path:
-    """This process's directory for the session's files, the same at each call."""
+    """Return this process's directory for the session's files, the same at each call."""
     if not _directories:
         _directories.append(Path(tempfile.mkdtemp(prefix="minibroker-audit-")))
         atexit.register(shutil.rmtree, _directories[0], ignore_errors=True)

@@ -1,22 +1,22 @@
-"""The Spark data source `minibroker-log`: what is in brokers' data directories, as tables.
+"""The Spark data source `minibroker-log`: the contents of brokers' data directories as tables.
 
     register(spark)
     spark.read.format("minibroker-log").load("/var/lib/broker-1").where("partition = 0")
 
-The driver lists the directories and packs segments into tasks, since each task costs something
-whatever it reads; the tasks read, with the functions of `files.segments` and `files.indexes`, and
-hand Arrow batches to Spark. Columns are those of model.py; docs/audit.md has the options.
+The driver lists the directories and packs segments into tasks, since each task has a fixed cost.
+The tasks read with the functions of `files.segments` and `files.indexes` and pass Arrow batches to
+Spark. Columns are those of model.py; docs/audit.md has the options.
 
-* **Sizes are those of the listing.** A live broker appends meanwhile; what came later is not read.
-  Who must know what is read, or wants several tables of the same moment, lists once and calls
-  `read_table`. That is no data source: Spark would start three Python processes to plan one.
-* **A small directory** (`HERE_BYTES_MAX`) `read_table` reads in the driver: Spark's Python workers
-  take longer to start than that. On a master inside of the driver, where no other machine could
-  help, that is true of far larger ones (`LOCAL_BYTES_MAX`).
-* **A large segment** is cut for several tasks where its index file names a batch (`cut_large`).
-* **Filters** on broker, topic and partition choose logs; on records' offsets they choose segments,
-  by their names, and the rows in them. All of that is exact, so Spark does not filter again. But
-  an offset filter trusts names: a record in a segment whose name is wrong may not be found by it.
+* **Sizes are those of the listing.** A live broker appends meanwhile; those bytes are not read. A
+  caller that must know what is read, or needs several tables of the same moment, lists once and
+  calls `read_table`. That is no data source: Spark would start three Python processes to plan one.
+* **Small directories** (`HERE_BYTES_MAX`) are read in the driver by `read_table`: Spark's Python
+  workers take longer to start than that. On a local master, where no other machine could help, the
+  same holds for far larger ones (`LOCAL_BYTES_MAX`).
+* **Large segments** are cut for several tasks where the index file names a batch (`cut_large`).
+* **Filters** on broker, topic and partition select logs; filters on records' offsets select
+  segments, by their names, and the rows in them. All of that is exact, so Spark does not filter
+  again. But an offset filter trusts names: it may miss a record in a segment whose name is wrong.
 """
 
 import json
@@ -68,16 +68,16 @@ TABLES: Final = {"batches": BATCHES, "records": RECORDS, "index": INDEX_ENTRIES,
 _TASKS_PER_CORE: Final = 3
 _BYTES_PER_TASK_MIN: Final = 16 << 20
 _BYTES_PER_TASK_MAX: Final = 256 << 20
-# What opening a segment and making its columns costs, in bytes that could be read instead.
+# The cost of opening a segment and building its columns, in bytes that could be read instead.
 _SEGMENT_COST: Final = 256 << 10
-# Up to how many bytes of segments, and how many segments, the driver reads a table by itself. To
-# decode records takes far longer than to look at batches.
+# Up to how many bytes of segments, and how many segments, the driver reads a table itself. Decoding
+# records takes far longer than reading the headers of batches.
 HERE_BYTES_MAX: Final = {
     **dict.fromkeys(("batches", "index"), 64 << 20),
     **dict.fromkeys(("bodies", "records"), 16 << 20),
 }
-# The same where the executors are threads of the driver's own process. Spark takes several seconds
-# to start its Python workers; in that time one core looks at some GB of batches.
+# The same if the executors are threads of the driver's own process. Spark takes several seconds to
+# start its Python workers; in that time one core reads several GB of batches.
 LOCAL_BYTES_MAX: Final = {
     "batches": 4 << 30,
     "index": 4 << 30,
@@ -88,13 +88,13 @@ HERE_SEGMENTS_MAX: Final = 5_000
 
 
 class OptionError(ValueError):
-    """What was asked of the source makes no sense; the text says what would."""
+    """Invalid options of the source; the text says what is valid."""
 
 
 class Piece(NamedTuple):
     """A segment as it was listed, or a part of one.
 
-    The bytes from `begin` up to the segment's `size` are to be read; a batch begins at `begin`.
+    The part is the bytes from `begin` up to the segment's `size`; a batch begins at `begin`.
     """
 
     replica: Replica
@@ -103,12 +103,12 @@ class Piece(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes to read."""
+        """The number of bytes to read."""
         return self.segment.size - self.begin
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the format with a session."""
     # Without this setting Spark refuses a reader that takes filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
 
@@ -127,11 +127,11 @@ def read_table(
     may_read_here: bool = True,
     keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None,
 ) -> DataFrame:
-    """A table of what was listed, up to the sizes it had then; `keep` filters rows where they are
-    read.
+    """Return a table of the listed logs, up to their listed sizes.
 
-    The driver may read a small one at once; else the executors read it when they are asked, and
-    must see the files under the same paths.
+    `keep` filters rows where they are read. The driver may read a small table at once; otherwise
+    the executors read it when Spark runs a query on it, and must see the files under the same
+    paths.
     """
     pieces = pieces_of(logs)
 
@@ -143,7 +143,7 @@ def read_table(
         here = pa.Table.from_batches(rows(pieces), TABLES[table])
         return local_frame(spark, here, from_arrow_schema(TABLES[table]))
     groups = plan_tasks(pieces, table, spark.sparkContext.defaultParallelism)
-    listing = spark.sparkContext.broadcast(groups)  # else it would travel with each task
+    listing = spark.sparkContext.broadcast(groups)  # otherwise each task would carry it
 
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -155,12 +155,12 @@ def read_table(
 
 
 def pieces_of(logs: Iterable[LogDirectory]) -> list[Piece]:
-    """All segments of a listing, each log's in the order of their names."""
+    """Return all segments of a listing, each log's in the order of their names."""
     return [Piece(log.replica, segment) for log in logs for segment in log.segments]
 
 
 def is_small(spark: SparkSession, pieces: Sequence[Piece], table: str) -> bool:
-    """Whether the driver reads this table of these segments by itself."""
+    """Whether the driver reads this table of these segments itself."""
     is_local = local_cores(spark.sparkContext.master or "") is not None
     bytes_max = (LOCAL_BYTES_MAX if is_local else HERE_BYTES_MAX)[table]
     return sum(piece.size for piece in pieces) <= bytes_max and len(pieces) <= HERE_SEGMENTS_MAX
@@ -169,22 +169,22 @@ def is_small(spark: SparkSession, pieces: Sequence[Piece], table: str) -> bool:
 def plan_tasks(
     pieces: Sequence[Piece], table: str, cores: int, bytes_per_task: int | None = None
 ) -> list[tuple[Piece, ...]]:
-    """What each task reads of a table."""
+    """Return the pieces that each task reads of a table."""
     size = bytes_per_task or task_size(pieces, cores)
-    if table != "index":  # an index file is held against its whole segment
+    if table != "index":  # an index file is checked against its whole segment
         pieces = [*cut_large(pieces, size)]
     return pack(pieces, size)
 
 
 def task_size(pieces: Iterable[Piece], cores: int) -> int:
-    """About how many bytes a task reads on so many cores, unless an option says so."""
+    """Return about how many bytes a task reads on this many cores, if no option sets it."""
     total = sum(piece.size for piece in pieces)
     share = total // (cores * _TASKS_PER_CORE)
     return min(max(share, _BYTES_PER_TASK_MIN), _BYTES_PER_TASK_MAX)
 
 
 def cut_large(pieces: Iterable[Piece], bytes_per_task: int) -> Iterator[Piece]:
-    """The same bytes in the same order, those of large segments in several pieces."""
+    """Yield the same bytes in the same order, large segments in several pieces."""
     for piece in pieces:
         cuts = find_cuts(piece.segment, bytes_per_task)
         for begin, end in pairwise([piece.begin, *cuts, piece.segment.size]):
@@ -192,7 +192,7 @@ def cut_large(pieces: Iterable[Piece], bytes_per_task: int) -> Iterator[Piece]:
 
 
 def pack(pieces: Iterable[Piece], bytes_per_task: int) -> list[tuple[Piece, ...]]:
-    """Pieces in groups of about so many bytes, in order; a larger one is a group by itself."""
+    """Return the pieces in groups of about this many bytes, in order; a larger one is alone."""
     groups: list[tuple[Piece, ...]] = []
     group: list[Piece] = []
     left = bytes_per_task
@@ -209,7 +209,7 @@ def pack(pieces: Iterable[Piece], bytes_per_task: int) -> list[tuple[Piece, ...]
 def read_pieces(
     table: str, pieces: Iterable[Piece], start: int = 0, end: int = OFFSET_END
 ) -> Iterator[pa.RecordBatch]:
-    """The rows that segments make in a table; of records those of the offsets [start, end)."""
+    """Yield a table's rows of these segments; of records only the offsets [start, end)."""
     for replica, segment, begin in pieces:
         match table:
             case "batches":
@@ -224,7 +224,7 @@ def read_pieces(
 
 @dataclass(slots=True)
 class Selection:
-    """What filters leave: values of the columns that name a replica, and offsets [start, end)."""
+    """The rows that pushed filters keep: values of the replica's columns, offsets [start, end)."""
 
     has_offsets: bool
     values: dict[str, set[Any]] = field(default_factory=dict)
@@ -232,7 +232,7 @@ class Selection:
     end: int = OFFSET_END
 
     def take(self, wanted: Filter) -> bool:
-        """Narrow down by a filter; False if it is none that can be done here, and done exactly."""
+        """Apply a filter and return True; False if it cannot be applied here exactly."""
         match wanted:
             case IsNotNull(attribute=(column,)):
                 return column in Replica._fields or (column == "offset" and self.has_offsets)
@@ -266,7 +266,7 @@ class Selection:
         return True
 
     def choose(self, pieces: Sequence[Piece]) -> Iterator[Piece]:
-        """Those segments that can hold what is wanted, going by their names."""
+        """Yield the segments that can hold selected rows, by their names."""
         for piece, after in zip_longest(pieces, pieces[1:]):
             replica, segment, _ = piece
             if any(getattr(replica, name) not in kept for name, kept in self.values.items()):
@@ -280,7 +280,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one read, checked."""
+    """The checked options of one read."""
 
     table: str
     paths: tuple[str, ...]
@@ -288,7 +288,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
-        """Raises OptionError."""
+        """Parse the options of a read. Raises OptionError."""
         known = ("path", "paths", "table", "bytesPerTask")
         names = {name.lower() for name in known}
         if unknown := [name for name in given if name.lower() not in names]:
@@ -310,7 +310,7 @@ class Options:
         return cls(table, paths, int(size) if size else None)
 
     def list(self) -> list[Piece]:
-        """The segments to read, as they are now. Raises OptionError."""
+        """Return the segments to read, as they are now. Raises OptionError."""
         try:
             brokers = find_brokers([Path(path) for path in self.paths])
         except UsageError as error:
@@ -324,28 +324,28 @@ class Options:
 
 
 class LogSource(DataSource):
-    """The data source; see the head of this file. `cores` are those of all executors together."""
+    """The data source; see the module's docstring. `cores` is the total of all executors."""
 
     cores = os.cpu_count() or 1
 
     @classmethod
     def name(cls) -> str:
-        """What `spark.read.format` calls it."""
+        """Return the name for `spark.read.format`."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """The columns of the table that is asked for."""
+        """Return the columns of the requested table."""
         return from_arrow_schema(TABLES[Options.parse(self.options).table])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of that table; a schema that is not the table's is refused."""
+        """Return the reader of that table; any other schema than the table's is refused."""
         if schema != self.schema():
             raise OptionError(f"the columns of {FORMAT} are fixed: leave out .schema(...)")
         return LogReader(Options.parse(self.options), self.cores)
 
 
 class LogReader(DataSourceReader):
-    """Plans on the driver, reads in tasks. It is sent with each task, and so holds no listing."""
+    """Plans on the driver, reads in tasks. It is sent with each task, so it holds no listing."""
 
     def __init__(self, options: Options, cores: int) -> None:
         self._options = options
@@ -353,16 +353,16 @@ class LogReader(DataSourceReader):
         self._selection = Selection(has_offsets=options.table == "records")
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take the filters that are done here; the others are Spark's."""
+        """Take the filters that can be applied here; return the rest to Spark."""
         return [wanted for wanted in filters if not self._selection.take(wanted)]
 
     def partitions(self) -> list[InputPartition]:
-        """One a task: a tuple of pieces."""
+        """Return one partition per task: a tuple of pieces."""
         pieces = list(self._selection.choose(self._options.list()))
         groups = plan_tasks(pieces, self._options.table, self._cores, self._options.bytes_per_task)
         return [InputPartition(group) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What is in the segments of one task; Spark makes one of None where there are none."""
+        """Yield the rows of one task's segments; the value is None if Spark had no partitions."""
         start, end = self._selection.start, self._selection.end
         return read_pieces(self._options.table, partition.value or (), start, end)

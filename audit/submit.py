@@ -1,14 +1,14 @@
-"""The audit as an application for `spark-submit`, on a Spark that somebody else set up.
+"""The audit as an application for `spark-submit`, on an existing Spark.
 
     python -m minibroker.audit.packaging DIR
     spark-submit --py-files DIR/minibroker.zip DIR/submit.py DATA_DIR... --out OUT
 
-It is the same audit as `minibroker audit run`, without the command line's libraries: the session is
-as `spark-submit` makes it, and cluster metadata is given as a file. The exit codes are the same:
-0 clean, 1 findings, 2 could not check, 3 the audit itself failed.
+It is the same audit as `minibroker audit run`, without the command line's libraries:
+`spark-submit` makes the session, and cluster metadata is given as a file. The exit codes are the
+same: 0 clean, 1 findings, 2 could not check, 3 the audit itself failed.
 
-This file runs as a copy beside the zip: in its own folder, each module there would be found under
-a name of its own, some of which belong to libraries.
+This file runs as a copy beside the zip. In its own folder, Python would find the modules there
+as top-level ones, and some of their names belong to libraries.
 """
 
 import argparse
@@ -31,7 +31,7 @@ AUDIT_FAILED = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one audit; returns the exit code."""
+    """Run one audit and return the exit code."""
     given = _parse(arguments)
     try:
         given.out.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exported(path: Path) -> object:
-    """The metadata that a file holds, as JSON's value. Raises InvalidExport."""
+    """Return the metadata in a file, as a decoded JSON value. Raises InvalidExport."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:

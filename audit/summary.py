@@ -1,14 +1,15 @@
-"""What an audit came to: its figures, the verdict in one sentence, and `summary.json`.
+"""The result of an audit: its figures, the verdict in one sentence, and `summary.json`.
 
-The run fills a `Summary` with what it saw; verdict, sentence and exit code are asked of it and
-never stored beside it, so they cannot contradict the figures. `summary.json` holds them too, for
-whoever reads only the file; reading it back works them out again.
+The run fills a `Summary` with what it saw. Verdict, sentence and exit code are computed from it and
+never stored beside it, so they cannot contradict the figures. `summary.json` contains them too, for
+readers of the file alone; reading it back computes them again.
 
-The rules of the verdict, in this order: an audit that could not be finished has *failed* (3);
-findings as severe as `fail_on` are *findings* (1); what had to be judged and could not be makes it
-*could not check* (2), never clean; all else is *clean* (0), and says how many lesser findings
-there are. It claims no more than the checks that were run can know; records that the ledgers count
-and that no check named hold it back. Times are seconds unless a name ends in `_ms`.
+The rules of the verdict, in this order: an audit that could not finish has *failed* (3); findings
+as severe as `fail_on` are *findings* (1); input that had to be judged and could not be makes it
+*could not check* (2), never clean; everything else is *clean* (0), and states how many lesser
+findings there are. The verdict claims no more than the checks that were run can know. If the ledger
+counts show losses that no check that was run names, it is held back. Times are seconds unless a
+name ends in `_ms`.
 """
 
 import json
@@ -24,12 +25,12 @@ from minibroker.audit.model import Finding, Severity
 
 VERSION: Final = 1
 SEVERITIES: Final = tuple(Severity)  # the worst first
-# Between them they name every acknowledged record that is not there as promised.
+# These two checks name every acknowledged record that is not there as promised.
 _NAME_LOSSES: Final = frozenset({"lost-write", "unseen"})
 
 
 class Verdict(StrEnum):
-    """How an audit ends."""
+    """The outcome of an audit."""
 
     CLEAN = "clean"
     FINDINGS = "findings"
@@ -38,13 +39,13 @@ class Verdict(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """What the process ends with."""
+        """The exit code of the process."""
         return list(Verdict).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeen:
-    """A data directory; `state` is "stopped", "killed" or "live"."""
+    """A broker's data directory; `state` is "stopped", "killed" or "live"."""
 
     broker: int
     path: str
@@ -54,7 +55,7 @@ class BrokerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How long a part of the run took."""
+    """A part of the run, and how long it took."""
 
     name: str
     seconds: float
@@ -62,7 +63,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What was read, all replicas together; `files` and `bytes` are of segments."""
+    """How much was read, all replicas together; `files` and `bytes` are of segments."""
 
     logs: int = 0
     files: int = 0
@@ -73,8 +74,8 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
-    """Of the records that clients were told are stored: how many could be judged, and how many of
-    those are there as promised. Every one that could not be judged is in an `Unjudged`."""
+    """The counts of acknowledged records: how many could be judged, and how many of those are there
+    as promised. Every record that could not be judged is in an `Unjudged`."""
 
     acknowledged: int
     judged: int
@@ -84,11 +85,11 @@ class LedgerCounts:
 
 @dataclass(frozen=True, slots=True)
 class Unjudged:
-    """What was not judged, and why.
+    """Something that was not judged, and why.
 
-    `holds_back` says that the verdict cannot be "clean": acknowledged records that nobody looked
-    at, or input that cannot be read. Else it is said and no more, as the tail of a live log is.
-    `records` is how many it concerns, None where that means nothing.
+    `holds_back`: the verdict cannot be "clean", since acknowledged records were not examined or
+    input cannot be read. Otherwise it is only reported, such as the tail of a live log.
+    `records` is how many records it concerns, None if that is meaningless.
     """
 
     reason: str
@@ -99,7 +100,7 @@ class Unjudged:
     records: int | None = None
 
     def __str__(self) -> str:
-        """The reason, and of what."""
+        """Return the reason, with the partition and broker that it concerns."""
         log = "" if self.topic is None else f"{self.topic}-{self.partition}"
         broker = "" if self.broker is None or self.broker < 0 else f"broker {self.broker}"
         where = " on ".join(filter(None, (log, broker)))
@@ -108,7 +109,7 @@ class Unjudged:
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """A check that was asked for; `not_run` is why it was not run. Several run at once."""
+    """A check that was requested; `not_run` is why it was not run. Several run at once."""
 
     name: str
     not_run: str = ""
@@ -117,7 +118,7 @@ class CheckRun:
 
 @dataclass(frozen=True, slots=True)
 class FindingCount:
-    """How many findings of one kind there are."""
+    """The number of findings of one check and severity."""
 
     check: str
     severity: Severity
@@ -126,7 +127,7 @@ class FindingCount:
 
 @dataclass(frozen=True, slots=True)
 class EpochSpan:
-    """The offsets from `start` up to `end`, which is excluded, were written in one leader epoch."""
+    """The offsets from `start` up to, not including, `end` were written in one leader epoch."""
 
     epoch: int
     start: int
@@ -137,8 +138,7 @@ class EpochSpan:
 class Lane:
     """One replica in the picture; `path` is the log's directory.
 
-    `is_leader` and `in_isr` are None where no metadata was given; offsets are None where nothing
-    says them.
+    `is_leader` and `in_isr` are None if no metadata were given; offsets are None if unknown.
     """
 
     broker: int
@@ -153,7 +153,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Up to where a consumer group has read."""
+    """The offset that a consumer group has committed."""
 
     group: str
     offset: int
@@ -180,10 +180,10 @@ class PartitionPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """All that an audit has to say but the findings themselves.
+    """The whole result of an audit, without the findings themselves.
 
     `worst` is the finding that the sentence names; `notes` are sentences on how it was judged
-    ("No metadata was given: ..."); `failure` is what ended the audit before it was done.
+    ("No metadata was given: ..."); `failure` is the error that ended the audit early.
     """
 
     started_at_ms: int
@@ -204,7 +204,7 @@ class Summary:
 
     @property
     def verdict(self) -> Verdict:
-        """By the rules in the module's header."""
+        """The verdict, by the rules in the module's docstring."""
         if self.failure:
             return Verdict.FAILED
         failing = SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
@@ -221,7 +221,7 @@ class Summary:
 
     @property
     def sentence(self) -> str:
-        """The verdict in one sentence for a person."""
+        """The verdict in one sentence for the user."""
         match self.verdict:
             case Verdict.FAILED:
                 return f"The audit failed: {self.failure}."
@@ -234,11 +234,11 @@ class Summary:
 
     @property
     def seconds(self) -> float:
-        """How long the run took."""
+        """The duration of the run."""
         return sum(stage.seconds for stage in self.stages)
 
     def count(self, severity: Severity) -> int:
-        """How many findings of a severity there are."""
+        """Return how many findings of a severity there are."""
         return sum(each.count for each in self.counts if each.severity is severity)
 
     def _found(self) -> str:
@@ -250,13 +250,14 @@ class Summary:
         return " and ".join(told)
 
     def _reasons(self) -> list[str]:
-        """What holds the verdict back."""
+        """Return what holds the verdict back."""
         held = [str(unjudged) for unjudged in self.unjudged if unjudged.holds_back]
         unnamed = self._unnamed()
         return [f"{unnamed}, and no check that was run names them all", *held] if unnamed else held
 
     def _unnamed(self) -> str:
-        """Acknowledged records that are not there as promised, unless findings name them."""
+        """Return the acknowledged records that are not as promised, in words; "" if findings name
+        them all."""
         lost = self.ledger.judged - self.ledger.present if self.ledger else 0
         is_named = any(each.check in _NAME_LOSSES for each in self.counts)
         if not lost or (is_named and self._ran() >= _NAME_LOSSES):
@@ -264,7 +265,7 @@ class Summary:
         return f"{plural(lost, 'acknowledged record')} absent or different"
 
     def _ran(self) -> set[str]:
-        """The checks that were run."""
+        """Return the checks that were run."""
         return {check.name for check in self.checks if not check.not_run}
 
     def _held_back(self) -> str:
@@ -280,7 +281,7 @@ class Summary:
         return f"Clean, with {plural(warnings, 'warning')}" if warnings else "Clean"
 
     def _promise_kept(self) -> str:
-        """What the checks that were run know to hold; which these are, unless it is all."""
+        """Return what holds by the checks that were run; it names them unless all were run."""
         ran = self._ran()
         is_compared = "divergence" in ran
         kept = f"{plural(self.sizes.logs, 'log')}, {in_bytes(self.sizes.bytes)}"
@@ -301,7 +302,7 @@ class Summary:
         return kept
 
     def to_json(self) -> str:
-        """The text of `summary.json`."""
+        """Return the text of `summary.json`."""
         said = {
             "version": VERSION,
             "verdict": self.verdict,
@@ -312,7 +313,7 @@ class Summary:
 
     @classmethod
     def from_json(cls, text: str) -> "Summary":
-        """Raises `ValueError` for what `to_json` has not written."""
+        """Read what `to_json` wrote. Raises `ValueError` for anything else."""
         try:
             held = json.loads(text)
             if held.pop("version") != VERSION:
@@ -327,19 +328,19 @@ class Summary:
 
 
 def count_findings(findings: Iterable[Finding]) -> tuple[FindingCount, ...]:
-    """The worst kinds first."""
+    """Return the number of findings by check and severity, the worst first."""
     counted = Counter((finding.check, finding.severity) for finding in findings)
     ordered = sorted(counted.items(), key=lambda each: (SEVERITIES.index(each[0][1]), each[0][0]))
     return tuple(FindingCount(check, severity, count) for (check, severity), count in ordered)
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first, then by log and offset: how findings are listed everywhere."""
+    """Return the findings with the worst first, then by log and offset, as all lists show them."""
     return sorted(findings, key=lambda each: (SEVERITIES.index(each.severity), *_place(each)))
 
 
 def worst_of(findings: Iterable[Finding]) -> Finding | None:
-    """The one to name first: of the worst severity and the gravest check, by log and offset."""
+    """Return the finding to name first: of the worst severity and gravest check, by log, offset."""
     return min(
         findings,
         key=lambda each: (SEVERITIES.index(each.severity), _gravity(each), *_place(each)),
@@ -359,12 +360,12 @@ def _gravity(finding: Finding) -> int:
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """`1 record`, `2,000 records`; `nouns` where an s is not enough."""
+    """Return a count with its noun: `1 record`, `2,000 records`; `nouns` is an irregular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {nouns or noun + 's'}"
 
 
 def visible(text: str) -> str:
-    """The text with whatever does not show as itself, such as a control character, as `\\x1b`."""
+    """Return the text with unprintable characters escaped, such as `\\x1b`."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode()
         for each in text
@@ -372,7 +373,7 @@ def visible(text: str) -> str:
 
 
 def in_bytes(size: int) -> str:
-    """`96.1 MB`, in units of 1,000."""
+    """Return a size in words: `96.1 MB`, in units of 1,000."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
@@ -382,7 +383,7 @@ def in_bytes(size: int) -> str:
 
 
 def _restored(kind: Any, value: Any) -> Any:
-    """A value of a type that is written in this file, out of what JSON makes of it."""
+    """Return a value of a type that is defined in this file, from its decoded JSON."""
     if get_origin(kind) is UnionType:
         wanted = next(each for each in get_args(kind) if each is not NoneType)
         return None if value is None else _restored(wanted, value)

@@ -1,9 +1,9 @@
-"""Batches of a segment whose records nobody can read, although their CRC is right.
+"""Batches of a segment whose records cannot be read although their CRC is right.
 
-A broker stores what a producer sent and does not look into it, so the CRC, and all replicas, may
-agree on bytes that are no records. To know that they are takes decoding all of them. It is done as
-`files.records` does it, and nothing is kept but what is wrong. Batches with a wrong CRC and control
-batches are left out: other columns say those.
+A broker stores what a producer sent without decoding it, so the CRC, and all replicas, may agree on
+bytes that are not records. Only decoding all of them shows that. It is done as `files.records` does
+it, and only what is wrong is kept. Batches with a wrong CRC and control batches are left out: other
+columns report those.
 """
 
 import os
@@ -20,9 +20,9 @@ from minibroker.protocol.records.batch import read_header
 
 
 def check_bodies(replica: Replica, segment: SegmentFile, begin: int = 0) -> pa.RecordBatch:
-    """The rows of BODIES for one file from the position `begin` on.
+    """Return the rows of BODIES for one file from the position `begin` on.
 
-    Of a file that cannot be read BATCHES says so.
+    A file that cannot be read is reported in BATCHES.
     """
     rows: list[dict[str, Any]] = []
     try:
@@ -37,7 +37,7 @@ def check_bodies(replica: Replica, segment: SegmentFile, begin: int = 0) -> pa.R
                     offsets = {"base_offset": header.base_offset, "last_offset": header.last_offset}
                     rows.append({**replica.columns, **place, **offsets, "problem": str(problem)})
                 except struct.error:
-                    pass  # it was cut since it was scanned
+                    pass  # the file was truncated since the scan
     except OSError:
         pass
     return pa.RecordBatch.from_pylist(rows, schema=BODIES)

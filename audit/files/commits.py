@@ -1,8 +1,8 @@
-"""Records of the offsets topic: how far a group has said that it is.
+"""Records of the offsets topic: the offsets that groups have committed.
 
 The bytes are Kafka's (its public message schemas OffsetCommitKey, OffsetCommitValue and
-GroupMetadataKey); a key begins with a number that says which it is. Brokers write them with code of
-their own, and this is not that code.
+GroupMetadataKey); a key begins with a number that selects the schema. Brokers write them with code
+of their own; this reader shares none of it.
 """
 
 import struct
@@ -14,7 +14,7 @@ OFFSET_VALUES: Final = (0, 1, 2, 3)
 
 
 class Commit(NamedTuple):
-    """What one record says; `offset` is None where it says that the group has forgotten it."""
+    """The commit in one record; `offset` is None if the record deletes the group's commit."""
 
     group: str
     topic: str
@@ -23,7 +23,7 @@ class Commit(NamedTuple):
 
 
 def read_commit(key: bytes | None, value: bytes | None) -> Commit | None:
-    """What a record says of an offset; None if it tells of a group's members.
+    """Return the commit in a record; None if the record is about a group's members.
 
     Raises ValueError for bytes that are neither.
     """

@@ -1,14 +1,14 @@
-"""What of the listed files could not be read, and what running brokers removed meanwhile.
+"""Listed files that could not be read, and records that running brokers removed meanwhile.
 
-The scan says both with rows of BATCHES: bytes that are listed and are not there. They say nothing
-of the log. On a broker that is down, and wherever the file is still there, the disk is at fault,
-and nobody knows what the file holds: that holds the verdict back, for what it would be without
-these records is no verdict. A broker that runs removes segments (retention, a topic that is
-deleted) and cuts its log's end (another leader), between the listing and the reading too.
+The scan reports both with rows of BATCHES: bytes that were listed and are not there. Such rows say
+nothing about the log. On a broker that is down, and wherever the file is still there, the disk is
+at fault and the contents are unknown: that holds the verdict back, since a verdict without these
+records would be worthless. A running broker removes segments (retention, a deleted topic) and
+truncates its log (another leader), also between the listing and the reading.
 
-What is removed is looked for once more after the last reading: what a check says of records that a
-running broker has removed since is no finding. It is not clean either: the same check may have
-passed over something else, since of many faults it names the first.
+After the last reading the directories are listed once more: a finding about records that a running
+broker has removed since does not count. The result is not clean either: the same check may have
+missed another fault, since of many faults it names the first.
 """
 
 import os
@@ -24,11 +24,11 @@ from minibroker.audit.summary import Unjudged, plural
 from minibroker.protocol.constants import INT64_MAX
 
 GONE: Final = "gone: "
-PROBLEM: Final = "^(unreadable|gone): "  # of a torn row that tells of a file, not of its bytes
+PROBLEM: Final = "^(unreadable|gone): "  # of a torn row that is about a file, not about its bytes
 
 
 class UnreadableSegment(NamedTuple):
-    """A segment of which not all could be read, and why."""
+    """A segment that could not be read completely, and why."""
 
     replica: Replica
     segment: int
@@ -36,7 +36,7 @@ class UnreadableSegment(NamedTuple):
 
 
 def find_unreadable(batches: WrittenBatches) -> list[UnreadableSegment]:
-    """All in the written table of batches."""
+    """Return all unreadable segments in the written table of batches."""
     torn = batches.read([*Replica._fields, "segment", "problem"], torn=True)
     found = torn.filter(pc.match_substring_regex(torn["problem"], PROBLEM))
     return sorted(
@@ -52,7 +52,7 @@ def unjudged_files(
     brokers: Sequence[BrokerDirectory],
     rows: Iterable[ReplicaRow],
 ) -> Iterator[Unjudged]:
-    """What that means for the verdict."""
+    """Yield the unreadable segments as not judged, with their effect on the verdict."""
     paths = {log.replica: log.path for broker in brokers for log in broker.logs}
     in_isr = {Replica(row.broker, row.topic, row.partition): row.in_isr for row in rows}
     live = {broker.broker for broker in brokers if broker.state == LIVE}
@@ -71,7 +71,7 @@ def unjudged_files(
 def removed_since(
     before: Iterable[BrokerDirectory], now: Iterable[BrokerDirectory]
 ) -> dict[Replica, int]:
-    """Below which offset running brokers have removed what their logs had."""
+    """Return the offsets below which running brokers have removed records, by log."""
     there = {(log.replica, log.topic_id): log.segments for broker in now for log in broker.logs}
     removed = {}
     for broker in before:
@@ -86,12 +86,12 @@ def removed_since(
 def drop_removed(
     findings: Iterable[Finding], removed: Mapping[Replica, int]
 ) -> tuple[list[Finding], list[Unjudged]]:
-    """The findings without those of what was removed; these hold the verdict back."""
+    """Return the findings not about removed records; dropped ones hold the verdict back."""
     found = list(findings)
     kept = [each for each in found if not _is_removed(each, removed)]
     if len(kept) == len(found):
         return kept, []
-    # An index file is looked at by itself: there nothing else can have been passed over.
+    # An index file is checked alone: its check cannot have missed another fault.
     dropped = [each for each in found if _is_removed(each, removed)]
     reason = (
         f"running brokers removed records of {plural(len(removed), 'log')} while they were judged;"

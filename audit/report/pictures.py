@@ -1,4 +1,4 @@
-"""What the picture of each partition shows, put together from all that an audit knows of it."""
+"""The contents of each partition's picture, assembled from all parts of an audit."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,7 +15,7 @@ def pictures(
     rows: Sequence[ReplicaRow],
     committed: Mapping[TopicPartition, tuple[Committed, ...]],
 ) -> Iterator[PartitionPicture]:
-    """One for each partition of which there are rows."""
+    """Yield one picture for each partition that has rows."""
     paths = {log.replica: str(log.path) for log in inputs.logs}
     assignments = inputs.cluster.assignments if inputs.cluster else {}
     by_name: dict[TopicPartition, list[ReplicaRow]] = {}

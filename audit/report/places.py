@@ -1,9 +1,9 @@
-"""Where a finding is to be seen: the file, and the command that shows what lies in it.
+"""The place of a finding: the file, and the command that shows its contents.
 
-A finding names a broker, a log and perhaps a segment; which file holds the fault follows from the
-check that found it. Where that is not a segment, the finding's detail says which entry it is. Of a
-finding that names an offset and no segment, the segments' names say which one it would be in, if
-the log is still where it was.
+A finding names a broker, a log and perhaps a segment; the check determines which file has the
+fault. If that is not a segment, the finding's detail says which entry of the file it is. If a
+finding names an offset and no segment, the segments' names show which one it would be in, provided
+that the log still exists at that path.
 """
 
 import shlex
@@ -17,7 +17,7 @@ from minibroker.audit.files.checkpoints import parse_offset_name
 from minibroker.audit.model import Finding
 from minibroker.audit.summary import Summary
 
-# Faults outside the segments: the file's name, in the log's directory ...
+# Faults outside the segments: the name of the file in the log's directory ...
 _IN_LOG: Final[Mapping[str, str]] = {"epoch-checkpoint": "leader-epoch-checkpoint"}
 # ... or in the broker's.
 _IN_BROKER: Final[Mapping[str, str]] = {"hw-beyond-leo": "replication-offset-checkpoint"}
@@ -25,14 +25,14 @@ _IN_BROKER: Final[Mapping[str, str]] = {"hw-beyond-leo": "replication-offset-che
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file, or a directory where no single file is at fault; `position` is bytes in it."""
+    """A file, or a directory if no single file is at fault; `position` is bytes in it."""
 
     path: Path
     position: int | None
 
     @property
     def command(self) -> str:
-        """What to type to see it."""
+        """The command that shows the place."""
         return f"minibroker log dump {shlex.quote(str(self.path))}"
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Places:
         self._segments: dict[Path, Sequence[int]] = {}
 
     def of(self, finding: Finding) -> Place | None:
-        """None where the finding is of no broker, or of one whose files are not at hand."""
+        """Return a finding's place; None if it names no broker, or one without files at hand."""
         if finding.broker is None:
             return None
         broker = self._brokers.get(finding.broker)
@@ -66,7 +66,7 @@ class Places:
         if log is None:
             return None
         name = _IN_LOG.get(finding.check) or self._segment_file(finding, log)
-        # The position of an index's finding is where its entry points, in another file.
+        # The position in an index's finding is the entry's target, in another file.
         position = finding.position if name.endswith(".log") else None
         return Place(log / name, position) if name else Place(log, None)
 
@@ -88,7 +88,7 @@ def _file_name(offset: int, suffix: str) -> str:
 
 
 def _segments_in(log: Path) -> Sequence[int]:
-    """The offsets that the names of a log's segments say; none if it is not there any more."""
+    """Return the offsets in the names of a log's segments; empty if the log no longer exists."""
     if "\0" in str(log):  # no path has it, but a damaged ledger may; Python 3.13 refuses it
         return ()
     offsets = (parse_offset_name(path.stem) for path in log.glob("*.log"))
