@@ -65,7 +65,7 @@ def plan_create(
         counts = len(topic.partitions), len(topic.partitions[0].replicas)
         return TopicResult(topic.name, 0, None, topic.id, *counts)
 
-    return (yield from _plan_added(state, request, create, CreateTopicsResponse))
+    return (yield from _plan_additions(state, request, create, CreateTopicsResponse))
 
 
 def plan_create_partitions(
@@ -83,7 +83,7 @@ def plan_create_partitions(
         counts = len(topic.partitions), len(topic.partitions[0].replicas)
         return TopicResult(topic.name, 0, None, topic.id, *counts)
 
-    return (yield from _plan_added(state, request, grow, CreatePartitionsResponse))
+    return (yield from _plan_additions(state, request, grow, CreatePartitionsResponse))
 
 
 def plan_delete(state: State, request: DeleteTopicsRequest) -> Turns[Plan[DeleteTopicsResponse]]:
@@ -188,7 +188,7 @@ def _offsets_topic(config: Config, wanted: NewTopic) -> NewTopic:
     return NewTopic(OFFSETS_TOPIC, partition_count, replication_factor, configs)
 
 
-def _plan_added(
+def _plan_additions(
     state: State,
     request: CreateTopicsRequest | CreatePartitionsRequest,
     add: Callable[[Draft, Any], TopicResult],

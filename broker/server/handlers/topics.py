@@ -1,6 +1,6 @@
 """CREATE_TOPICS, DELETE_TOPICS and CREATE_PARTITIONS: for the controller, answered when it is done.
 
-At any other broker the answer is NOT_CONTROLLER for each topic; METADATA says who is it.
+At any other broker the answer is NOT_CONTROLLER for each topic; METADATA names the controller.
 """
 
 from collections.abc import Callable, Iterable
