@@ -53,7 +53,7 @@ class Disk:
             flip_back(flipped)
 
         what = f"flip a bit of {topic}-{partition} at {offset} on {self._node_id}"
-        return self._brokers.add_fault(what, (self._node_id,), undo)
+        return self._brokers.add_fault(Fault(what, (self._node_id,), undo))
 
 
 class BreakableBrokers(Brokers):
@@ -144,7 +144,7 @@ class BreakableBrokers(Brokers):
         self._broker(node_id)
         return Disk(self, node_id)
 
-    # -- inside
+    # -- for what the cluster hands out
 
     def inject(self, text: str, faults: Mapping[int, NodeFaults]) -> Fault:
         """Add these faults, by broker, to those that hold already."""
@@ -170,7 +170,9 @@ class BreakableBrokers(Brokers):
                 self.note(f"end: {text}")
                 self._order_all(faults)
 
-        return self.add_fault(text, tuple(faults), undo)
+        return self.add_fault(Fault(text, tuple(faults), undo))
+
+    # -- inside
 
     def _order_all(self, node_ids: Iterable[int]) -> None:
         """Send each broker the faults that it must apply now. Raises the first error at the end."""

@@ -111,10 +111,12 @@ class Brokers:
                 if broker.is_paused:
                     raise ValueError(f"broker {broker.node_id} is paused already")
             fault = self.add_fault(
-                f"pause {numbers(node_ids)}",
-                node_ids,
-                lambda: self.resume(*node_ids),
-                takes_down=True,
+                Fault(
+                    f"pause {numbers(node_ids)}",
+                    node_ids,
+                    lambda: self.resume(*node_ids),
+                    takes_down=True,
+                )
             )
             for broker in brokers:
                 broker.pause()
@@ -172,20 +174,12 @@ class Brokers:
         """Add a line to the timeline, which the report of a failed test shows."""
         self._events.append(Event(time.monotonic() - self._began, text))
 
-    def add_fault(
-        self,
-        text: str,
-        node_ids: tuple[int, ...],
-        undo: Callable[[], None],
-        *,
-        takes_down: bool = False,
-    ) -> Fault:
-        """Record a fault that begins now, in the timeline and for the end of the test."""
-        fault = Fault(text, node_ids, undo, takes_down=takes_down)
+    def add_fault(self, fault: Fault) -> Fault:
+        """Record a fault that begins now, for the timeline and for `heal`; return the fault."""
         self._faults.append(fault)
-        if takes_down:
-            self._down.update(node_ids)
-        self.note(text)
+        if fault.takes_down:
+            self._down.update(fault.brokers)
+        self.note(fault.text)
         return fault
 
     # -- for the fixtures
@@ -260,10 +254,12 @@ class Brokers:
         with self._lock:
             brokers = self._running(node_ids)
             fault = self.add_fault(
-                f"{text} {numbers(node_ids)}",
-                node_ids,
-                lambda: self.start(*node_ids),
-                takes_down=True,
+                Fault(
+                    f"{text} {numbers(node_ids)}",
+                    node_ids,
+                    lambda: self.start(*node_ids),
+                    takes_down=True,
+                )
             )
             for broker in brokers:
                 end(broker)

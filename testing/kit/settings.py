@@ -69,7 +69,7 @@ class ClusterSettings:
         """Settings whose properties are given as a mapping; True and False are spelt as Kafka
         spells them."""
         if properties is not None and not isinstance(properties, Mapping):
-            raise ValueError(f"properties={properties!r}: it is a mapping of names to values")
+            raise ValueError(f"properties={properties!r}: expected a mapping of names to values")
         given = {str(name): _text(value) for name, value in (properties or {}).items()}
         return cls(brokers, tuple(sorted(given.items())), flush, store)
 

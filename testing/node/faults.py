@@ -183,4 +183,4 @@ def _check_flags(**values: object) -> None:
 def _check_texts(**values: object) -> None:
     for name, value in values.items():
         if not isinstance(value, str):
-            raise BadOrder(f"{name}={value!r}: it is text")
+            raise BadOrder(f"{name}={value!r}: expected a string")

@@ -52,7 +52,7 @@ async def with_faults(
         def handle_requests(order: Mapping[str, Any]) -> Mapping[str, Any]:
             client_id = order.get("client_id")
             if not isinstance(client_id, str | None):
-                raise BadOrder(f"client_id={client_id!r}: it is a text, or null for all clients")
+                raise BadOrder(f"client_id={client_id!r}: expected a string or null (all clients)")
             return {"requests": [asdict(each) for each in dispatch.received(client_id)]}
 
         handlers = {

@@ -130,15 +130,15 @@ class FaultyDispatch:
             self._held_count[peer] or (rule is not None and rule.action == "hold")
         ):
             held = self._hold(services, _copied(envelope), peer, received, rule)
-            return _behind_earlier_responses(held)
+            return _after_earlier_responses(held)
         outcome = self._serve(services, envelope, peer, now, received, rule)
         if isinstance(outcome, Parked) and rule is not None and rule.action == "drop_response":
-            return _behind_earlier_responses(outcome)
+            return _after_earlier_responses(outcome)
         return outcome
 
     def _match(self, received: ReceivedRequest) -> RequestRule | None:
         for active in self._rules.values():
-            if active.left and _is_match(active.rule, received):
+            if active.left and _matches(active.rule, received):
                 active.left -= 1
                 return active.rule
         return None
@@ -239,7 +239,7 @@ def expects_response(envelope: RequestEnvelope) -> bool:
     return getattr(envelope.message, "acks", 1) != 0
 
 
-def _is_match(rule: RequestRule, received: ReceivedRequest) -> bool:
+def _matches(rule: RequestRule, received: ReceivedRequest) -> bool:
     if rule.api != received.api:
         return False
     if rule.client_id is None:
@@ -343,7 +343,7 @@ def _ready(response: object) -> Parked[object]:
     return Parked((), lambda: -math.inf, lambda now: response, lambda: response)
 
 
-def _behind_earlier_responses(parked: Parked[Any]) -> Parked[Any]:
+def _after_earlier_responses(parked: Parked[Any]) -> Parked[Any]:
     """Return the parked request with a first attempt in vain. The session sends the responses that
     it has collected only before it waits for a parked request; an attempt that breaks the
     connection would lose them."""
