@@ -126,6 +126,7 @@ def test_acks_1_across_a_failover(kafka_cluster: KafkaCluster, has_bug: bool) ->
             if has_bug:
                 for each in sending:
                     each.result(WITHIN_S)
+            assert all(each.done() for each in sending) == has_bug
             kafka_cluster.kill(leader)
         kafka_cluster.wait_for_leader(topic)
         for each in sending:
