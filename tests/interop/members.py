@@ -4,7 +4,20 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from minibroker.client.blocking import Admin
+
 LEAVE_S_MAX: Final = 30.0
+
+
+def commit_beginnings(bootstrap: str, group: str, topic: str, partitions: int) -> None:
+    """Commit offset 0 of each partition, before the group has members.
+
+    Without a commit, librdkafka asks where the partition begins (LIST_OFFSETS). If a rebalance
+    comes before the response, it reads the partition from the beginning, then or in a later
+    generation, whatever is committed by then: `test_librdkafka.py`.
+    """
+    with Admin(bootstrap) as admin:
+        admin.commit_offsets(group, {(topic, number): 0 for number in range(partitions)})
 
 
 class Member:

@@ -21,7 +21,7 @@ from minibroker.client import GroupDescription
 from minibroker.client.blocking import Admin, Consumer
 from tests.interop.clients import Confluent, Record, Settings, make_topic
 from tests.interop.features import Feature, shows
-from tests.interop.members import Member
+from tests.interop.members import Member, commit_beginnings
 
 PARTITIONS: Final = 8
 POLL_S: Final = 0.1
@@ -162,6 +162,7 @@ def wait_for(running: dict[str, Member], wanted: Counter[bytes]) -> None:
 def test_four_libraries_in_one_group(bootstrap: str, topic: str) -> None:
     """All share the partitions; one after the other leaves, and the rest take over."""
     make_topic(bootstrap, topic, PARTITIONS)
+    commit_beginnings(bootstrap, topic, topic, PARTITIONS)
     with Admin(bootstrap) as admin, members(bootstrap, topic, *RUNS) as running:
         group = settled(admin, topic, set(RUNS))
         assert group.protocol == "range"

@@ -35,7 +35,7 @@ from tests.interop.clients import (
     Record,
     Settings,
 )
-from tests.interop.members import Member
+from tests.interop.members import Member, commit_beginnings
 
 Line: TypeAlias = dict[str, Any]
 
@@ -254,6 +254,7 @@ class WorkingGroup:
         self.error: BaseException | None = None
         self._bootstrap = bootstrap
         self._is_over = threading.Event()
+        commit_beginnings(bootstrap, name, name, PARTITIONS)
         self._writer = threading.Thread(target=self._write)
         self._writer.start()
         self._members = [
