@@ -2,11 +2,15 @@
 
 A request goes to the active controller; one that waits for a controller which was replaced is
 cancelled and made again. `forward` is for those who cannot wait.
+
+A controller that was killed counts as active until its lease ends. ALTER_CONFIGS waits for the next
+one: no connection was made, so nothing was done. CREATE_TOPICS fails at once, because METADATA
+sends it: its client may need to know new leaders of other topics.
 """
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -23,17 +27,32 @@ from minibroker.protocol.messages.topics import CreateTopicsRequest
 
 CALL_S_MAX: Final = 10.0  # for an answer of the controller, across elections
 CALL_AGAIN_S: Final = 0.05  # after NOT_CONTROLLER
-# What is passed on, and its error where no controller has answered. A client that asked for topics
-# asks again who leads them; one that has settings changed does not know whether they are.
-FORWARDED: Final[Mapping[type, tuple[ApiKey, ErrorCode]]] = {
-    CreateTopicsRequest: (ApiKey.CREATE_TOPICS, ErrorCode.LEADER_NOT_AVAILABLE),
-    AlterConfigsRequest: (ApiKey.ALTER_CONFIGS, ErrorCode.REQUEST_TIMED_OUT),
+
+
+class Forwarded(NamedTuple):
+    """How a request is passed on: its error where no controller has answered, and whether it waits
+    while the controller cannot be connected to."""
+
+    api_key: ApiKey
+    failure: ErrorCode
+    waits: bool
+
+
+# A client that asked for topics asks again who leads them; one that has settings changed does not
+# know whether they are.
+FORWARDED: Final[Mapping[type, Forwarded]] = {
+    CreateTopicsRequest: Forwarded(ApiKey.CREATE_TOPICS, ErrorCode.LEADER_NOT_AVAILABLE, False),
+    AlterConfigsRequest: Forwarded(ApiKey.ALTER_CONFIGS, ErrorCode.REQUEST_TIMED_OUT, True),
 }
 NOT_CONTROLLER_TEXT: Final = "this broker is not the controller"
 
 
 class NoController(OSError):
     """No controller answered in time. Whether one did what was asked is not known."""
+
+
+class NotConnected(OSError):
+    """No connection to the controller could be made, so it was not asked."""
 
 
 class ControllerCalls:
@@ -80,15 +99,22 @@ class ControllerCalls:
         job.finish(refuse(request, ErrorCode.NOT_CONTROLLER, NOT_CONTROLLER_TEXT))
         return job
 
-    async def call(self, api_key: ApiKey, request: Request) -> Any:
-        """The answer of whoever is controller.
+    async def call(self, api_key: ApiKey, request: Request, *, waits: bool = False) -> Any:
+        """The answer of whoever is controller. With `waits`, one that cannot be connected to is
+        tried again, until there is another one.
 
         Raises `OSError` where none answered in time, or the connection to it was lost: it may
         have done what was asked.
         """
         with trio.move_on_after(CALL_S_MAX):
             while True:
-                response = await self._try_call(api_key, request)
+                try:
+                    response = await self._try_call(api_key, request)
+                except NotConnected:
+                    if not waits:
+                        raise
+                    await trio.sleep(CALL_AGAIN_S)
+                    continue
                 if response is not None:
                     return response
         trouble = self._context.store_retry.trouble()
@@ -113,15 +139,18 @@ class ControllerCalls:
                 nursery.start_soon(self._forward, self._forwards.popleft())
 
     async def _forward(self, job: Job[Any]) -> None:
-        api_key, failure = FORWARDED[type(job.request)]
+        api_key, failure, waits = FORWARDED[type(job.request)]
         try:
-            job.finish(await self.call(api_key, job.request))
+            job.finish(await self.call(api_key, job.request, waits=waits))
         except (OSError, BrokerError) as error:
             job.finish(refuse(job.request, failure, str(error)))
         self._context.order_handlers.notify(job)
 
     async def _try_call(self, api_key: ApiKey, request: Request) -> Any | None:
-        """One attempt; None if there is no controller, or it was not what was asked."""
+        """One attempt; None if there is no controller, or it was not what was asked.
+
+        Raises `OSError`, which is `NotConnected` if the request was not sent.
+        """
         active, response = self.active, None
         if active is not None and active.node_id == self._node_id and self.controller is not None:
             response = await self.controller.submit(request).wait()
@@ -130,9 +159,15 @@ class ControllerCalls:
             options = ChannelOptions(f"broker-{self._node_id}", CALL_S_MAX, CALL_S_MAX)
             with trio.CancelScope() as call:
                 self._calls[call] = None
+                is_connected = False
                 try:
                     async with open_channel(self._context.network, endpoint, options) as channel:
+                        is_connected = True
                         response = await channel.call(api_key, request)
+                except OSError as error:
+                    if is_connected:
+                        raise
+                    raise NotConnected(str(error)) from error
                 finally:
                     del self._calls[call]
         else:

@@ -18,6 +18,11 @@ from minibroker.broker.controller.store_retry import StoreRetry
 from minibroker.broker.metadata.memory_store import MemoryStore
 from minibroker.broker.metadata.store import Delete, Put, StoreError, StoreUnavailable
 from minibroker.protocol.constants import ApiKey, ErrorCode
+from minibroker.protocol.messages.configs import (
+    AlterConfigsRequest,
+    ConfigChange,
+    TopicConfigChanges,
+)
 from minibroker.protocol.messages.control import AlterPartitionRequest
 from minibroker.protocol.messages.topics import CreateTopicsRequest, NewTopic
 from minibroker.protocol.types import Endpoint
@@ -160,6 +165,17 @@ async def test_a_call_waits_for_the_next_controller(autojump_clock):
         await fleet[1].kill()
         job = fleet[3].node.forward(CreateTopicsRequest((NewTopic("t", 1, 2),)))
         assert (await job.wait()).topics[0].error in (0, ErrorCode.LEADER_NOT_AVAILABLE)
+        await fleet.settled()
+
+
+async def test_settings_wait_for_the_next_controller(autojump_clock):
+    """A killed controller that still counts as active was not asked: the next one alters them."""
+    async with open_fleet() as fleet:
+        await fleet.create()
+        await fleet[1].kill()
+        change = TopicConfigChanges("t", (ConfigChange("retention.ms", "7000"),))
+        job = fleet[3].node.forward(AlterConfigsRequest((change,), is_forwarded=True))
+        assert (await job.wait()).topics[0].error == 0
         await fleet.settled()
 
 
