@@ -164,13 +164,15 @@ class Producer(Generic[K, V]):
 
         A checkpoint only when it waits, or when a batch has become ready since the last one.
         """
-        while True:
+        if self._serializers:  # once, however often there is no room
+            record = self._check(topic, timestamp_ms, key, value, headers)
+            await self._append_with_room(topic, partition, record)
+        else:
             try:
                 self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
             except BufferFull:
-                await self.room()
-            else:
-                break
+                record = self._check(topic, timestamp_ms, key, value, headers)
+                await self._append_with_room(topic, partition, record)
         if self._has_news:
             self._has_news = False
             await trio.lowlevel.checkpoint()
@@ -186,20 +188,10 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None = None,
     ) -> RecordDelivered:
         """Take a record and wait until it is delivered; raises why it was not."""
-        while True:
-            try:
-                pending = self.send_for_delivery(
-                    topic,
-                    value,
-                    key,
-                    headers=headers,
-                    partition=partition,
-                    timestamp_ms=timestamp_ms,
-                )
-            except BufferFull:
-                await self.room()
-            else:
-                return await pending.wait()
+        pending = PendingDelivery(self._reporter.failures)
+        record = self._check(topic, timestamp_ms, key, value, headers)
+        await self._append_with_room(topic, partition, record, pending)
+        return await pending.wait()
 
     def send_nowait(
         self,
@@ -308,8 +300,7 @@ class Producer(Generic[K, V]):
     ) -> None:
         """As `send_nowait`; the watcher is told what became of this one record, and its time."""
         record = self._check(topic, timestamp_ms, key, value, headers)
-        batch = self._append(topic, partition, record, watcher)
-        watcher.timestamp = batch.timestamp_ms if record[0] is None else record[0]
+        self._append(topic, partition, record, watcher)
 
     def mark_seen(self, delivery: Delivery) -> None:
         """A watcher has told why one of the delivery's records failed: `flush` does not."""
@@ -538,6 +529,16 @@ class Producer(Generic[K, V]):
             self._has_news = True
             self._sender.wake()
         return queue.open
+
+    async def _append_with_room(
+        self, topic: str, partition: int | None, record: RawRecord, watcher: Watcher | None = None
+    ) -> OpenBatch:
+        """The same, once there is room."""
+        while True:
+            try:
+                return self._append(topic, partition, record, watcher)
+            except BufferFull:
+                await self.room()
 
     def check_size(self, topic: str, record: RawRecord) -> int:
         """What the record takes in a batch. Raises `ValueError` if that can never be sent."""

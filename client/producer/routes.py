@@ -91,6 +91,7 @@ class Routes:
             if batch.watchers is None:
                 batch.watchers = []
             batch.watchers.append((len(batch.records), watcher))
+            watcher.timestamp = batch.timestamp_ms if record[0] is None else record[0]
         batch.append(record)
 
     def queue_for(self, topic: str, partition: int | None, record: RawRecord) -> PartitionQueue:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import minibroker.client.asyncio as for_asyncio
 from minibroker.client import (
@@ -64,6 +65,28 @@ async def test_what_cannot_be_serialized_is_not_taken(autojump_clock: Any) -> No
         producer_of(place, key_serializer="utf")
     with pytest.raises(TypeError, match="value_deserializer is a function of one argument"):
         place.consumer("a", value_deserializer="utf")
+
+
+async def test_a_record_is_serialized_once_however_long_it_waits(autojump_clock: Any) -> None:
+    """Also where there was no room for it at first."""
+    made: list[int] = []
+
+    def serialize(value: int) -> bytes:
+        made.append(value)
+        return b"%0500d" % value
+
+    options: dict[str, Any] = {"buffer_memory": 2000, "batch_size": 1000}
+    async with open_workplace() as place:
+        async with producer_of(place, value_serializer=serialize, **options) as producer:
+            for value in range(20):
+                await producer.send("t", value)
+            await producer.flush()
+            await trio.testing.wait_all_tasks_blocked()
+            for value in range(20, 23):
+                await producer.send("t", value)
+            assert (await producer.send_and_wait("t", 23)).timestamp
+        assert producer.statistics().delivered == 24
+    assert made == list(range(24))
 
 
 async def test_many_values_hold_no_tombstone(autojump_clock: Any) -> None:
