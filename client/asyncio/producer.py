@@ -22,7 +22,7 @@ from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.producer.producer import Producer as TrioProducer
 from minibroker.client.producer.producer import ProducerStatistics
-from minibroker.client.producer.serializers import Serializers
+from minibroker.client.producer.serializers import Serializers, check_no_tombstone
 from minibroker.client.serialization import K, V
 from minibroker.protocol.records.columns import Headers
 
@@ -108,6 +108,7 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None = None,
     ) -> int:
         """Take all the values, waiting for room as `send` does; returns how many that were."""
+        check_no_tombstone(values)
         for value in values:
             await self.send(topic, value, key, (), partition, timestamp_ms)
         return len(values)

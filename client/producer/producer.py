@@ -75,7 +75,7 @@ from minibroker.client.producer.raw_record import (
 )
 from minibroker.client.producer.routes import Route, Routes
 from minibroker.client.producer.sender import Sender, SenderOptions
-from minibroker.client.producer.serializers import Serializers
+from minibroker.client.producer.serializers import Serializers, check_no_tombstone
 from minibroker.client.serialization import K, V
 from minibroker.protocol.constants import BATCH_HEADER_BYTES
 from minibroker.protocol.records.columns import Headers
@@ -490,9 +490,8 @@ class Producer(Generic[K, V]):
         if self._serializers:
             found = list(map(self._serializers.serialize_value, values))
         if set(map(type, found)) - {bytes}:
+            check_no_tombstone(found)
             found = [check_bytes(value, "a value") for value in found]
-            if None in found:
-                raise TypeError("a value of send_many is bytes: a tombstone goes by send")
         return found
 
     def _append(

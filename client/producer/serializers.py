@@ -1,6 +1,6 @@
 """The functions that make bytes of an application's keys and values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic
 
 from minibroker.client.producer.raw_record import RawRecord, check_bytes
@@ -37,6 +37,12 @@ class Serializers(Generic[K, V]):
         if self._value is None or value is None:
             return value
         return _checked(self._value(value), "what value_serializer returns")
+
+
+def check_no_tombstone(values: Iterable[object]) -> None:
+    """Raise `TypeError` for None among the values of `send_many`."""
+    if any(value is None for value in values):
+        raise TypeError("a value of send_many is not None: a tombstone goes by send")
 
 
 def _checked(content: object, what: str) -> bytes:

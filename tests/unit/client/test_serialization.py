@@ -89,12 +89,34 @@ async def test_a_record_is_serialized_once_however_long_it_waits(autojump_clock:
     assert made == list(range(24))
 
 
+TOMBSTONE: dict[str, Any] = {"match": "a tombstone goes by send"}
+HOLED: list[Any] = [b"a", None]
+
+
 async def test_many_values_hold_no_tombstone(autojump_clock: Any) -> None:
-    """None was sent as an empty value."""
-    async with open_workplace() as place, producer_of(place) as producer:
-        values: list[Any] = [b"a", None]
-        with pytest.raises(TypeError, match="a tombstone goes by send"):
-            producer.send_many("t", values)
+    """None is refused before any of the values is taken."""
+    async with open_workplace() as place:
+        async with producer_of(place) as producer:
+            with pytest.raises(TypeError, **TOMBSTONE):
+                producer.send_many("t", HOLED)
+        assert producer.statistics().delivered == 0
+
+
+@pytest.mark.parametrize("serializer", [None, bytes])
+def test_no_kind_of_producer_takes_a_tombstone_among_many(address: str, serializer: Any) -> None:
+    """The blocking one and that for asyncio do as the one for trio does."""
+    producer = blocking.Producer(address, value_serializer=serializer)
+    with producer, pytest.raises(TypeError, **TOMBSTONE):
+        producer.send_many("t", HOLED)
+    assert producer.statistics().delivered == 0
+
+    async def main() -> None:
+        async with for_asyncio.Producer(address, value_serializer=serializer) as producer:
+            with pytest.raises(TypeError, **TOMBSTONE):
+                await producer.send_many("t", HOLED)
+        assert producer.statistics().delivered == 0
+
+    asyncio.run(main())
 
 
 async def test_a_record_that_cannot_be_deserialized_stops_its_reader(autojump_clock: Any) -> None:
