@@ -195,8 +195,13 @@ class Positions:
                 if assigned.reset is None or not assigned.reset.is_gap:
                     continue
                 assigned.seek(group[-1].offset + 1)  # the gap behind them is found again
+            assert assigned.position is not None
+            assert assigned.fetch_offset is not None
+            # The log may have been cut since: what lay from there on is no more.
+            end = min(assigned.position, assigned.fetch_offset)
+            if not (group := [record for record in group if record.offset < end]):
+                continue
             if not assigned.fetches:
-                assert assigned.position is not None
                 assigned.fetches.append(
                     self._completed_fetch(assigned.name, NOTHING, assigned.position)
                 )

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
 from minibroker.client.consumer.positions import Positions
-from minibroker.client.errors import ClientError, CorruptRecords, OffsetOutOfRange, PositionError
+from minibroker.client.errors import (
+    ClientError,
+    CorruptRecords,
+    LogTruncated,
+    OffsetOutOfRange,
+    PositionError,
+)
 from minibroker.client.options import ConsumerOptions, read_options
 from minibroker.protocol.constants import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ErrorCode
 from minibroker.protocol.messages.fetch import PartitionFetch, PartitionFetched
@@ -289,6 +295,26 @@ def test_given_back_records_come_before_the_error() -> None:
     assert offsets(positions) == [1, 2]
     with pytest.raises(CorruptRecords, match="offset 3"):
         positions.take_records(1)
+
+
+@pytest.mark.parametrize(("cut", "kept"), [(2, []), (4, [3])])
+@pytest.mark.parametrize("policy", ["latest", "none"])
+def test_records_of_a_log_that_was_cut_are_not_given_back(
+    policy: str, cut: int, kept: list[int]
+) -> None:
+    """What was taken and not used goes back as far as the log still has it."""
+    positions = make(A, auto_offset_reset=policy)
+    fetched(positions, A, batch(0, 5), high_watermark=5)
+    taken = positions.take_records(5)
+    fetched(positions, A, diverging_epoch=0, diverging_end=cut)
+    positions.give_back(taken[3:])
+    if policy == "latest":
+        fetched(positions, A, batch(cut, 5 - cut), high_watermark=5)
+        assert offsets(positions) == [*kept, *range(cut, 5)]
+    else:
+        assert not kept or offsets(positions) == kept
+        with pytest.raises(LogTruncated):
+            positions.take_records(1)
 
 
 def test_a_refusal_that_will_not_pass_is_raised() -> None:
