@@ -207,7 +207,8 @@ class Positions:
                 )
             assigned.fetches[0].give_back(group)
             assigned.position = group[0].offset
-            self._turns.appendleft(assigned)
+            if not self._turns or self._turns[0] is not assigned:
+                self._turns.appendleft(assigned)
 
     def of(self, name: TopicPartition) -> AssignedPartition:
         """An assigned partition, to look at. Raises `ClientError`."""

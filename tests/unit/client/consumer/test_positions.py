@@ -317,6 +317,17 @@ def test_records_of_a_log_that_was_cut_are_not_given_back(
             positions.take_records(1)
 
 
+def test_polls_that_fail_again_and_again_hold_no_more_memory() -> None:
+    """As where a record cannot be deserialized, and each poll gives it back."""
+    positions = make(A, B)
+    for name in (A, B):
+        fetched(positions, name, batch(0, 5), batch(5, 5))
+    for _ in range(50):
+        positions.give_back(positions.take_records(7))
+    assert len(positions._turns) <= 3
+    assert offsets(positions) == [*range(10), *range(10)]
+
+
 def test_a_refusal_that_will_not_pass_is_raised() -> None:
     """An error that no retry heals reaches the application, also one of a newer broker."""
     for code in (ErrorCode.INVALID_REQUEST, 12345):
