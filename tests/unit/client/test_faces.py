@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from inspect import iscoroutinefunction, signature
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -76,6 +76,14 @@ def test_a_client_is_made_as_the_trio_client_is(face: ModuleType, name: str) -> 
     assert list(made.parameters) == list(expected.parameters)
     for parameter in ("bootstrap_servers", "options"):
         assert made.parameters[parameter] == expected.parameters[parameter]
+
+
+@pytest.mark.parametrize("kind", ["Producer", "Consumer", "ConsumerRecord"])
+@pytest.mark.parametrize("face", [client, *FACES], ids=["trio", "asyncio", "blocking"])
+def test_an_annotation_names_both_types(face: ModuleType, kind: str) -> None:
+    """As docs/consumer.md says: one type alone is refused at run time."""
+    generic = getattr(face, kind, client.ConsumerRecord)
+    assert get_args(generic[bytes, str]) == (bytes, str)
 
 
 @pytest.mark.parametrize("name", NAMES)
