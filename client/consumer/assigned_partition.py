@@ -84,7 +84,7 @@ class AssignedPartition:
         self.name = name
         self.is_paused = False
         self.high_watermark = NO_OFFSET
-        self.moved_at: float | None = None  # when records were taken last
+        self.moved_at: float | None = None  # when records were taken last; None after a pause
         self.seek(None)
 
     def seek(self, offset: int | None, reset: Reset | None = None) -> None:

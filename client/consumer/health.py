@@ -12,7 +12,7 @@ from minibroker.protocol.types import TopicPartition
 class PartitionHealth(NamedTuple):
     """The next offset, None while it is not known, and for how long no record was taken.
 
-    `idle_s` is None where none was taken since the partition was assigned.
+    `idle_s` is None where none was taken since the partition was assigned, or paused.
     """
 
     position: int | None

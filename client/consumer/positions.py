@@ -146,7 +146,9 @@ class Positions:
 
     def pause(self, name: TopicPartition) -> None:
         """Return nothing of this partition; it keeps its place."""
-        self.of(name).is_paused = True
+        assigned = self.of(name)
+        assigned.is_paused = True
+        assigned.moved_at = None
         self.is_changed = True  # what it holds is in nobody's way any more
 
     def resume(self, name: TopicPartition) -> None:

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibroker.client.consumer.assigned_partition import OffsetAndMetadata
+from minibroker.client.consumer.delivered_positions import DeliveredPositions
+from minibroker.client.consumer.health import describe
 from minibroker.client.consumer.positions import Positions
 from minibroker.client.errors import (
     ClientError,
@@ -373,6 +375,26 @@ def test_a_paused_partition_keeps_its_place() -> None:
     assert list(plan(positions)) == [B]
     positions.resume(A)
     assert offsets(positions) == [0, 1]
+
+
+def test_a_paused_partition_is_not_idle() -> None:
+    """Nothing is asked of it, so nothing is late; also not right after the pause."""
+
+    def idle_s() -> float | None:
+        return describe(None, positions, delivered, 9.0).partitions[A].idle_s
+
+    positions = make(A)
+    delivered: DeliveredPositions[bytes, bytes] = DeliveredPositions(positions)
+    fetched(positions, A, batch(0, 2))
+    positions.take_records(1, now=5.0)
+    positions.resume(A)
+    assert idle_s() == 4.0
+    positions.pause(A)
+    assert idle_s() is None
+    positions.resume(A)
+    assert idle_s() is None
+    positions.take_records(1, now=8.0)
+    assert idle_s() == 1.0
 
 
 def test_assignment_keeps_the_position_of_what_stays() -> None:
