@@ -22,6 +22,7 @@ from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
 from minibroker.client.producer.producer import Producer as TrioProducer
 from minibroker.client.producer.producer import ProducerStatistics
+from minibroker.client.producer.raw_record import RecordOptions
 from minibroker.client.producer.serializers import Serializers, check_no_tombstone
 from minibroker.client.serialization import K, V
 from minibroker.protocol.records.columns import Headers
@@ -118,13 +119,14 @@ class Producer(Generic[K, V]):
         topic: str,
         value: V | None,
         key: K | None = None,
-        *,
-        headers: Headers = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
+        **options: Unpack[RecordOptions],
     ) -> RecordDelivered:
-        """Take a record and wait until it is delivered; raises why it was not."""
-        return await (await self.send(topic, value, key, headers, partition, timestamp_ms))
+        """Send a record, wait until it is delivered, and return where it is stored.
+
+        The options are `headers`, `partition` and `timestamp_ms`, as for `send`. Raises the error
+        for which the record was not delivered.
+        """
+        return await (await self.send(topic, value, key, **options))
 
     async def flush(self) -> None:
         """Wait until all records taken before the call are delivered or given up.

@@ -213,9 +213,8 @@ class SendQueue(Generic[F]):
 
     def _take_watched(self, queued: Queued[F]) -> None:
         topic, value, key, headers, partition, timestamp_ms, future = queued
-        self._producer.send_watched(
-            future, topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
-        )
+        record = (timestamp_ms, key, value, headers)
+        self._producer.send_watched(future, topic, partition, record)
 
     def _reject(self, queued: Queued[F], error: Exception) -> None:
         """A record cannot be sent: tell its future. The next call raises the first such error."""

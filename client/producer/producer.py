@@ -69,7 +69,9 @@ from minibroker.client.producer.raw_record import (
     BATCH_OVERHEAD_BYTES_MAX,
     RECORD_OVERHEAD_BYTES,
     RawRecord,
+    RecordOptions,
     check_bytes,
+    check_options,
     check_record,
     record_bytes,
 )
@@ -182,15 +184,16 @@ class Producer(Generic[K, V]):
         topic: str,
         value: V | None,
         key: K | None = None,
-        *,
-        headers: Headers = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
+        **options: Unpack[RecordOptions],
     ) -> RecordDelivered:
-        """Take a record and wait until it is delivered; raises why it was not."""
+        """Send a record, wait until it is delivered, and return where it is stored.
+
+        The options are `headers`, `partition` and `timestamp_ms`, as for `send`. Raises the error
+        for which the record was not delivered.
+        """
         pending = PendingDelivery(self._reporter.failures)
-        record = self._check(topic, timestamp_ms, key, value, headers)
-        await self._append_with_room(topic, partition, record, pending)
+        record = self._make_record(topic, value, key, options)
+        await self._append_with_room(topic, options.get("partition"), record, pending)
         return await pending.wait()
 
     def send_nowait(
@@ -275,32 +278,21 @@ class Producer(Generic[K, V]):
         topic: str,
         value: V | None,
         key: K | None = None,
-        *,
-        headers: Headers = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
+        **options: Unpack[RecordOptions],
     ) -> PendingDelivery:
-        """As `send_nowait`, for who wants to know of this one record; costs several times more."""
+        """Take a record like `send_nowait`, and return an object whose `wait` returns where the
+        record is stored. Costs several times as much."""
         pending = PendingDelivery(self._reporter.failures)
-        self.send_watched(
-            pending, topic, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
-        )
+        record = self._make_record(topic, value, key, options)
+        self._append(topic, options.get("partition"), record, pending)
         return pending
 
     def send_watched(
-        self,
-        watcher: Watcher,
-        topic: str,
-        value: V | None,
-        key: K | None,
-        headers: Headers,
-        *,
-        partition: int | None,
-        timestamp_ms: int | None,
+        self, watcher: Watcher, topic: str, partition: int | None, record: RawRecord
     ) -> None:
-        """As `send_nowait`; the watcher is told what became of this one record, and its time."""
-        record = self._check(topic, timestamp_ms, key, value, headers)
-        self._append(topic, partition, record, watcher)
+        """Take a record like `send_nowait`. The watcher learns its time, and where it is stored or
+        why it is not."""
+        self._append(topic, partition, check_record(topic, record), watcher)
 
     def mark_seen(self, delivery: Delivery) -> None:
         """A watcher has told why one of the delivery's records failed: `flush` does not."""
@@ -483,6 +475,13 @@ class Producer(Generic[K, V]):
         self, topic: str, timestamp_ms: int | None, key: K | None, value: V | None, headers: Headers
     ) -> RawRecord:
         return check_record(topic, self._serializers.serialize(timestamp_ms, key, value, headers))
+
+    def _make_record(
+        self, topic: str, value: V | None, key: K | None, options: RecordOptions
+    ) -> RawRecord:
+        check_options(options)
+        timestamp_ms, headers = options.get("timestamp_ms"), options.get("headers", ())
+        return self._check(topic, timestamp_ms, key, value, headers)
 
     def _check_values(self, values: Sequence[V]) -> Sequence[bytes]:
         """Values of `send_many` as bytes."""

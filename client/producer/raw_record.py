@@ -1,12 +1,25 @@
 """A record as an application hands it over: what it may be, and how large it is."""
 
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypedDict
 
 from minibroker.protocol.constants import BATCH_HEADER_BYTES, INT64_MAX
 from minibroker.protocol.records.columns import Headers
 
 # timestamp (ms; None: that of its batch), key, value, headers
 RawRecord: TypeAlias = tuple[int | None, bytes | None, bytes | None, Headers]
+
+
+class RecordOptions(TypedDict, total=False):
+    """What a call may say of a record beside topic, value and key.
+
+    Without `partition` (None), the key decides, or the batch that is open. `timestamp_ms` counts
+    from 1970; without it (None), the record gets the time at which its batch was begun.
+    """
+
+    headers: Headers
+    partition: int | None
+    timestamp_ms: int | None
+
 
 # What a record costs beside key, value and headers: lengths, deltas and counts, as they mostly are.
 RECORD_OVERHEAD_BYTES: Final = 12
@@ -44,6 +57,14 @@ def check_record(topic: str, record: RawRecord) -> RawRecord:
         header[0].encode()
     checked = tuple([(name, check_bytes(content, "a header")) for name, content in headers])
     return timestamp_ms, check_bytes(key, "a key"), check_bytes(value, "a value"), checked
+
+
+def check_options(options: RecordOptions) -> None:
+    """Raise `TypeError` for an option that records do not have."""
+    known = RecordOptions.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"a record has no option {name!r}: it has {', '.join(known)}")
 
 
 def check_bytes(content: object, what: str) -> bytes | None:

@@ -7,7 +7,6 @@ from typing import Any
 from minibroker.client import ConsumerRecord
 from minibroker.client.blocking import Consumer, Producer
 from minibroker.client.blocking.delivery_future import DeliveryFuture
-from minibroker.protocol.records.columns import Headers
 from minibroker.testing.kit.history import History
 
 
@@ -23,18 +22,13 @@ class RecordedProducer(Producer[Any, Any]):
         topic: str,
         value: Any,
         key: Any = None,
-        headers: Headers = (),
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        *,
-        on_delivery: Any = None,
+        *arguments: Any,
+        **options: Any,
     ) -> DeliveryFuture:
-        """Take a record; one that is refused at once counts as never sent."""
+        """Send a record. One that is refused at once counts as never sent."""
         self._history.sent(value, key)
         try:
-            future = super().send(
-                topic, value, key, headers, partition, timestamp_ms, on_delivery=on_delivery
-            )
+            future = super().send(topic, value, key, *arguments, **options)
         except BaseException:
             self._history.forget(value)
             raise

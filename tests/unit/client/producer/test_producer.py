@@ -3,6 +3,7 @@
 import json
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -110,6 +111,18 @@ async def test_what_is_not_bytes_is_refused_with_a_hint(autojump_clock) -> None:
         with pytest.raises(TypeError, match=r"a header"):
             producer.send_nowait("t", b"", headers=(("h", "text"),))
         producer.send_nowait("t", bytearray(b"like bytes"))
+
+
+async def test_a_misspelt_option_of_a_record_is_refused(autojump_clock) -> None:
+    """The error names those that there are. Nothing is sent."""
+    options: Any = {"header": ()}
+    async with open_bench() as bench, bench.producer() as producer:
+        expected = "no option 'header': it has headers, partition, timestamp_ms"
+        with pytest.raises(TypeError, match=expected):
+            await producer.send_and_wait("t", b"", **options)
+        with pytest.raises(TypeError, match=expected):
+            producer.send_for_delivery("t", b"", **options)
+        assert not producer.statistics().bytes_held
 
 
 @pytest.mark.parametrize(
