@@ -129,6 +129,7 @@ class Producer(Generic[K, V]):
         **options: Unpack[ProducerKeywords],
     ) -> None:
         self._serializers = Serializers(key_serializer, value_serializer)
+        self._serializes = bool(self._serializers)
         self.options = read_options(ProducerOptions, bootstrap_servers, options)
         self._seams = seams or default_seams()
         self._accumulator = Accumulator(_accumulator_options_of(self.options))
@@ -166,7 +167,7 @@ class Producer(Generic[K, V]):
 
         A checkpoint only when it waits, or when a batch has become ready since the last one.
         """
-        if self._serializers:  # once, however often there is no room
+        if self._serializes:  # once, however often there is no room
             record = self._check(topic, timestamp_ms, key, value, headers)
             await self._append_with_room(topic, partition, record)
         else:
@@ -486,7 +487,7 @@ class Producer(Generic[K, V]):
     def _check_values(self, values: Sequence[V]) -> Sequence[bytes]:
         """Values of `send_many` as bytes."""
         found: Sequence[Any] = values
-        if self._serializers:
+        if self._serializes:
             found = list(map(self._serializers.serialize_value, values))
         if set(map(type, found)) - {bytes}:
             check_no_tombstone(found)
@@ -551,7 +552,7 @@ class Producer(Generic[K, V]):
 
     def _start_taking(self) -> None:
         self._is_open = True
-        if not self._serializers:
+        if not self._serializes:
             self._by_topic = self._routes.by_topic
 
     def _stop_taking(self) -> None:
