@@ -230,6 +230,7 @@ class Holdings:
         self._closing: dict[str, tuple[float, float]] = {}
         self._let_go: dict[str, list[Holding]] = defaultdict(list)
         self._sent: dict[int, tuple[float, CommitSent]] = {}  # when, and what; without an answer
+        self._answered: dict[str, float] = {}  # when a commit was last
         self._generations = Generations()
 
     def look(self, now: float, event: Event) -> None:
@@ -257,6 +258,7 @@ class Holdings:
                 self._sent[event.number] = now, event
             case CommitAnswered():
                 _, sent = self._sent.pop(event.number)
+                self._answered[event.who] = now
                 self._note_commit(event.who, sent.offsets, event.errors)
             case Closing():
                 self._closing[event.who] = (now, event.timeout_s)
@@ -274,11 +276,14 @@ class Holdings:
         return tuple(place for name, place in self.held if name == who)
 
     def _has_waited(self, now: float, holding: Holding) -> bool:
-        """Whether a commit of all that was shown had no answer for a session."""
+        """Whether a commit of this partition had no answer for a session, and no commit of its
+        member had one since. The unanswered commit may be of less than was shown: the member sends
+        the next one after it has given that one up, if it then finds a coordinator."""
         return any(
             sent.who == holding.who
-            and sent.offsets.get(holding.place, 0) > holding.shown[-1][1]
-            and now >= sent_at + SESSION_S_MIN
+            and holding.place in sent.offsets
+            and sent_at + SESSION_S_MIN <= now
+            and self._answered.get(holding.who, sent_at) <= sent_at
             for sent_at, sent in self._sent.values()
         )
 

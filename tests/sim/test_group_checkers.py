@@ -205,8 +205,9 @@ def test_what_a_member_may_not_be_shown_is_found(events, reason):
         [Revoked("a", (P,)), PutOut("a", 0)],
         [Revoked("a", (P,)), PutOut("b", 1)],
         [Revoked("a", (P,)), Assigned("a", ()), PutOut("a", 1)],
-        # Three commits that are no reason to go on: of less, of another, and of a moment ago.
-        [CommitSent("a", 1, 1, {P: 0}), Revoked("a", (P,)), Assigned("a", ())],
+        # Three commits that are no reason to go on: before one with an answer, of another member,
+        # and of a moment ago.
+        [CommitSent("a", 1, 1, {P: 1}), *commit("a", 2, 0), Revoked("a", (P,)), Assigned("a", ())],
         [CommitSent("b", 1, 1, {P: 1}), Revoked("a", (P,)), Assigned("a", ())],
         [*shown("a", 1), Revoked("a", (P,)), *commit("a", 1, 1), Assigned("a", ())],
     ],
@@ -233,6 +234,8 @@ def test_a_duplicate_without_an_excuse_is_found(end):
         [Revoked("a", (P,)), Crashed("a")],
         [Revoked("a", (P,)), CommitSent("a", 1, 1, {P: 1}), PutOut("a", 1)],
         [Revoked("a", (P,)), CommitSent("a", 1, 1, {P: 1}), Assigned("a", ())],
+        # Of less than was shown; no coordinator is found for the next one.
+        [CommitSent("a", 1, 1, {P: 0}), Revoked("a", (P,)), Assigned("a", ())],
         [Closing("a", 0.5), Closed("a")],
     ],
 )
