@@ -1,14 +1,14 @@
 """The small files beside the segments, read without trust.
 
-Each reader returns what a file says, or an `Unreadable` that says why it cannot be believed: whole
-files are judged, never parts of them, because a file in which one line is wrong may be wrong in the
-others too. Nothing here raises for what lies on a disk: what an unreadable file means is for the
-caller to say (most of them a broker makes anew).
+Each reader returns the contents of a file, or an `Unreadable` that says why they cannot be
+believed. Whole files are judged, never parts of them, because a file in which one line is wrong may
+be wrong in the others too. No content of a disk raises here: the caller decides what an unreadable
+file means (a broker rebuilds most of them).
 
-The forms are Kafka's text forms (a version line, a count line, the rows), but for the
-producer snapshot, which is ours: a version, a CRC-32C of all that follows it, the offset it reaches
-to, the number of producers, then each with its last batches. The reading is this module's own: the
-judge does not take the word of the code that wrote the files.
+The formats are Kafka's text formats (a version line, a count line, the rows), except for the
+producer snapshot, which is ours: a version, a CRC-32C of all that follows it, the offset up to
+which it covers the log, the number of producers, then each with its last batches. The parsers are
+this module's own: the audit does not rely on the code that wrote the files.
 """
 
 import base64
@@ -43,7 +43,7 @@ _OFFSET_NAME = re.compile(r"[0-9]{20}")
 
 
 class Unreadable(NamedTuple):
-    """A file or directory that cannot be read or believed. `is_missing`: it is not there."""
+    """A file or directory that cannot be read or believed. `is_missing`: it does not exist."""
 
     path: Path
     reason: str
@@ -51,14 +51,14 @@ class Unreadable(NamedTuple):
 
 
 class Meta(NamedTuple):
-    """Whose data directory it is."""
+    """The cluster and broker of a data directory."""
 
     cluster_id: str
     broker: int
 
 
 class Producer(NamedTuple):
-    """One producer of a snapshot; the last two are of its last batch, None if it names none."""
+    """One producer of a snapshot; the last two are of its last batch, None if there is none."""
 
     producer_id: int
     producer_epoch: int
@@ -67,9 +67,9 @@ class Producer(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A producer snapshot. `offset` is its name, `end_offset` up to where it follows the log.
+    """A producer snapshot. `offset` is its name; it covers the log up to `end_offset`.
 
-    They differ only where a log has a gap: the segment behind the gap begins at `offset`.
+    They differ only if a log has a gap: the segment after the gap begins at `offset`.
     """
 
     path: Path
@@ -79,23 +79,23 @@ class Snapshot(NamedTuple):
 
 
 class _Wrong(Exception):
-    """What is wrong with the contents of a file."""
+    """The contents of a file are wrong; the text says how."""
 
 
 def explain(error: OSError) -> str:
-    """The reason of an `Unreadable` for what the system said."""
+    """Return the reason of an `Unreadable` for an error of the operating system."""
     return f"unreadable: {error.strerror or error}"
 
 
 def parse_offset_name(stem: str) -> int | None:
-    """The offset that names a file of a log: 20 digits, less than 2^63; None for other names."""
+    """Return the offset in the name of a log's file (20 digits, below 2^63); None for others."""
     if _OFFSET_NAME.fullmatch(stem) and int(stem) <= _NUMBER_MAX:
         return int(stem)
     return None
 
 
 def read_meta(root: Path) -> Meta | Unreadable:
-    """The `meta.properties` of a data directory."""
+    """Read the `meta.properties` of a data directory."""
     path = root / META
     try:
         pairs = [line.partition("=") for line in _read_text(path).splitlines()]
@@ -111,7 +111,7 @@ def read_meta(root: Path) -> Meta | Unreadable:
 
 
 def read_topic_id(directory: Path) -> str | Unreadable:
-    """The topic id of a log, in hex, from its `partition.metadata`."""
+    """Return the topic id of a log, in hex, from its `partition.metadata`."""
     path = directory / PARTITION_METADATA
     try:
         lines = _read_text(path).splitlines()
@@ -131,7 +131,7 @@ def read_topic_id(directory: Path) -> str | Unreadable:
 
 
 def read_offsets(path: Path) -> Mapping[TopicPartition, int] | Unreadable:
-    """A file of one offset a partition: high watermarks, log starts or recovery points."""
+    """Read a file of one offset per partition: high watermarks, log starts or recovery points."""
     try:
         offsets: dict[TopicPartition, int] = {}
         for topic, partition, offset in _rows(_read_text(path), fields=3):
@@ -147,7 +147,7 @@ def read_offsets(path: Path) -> Mapping[TopicPartition, int] | Unreadable:
 
 
 def read_epoch_starts(directory: Path) -> Sequence[tuple[int, int]] | Unreadable:
-    """The (epoch, start offset) pairs of a log's `leader-epoch-checkpoint`; both ascend."""
+    """Return the (epoch, start offset) pairs of a `leader-epoch-checkpoint`; both ascend."""
     path = directory / EPOCH_STARTS
     try:
         starts = [
@@ -165,7 +165,7 @@ def read_epoch_starts(directory: Path) -> Sequence[tuple[int, int]] | Unreadable
 
 
 def read_snapshots(directory: Path) -> Sequence[Snapshot | Unreadable]:
-    """All producer snapshots of a log, by offset."""
+    """Read all producer snapshots of a log, by offset."""
     try:
         names = sorted(path.name for path in directory.iterdir())
     except OSError as error:
@@ -179,7 +179,7 @@ def read_snapshots(directory: Path) -> Sequence[Snapshot | Unreadable]:
 
 
 def read_snapshot(path: Path) -> Snapshot | Unreadable:
-    """One producer snapshot, whose name is an offset."""
+    """Read one producer snapshot, whose name is an offset."""
     try:
         data = path.read_bytes()
         version, crc, end_offset, count = _SNAPSHOT.unpack_from(data)
@@ -229,7 +229,7 @@ def _read_text(path: Path) -> str:
 
 
 def _rows(text: str, fields: int) -> list[list[str]]:
-    """The rows behind a version line and a count line, split into fields."""
+    """Return the rows after the version line and the count line, split into fields."""
     version, *lines = text.split("\n")
     if version != "0" or len(lines) < 2:
         raise _Wrong(f"version {version[:20]!r}, known is '0'")
@@ -244,7 +244,7 @@ def _rows(text: str, fields: int) -> list[list[str]]:
 
 
 def _parse_number(text: str, largest: int = _NUMBER_MAX) -> int:
-    """A decimal number without a sign."""
+    """Parse a decimal number without a sign. Raises _Wrong."""
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= largest):
         raise _Wrong(f"{text[:20]!r} is no number that can stand here")
     return int(text)

@@ -1,9 +1,9 @@
-"""What the metadata says: which replicas a partition has, who leads it, who is in sync.
+"""The cluster's metadata: the replicas, leader and in-sync set of each partition.
 
-It is read from what `minibroker cluster export` writes, JSON of version 1. A file that is none, or
-lacks something, is refused as a whole and the error says where: half an assignment would make the
-audit say "clean" of replicas that it never looked for. What is not used here is not looked at, so a
-later export may say more.
+They are read from the output of `minibroker cluster export`, JSON of version 1. A file that is not
+an export, or lacks a field, is refused as a whole, and the error says where: with half an
+assignment the audit would call replicas clean that it never looked for. Unused fields are ignored,
+so a later export may have more.
 """
 
 import json
@@ -23,11 +23,11 @@ _T = TypeVar("_T")
 
 
 class InvalidExport(Exception):
-    """It is no export of a cluster's metadata; the text says why."""
+    """The input is not an export of a cluster's metadata; the text says why."""
 
 
 class Left(NamedTuple):
-    """How far a broker's log went when the broker had stopped in order."""
+    """The last epoch and end of a log when its broker stopped in order."""
 
     last_epoch: int
     log_end: int
@@ -35,11 +35,11 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A partition as the controller knows it; `leader` is -1 if nobody leads.
+    """A partition's entry in the metadata; `leader` is -1 if there is none.
 
     `unsafe` are the members of the ISR that may have lost the end of their logs. `topic_id` is hex.
-    `left`: by broker, of those that have stopped in order and not come back; an export of an older
-    minibroker knows of none.
+    `left`: by broker, for brokers that stopped in order and have not come back; exports of older
+    versions have none.
     """
 
     topic_id: str
@@ -60,11 +60,11 @@ class Cluster:
     exported_at_ms: int
     topic_ids: Mapping[str, str]  # by name
     assignments: Mapping[TopicPartition, Assignment]
-    deleted_ids: frozenset[str]  # of topics of which there may still be logs
+    deleted_ids: frozenset[str]  # of deleted topics whose logs may still exist
 
 
 def read_cluster(text: str | bytes) -> Cluster:
-    """The cluster of which this is the export. Raises InvalidExport."""
+    """Parse an exported cluster from its text. Raises InvalidExport."""
     try:
         exported = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -73,7 +73,7 @@ def read_cluster(text: str | bytes) -> Cluster:
 
 
 def cluster_of(exported: object) -> Cluster:
-    """The same of the JSON's value. Raises InvalidExport."""
+    """Parse an exported cluster from the decoded JSON value. Raises InvalidExport."""
     whole = _Object(exported, "the export")
     version = whole.number("version")
     if version != VERSION:
@@ -126,7 +126,7 @@ def _left(partition: "_Object") -> dict[int, Left]:
 
 
 class _Object:
-    """A JSON object whose fields are asked for with their types; `name` is for errors."""
+    """A JSON object whose fields are read with their types checked; `name` is for errors."""
 
     def __init__(self, value: object, name: str) -> None:
         if not isinstance(value, dict):

@@ -1,17 +1,18 @@
-"""Which data directories are there, whose they are, and which logs and segments lie in them.
+"""The data directories at some paths: their brokers, logs and segments.
 
-A path given by a person is a data directory, or a directory of data directories (a cluster's root:
-`broker-1`, `broker-2`, ...). What is found is a picture of one moment: the size of a segment is
-that of the listing, and whoever reads later reads no further, also if a live broker appends on.
+A path given by the user is a data directory, or a directory of data directories (a cluster's root:
+`broker-1`, `broker-2`, ...). The listing describes one moment: the size of a segment is that of the
+listing, and later reads go no further, even if a live broker appends.
 
-How a broker was left decides what its files must be like:
+How its broker ended decides what state the files must be in:
 
-* `live`: another process holds its `.lock`. To ask, the lock is taken shared for a moment.
-* `stopped`: `clean-shutdown` is there, so all is written, the last segment's indexes too.
+* `live`: another process holds its `.lock`. The check takes the lock shared for a moment.
+* `stopped`: `clean-shutdown` exists, so everything is written, the last segment's indexes too.
 * `killed`: neither. The last segment may end in a torn batch and its index files may be stale.
 
-What cannot be listed or read is collected in `problems`, never raised: the audit goes on with the
-rest, and its verdict says that not all was checked. Only what no audit can mean is a `UsageError`.
+Whatever cannot be listed or read is collected in `problems`, never raised: the audit continues with
+the rest, and its verdict says that not all was checked. Only paths that cannot be audited raise
+`UsageError`.
 """
 
 import fcntl
@@ -51,7 +52,7 @@ _NAMED_MAX = 5  # foreign files, in a finding
 
 
 class UsageError(Exception):
-    """Paths of which no audit can be made; the text says why."""
+    """Paths that cannot be audited; the text says why."""
 
 
 class _Columns(TypedDict):
@@ -61,7 +62,7 @@ class _Columns(TypedDict):
 
 
 class Replica(NamedTuple):
-    """Which log it is."""
+    """The name of a log: its broker, topic and partition."""
 
     broker: int
     topic: str
@@ -69,14 +70,15 @@ class Replica(NamedTuple):
 
     @property
     def columns(self) -> "_Columns":
-        """The same as keywords, for a Finding."""
+        """The name as keyword arguments, for a Finding."""
         return {"broker": self.broker, "topic": self.topic, "partition": self.partition}
 
 
 class SegmentFile(NamedTuple):
     """A `.log` file as it was listed; `size` is in bytes.
 
-    `is_indexed`: its index files must be complete, for it is sealed or its broker stopped cleanly.
+    `is_indexed`: its index files must be complete, since it is sealed or its broker stopped
+    cleanly.
     """
 
     path: Path
@@ -87,9 +89,9 @@ class SegmentFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """One log. `topic_id` is hex, or "" if it cannot be told; `segments` ascend.
+    """One log. `topic_id` is hex, or "" if unknown; `segments` ascend.
 
-    `names` are those of all files in it.
+    `names` are those of all files in the directory.
     """
 
     broker: int
@@ -109,9 +111,9 @@ class LogDirectory:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDirectory:
-    """One data directory. `ignored` are the names in it that are no logs.
+    """One data directory. `ignored` are the names in it that are not logs.
 
-    `broker` is UNKNOWN_BROKER if that cannot be told, and then there are no logs and a problem.
+    `broker` is UNKNOWN_BROKER if it cannot be read; then there are no logs, and a problem.
     """
 
     path: Path
@@ -124,7 +126,7 @@ class BrokerDirectory:
 
 
 def find_brokers(paths: Sequence[Path]) -> tuple[BrokerDirectory, ...]:
-    """All data directories at or right below these paths, by broker. Raises UsageError."""
+    """Return all data directories at or right below these paths, by broker. Raises UsageError."""
     roots: dict[Path, None] = {}
     for path in paths:
         roots.update(dict.fromkeys(_find_roots(path)))
@@ -134,7 +136,7 @@ def find_brokers(paths: Sequence[Path]) -> tuple[BrokerDirectory, ...]:
 
 
 def _find_roots(path: Path) -> Iterator[Path]:
-    """The data directories that a path means."""
+    """Yield the data directories that a path stands for."""
     try:
         if not path.is_dir():
             raise UsageError(f"{path} is not there, or no directory")
@@ -155,7 +157,7 @@ def _find_roots(path: Path) -> Iterator[Path]:
 
 
 def _is_data_directory(path: Path) -> bool:
-    """Whether a broker used it, also if somebody took its `meta.properties` away."""
+    """Whether a broker has used this directory, even if its `meta.properties` was removed."""
     return not {META, _LOCK, _CLEAN_SHUTDOWN}.isdisjoint(os.listdir(path))
 
 
@@ -217,7 +219,7 @@ def _read_broker(root: Path) -> BrokerDirectory:
 
 
 def _read_state(root: Path) -> str:
-    """How the broker was left; nobody is kept from the lock for longer than the question takes."""
+    """Return the state of the broker; the lock is held no longer than the check takes."""
     try:
         descriptor = os.open(root / _LOCK, os.O_RDONLY)
     except FileNotFoundError:
@@ -240,7 +242,7 @@ def _parse_log_name(broker: int, name: str) -> Replica | None:
 
 
 def _read_log(replica: Replica, path: Path, state: str) -> LogDirectory | Unreadable | None:
-    """The log in a directory that has a log's name; None if nothing in it is of a log."""
+    """Return the log in a directory with a log's name; None if no file in it is of a log."""
     try:
         names = sorted(os.listdir(path))
     except OSError as error:
@@ -278,7 +280,7 @@ def _list_segment(directory: Path, base_offset: int, is_indexed: bool) -> Segmen
 def _find_odd_names(
     replica: Replica, names: Iterable[str], bases: Sequence[int]
 ) -> Iterator[Finding]:
-    """Files that are no part of the log, and bytes that the broker itself found damaged."""
+    """Yield the files that are not part of the log, and damage that the broker itself found."""
     foreign = []
     for name in names:
         stem, _, suffix = name.partition(".")

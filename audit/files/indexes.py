@@ -1,15 +1,15 @@
-"""The index files of one segment, each entry held against the batches of the segment.
+"""The index files of one segment, each entry checked against the batches of the segment.
 
 An entry of `.index` names the last offset of a batch and the position where that batch begins. An
 entry (t, o) of `.timeindex` says that up to offset o no record is newer than t: t is the largest
 timestamp of the batch that ends with o, and of all before it. In both, entries grow strictly.
 
-A time index is complete only if its last entry is the newest batch, for a reader who asks by time
-passes over the whole segment by it. An offset index may be as sparse as it likes. So an offset
-index that lost its last entries is right, and a time index that did is not.
+A time index is complete only if its last entry is the newest batch, since a reader that seeks by
+time uses it to skip a whole segment. An offset index may be as sparse as it likes. So an offset
+index without its last entries is right, and a time index without them is not.
 
-Both are written when a segment is sealed or its broker stops cleanly; before that their files may
-be missing or stale, and nobody relies on them. Only then are they judged (`is_indexed`).
+Brokers write both when a segment is sealed or when they stop cleanly; until then the files may be
+missing or stale, and no broker relies on them. They are checked only after that (`is_indexed`).
 """
 
 import os
@@ -40,13 +40,13 @@ _ENTRY: Final = {
     TIME_INDEX: np.dtype([("timestamp", ">i8"), ("offset", ">u4")]),
 }
 _Numbers = NDArray[np.int64]
-_CUT_TRIES: Final = 3  # entries that are tried for one cut
+_CUT_TRIES: Final = 3  # index entries that are tried for one cut
 
 
 def check_indexes(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
-    """The rows of INDEX_ENTRIES for one segment; none if it is not `is_indexed`.
+    """Return the rows of INDEX_ENTRIES for one segment; none if it is not `is_indexed`.
 
-    A segment that cannot be read says so in BATCHES; nothing of its indexes can be said then.
+    A segment that cannot be read is reported in BATCHES; its indexes then cannot be checked.
     """
     rows: list[pa.RecordBatch] = []
     if segment.is_indexed:
@@ -61,7 +61,7 @@ def check_indexes(replica: Replica, segment: SegmentFile) -> pa.RecordBatch:
 
 
 def indexed_end(log: LogDirectory) -> int:
-    """Up to which offset the offset indexes of a log say that there are records; 0 if none does."""
+    """Return the end offset that the offset indexes of a log imply; 0 if they have no entries."""
     end = 0
     for segment in log.segments:
         try:
@@ -76,10 +76,10 @@ def indexed_end(log: LogDirectory) -> int:
 
 
 def find_cuts(segment: SegmentFile, bytes_each: int) -> list[int]:
-    """Positions at which a segment can be cut into parts of about `bytes_each` bytes.
+    """Return positions at which a segment can be cut into parts of about `bytes_each` bytes.
 
-    Each is that of a batch: the offset index names it, and the batch there has a right CRC. There
-    are none where the file is small, or the index does not help.
+    At each position the offset index names a batch, whose CRC is right. There are no cuts if the
+    file is small, or if the index does not help.
     """
     if segment.size < 2 * bytes_each:
         return []
@@ -104,7 +104,7 @@ def find_cuts(segment: SegmentFile, bytes_each: int) -> list[int]:
 def _check(
     replica: Replica, segment: SegmentFile, kind: str, batches: Located
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one file."""
+    """Yield the rows of one index file."""
     entry = _ENTRY[kind]
     whole = len(batches.position) * entry.itemsize  # a batch has at most one entry
     try:
@@ -138,13 +138,13 @@ def _check(
 
 
 def _read(path: Path, size_max: int) -> bytes:
-    """The first bytes of a file."""
+    """Return the first bytes of a file."""
     with open_file(path) as descriptor:
         return os.pread(descriptor, size_max, 0)
 
 
 def _judge_positions(offsets: _Numbers, positions: _Numbers, batches: Located) -> list[str | None]:
-    """What is wrong with each entry of an offset index; None for a right one."""
+    """Return what is wrong with each entry of an offset index; None for a right one."""
     problems: list[str | None] = [None] * len(offsets)
     at, is_there = _look_up(batches.position, positions)
     for entry in np.flatnonzero(~is_there):
@@ -159,7 +159,7 @@ def _judge_positions(offsets: _Numbers, positions: _Numbers, batches: Located) -
 def _judge_timestamps(
     offsets: _Numbers, timestamps: _Numbers, batches: Located
 ) -> list[str | None]:
-    """What is wrong with each entry of a time index; None for a right one."""
+    """Return what is wrong with each entry of a time index; None for a right one."""
     problems: list[str | None] = [None] * len(offsets)
     order = np.argsort(batches.last_offset, kind="stable")
     found, is_there = _look_up(batches.last_offset[order], offsets)
@@ -177,20 +177,20 @@ def _judge_timestamps(
 
 
 def _look_up(sorted_values: _Numbers, wanted: _Numbers) -> tuple[_Numbers, NDArray[np.bool_]]:
-    """Where each wanted value is, and whether it is there; any place for one that is not."""
+    """Return the place of each wanted value and whether it exists; any place if it does not."""
     at = np.minimum(np.searchsorted(sorted_values, wanted), len(sorted_values) - 1)
     return at, sorted_values[at] == wanted
 
 
 def _judge_order(problems: list[str | None], values: _Numbers) -> None:
-    """Entries that are right must grow."""
+    """Record a problem for right entries that are not above the right entry before them."""
     right = np.array([entry for entry, problem in enumerate(problems) if problem is None], int)
     for entry in right[1:][np.diff(values[right]) <= 0]:
         problems[entry] = "not above the entry before it"
 
 
 def _row(replica: Replica, segment: SegmentFile, kind: str, **columns: object) -> pa.RecordBatch:
-    """What is to be said of a file as a whole."""
+    """Return a row about a file as a whole."""
     return _rows(replica, segment, kind, 1, {k: [v] for k, v in columns.items()})
 
 

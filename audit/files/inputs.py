@@ -1,12 +1,12 @@
-"""What the driver reads by itself before Spark is asked: the small files of each broker.
+"""The small files of each broker, which the driver reads itself before it uses Spark.
 
-A run over a live cluster is an ordered walk, and the order is what makes it right: first the high
-watermarks, then who is in sync (the metadata), then the sizes of the segments. Each replica that
-is in sync by the second holds all that lies below the first, and still does when the third is read.
-On stopped brokers nothing changes, and the same order does no harm.
+On a live cluster the order of reading makes the result right: first the high watermarks, then the
+in-sync sets (the metadata), then the sizes of the segments. Each replica that is in sync by the
+second holds everything below the first, and still does when the third is read. On stopped brokers
+nothing changes, and the same order does no harm.
 
-What cannot be read becomes a finding of the check `checkpoint` if the broker makes such a file
-anew, and else a reason why something is not judged. Nothing here raises for what lies on a disk.
+A file that cannot be read becomes a finding of the check `checkpoint` if the broker rebuilds such a
+file, and otherwise a reason why something is not judged. No content of a disk raises here.
 """
 
 from collections import Counter, defaultdict
@@ -46,7 +46,7 @@ Row = tuple[object, ...]
 
 
 class Trace(NamedTuple):
-    """A file beside the segments of a log, and the end that the log had according to it."""
+    """A file beside the segments of a log, and the end of the log that it implies."""
 
     file: str
     end: int
@@ -54,19 +54,21 @@ class Trace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The three files of offsets in a data directory, empty where one cannot be read; but it makes
-    a difference whether the log starts are unknown, which is None, or are all 0."""
+    """The three offset checkpoints of a data directory, empty if one cannot be read.
+
+    `log_starts` is None if they are unknown, which is not the same as all being 0.
+    """
 
     high_watermarks: Offsets
     recovery_points: Offsets
     log_starts: Offsets | None
 
     def log_start(self, name: TopicPartition) -> int | None:
-        """A log that a readable file does not name starts at 0."""
+        """Return a log's start; 0 if the file can be read and does not name the log."""
         return None if self.log_starts is None else self.log_starts.get(name, 0)
 
     def without(self, names: Collection[TopicPartition]) -> "Checkpoints":
-        """The same without what it says of how far these logs go."""
+        """Return the checkpoints without the ends that they have for these logs."""
         high_watermarks, recovery_points = (
             {name: offset for name, offset in file.items() if name not in names}
             for file in (self.high_watermarks, self.recovery_points)
@@ -76,10 +78,10 @@ class Checkpoints:
 
 @dataclass(slots=True)
 class Inputs:
-    """All that is small. `findings`, `notes` and `unjudged` are what reading it brought to light.
+    """All small inputs. `findings`, `notes` and `unjudged` are results of reading them.
 
-    `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS. `traces` has for
-    each log the file beside its segments that tells of the most records.
+    `epoch_starts` and `producers` are rows of EPOCH_STARTS and PRODUCERS. `traces` has for each log
+    the file beside its segments that implies the highest end.
     """
 
     brokers: tuple[BrokerDirectory, ...]
@@ -99,17 +101,17 @@ class Inputs:
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
-        """Which topic has a name today: the metadata say it, or most of the logs of that name."""
+        """The id of the topic that has each name today: by the metadata, else by most logs."""
         return self.cluster.topic_ids if self.cluster else _most_common_ids(self.logs)
 
     @property
     def is_live(self) -> bool:
-        """Whether any broker runs."""
+        """Whether any broker is running."""
         return any(broker.state == LIVE for broker in self.brokers)
 
 
 def read_inputs(paths: Sequence[Path], read_cluster: Callable[[], Cluster | None]) -> Inputs:
-    """Walk over everything small, in the order that the header explains. Raises UsageError."""
+    """Read all small inputs, in the order that the header explains. Raises UsageError."""
     findings: list[Finding] = []
     checkpoints = {
         broker.broker: _read_checkpoints(broker, findings) for broker in find_brokers(paths)
@@ -145,7 +147,7 @@ def _refuse_others(brokers: Iterable[BrokerDirectory], cluster: Cluster) -> None
 
 
 def _came_late(broker: BrokerDirectory) -> Unjudged:
-    """What it had committed before its logs were listed nobody read, so nothing can be demanded."""
+    """Return a broker as not judged: its high watermarks were not read before its logs."""
     reason = f"{broker.path} appeared while the directories were looked at: run the audit again"
     return Unjudged(reason, holds_back=True, broker=broker.broker)
 
@@ -167,7 +169,7 @@ def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -
     read = read_offsets(broker.path / name)
     if not isinstance(read, Unreadable):
         return read
-    # A broker writes them by a timer, and all of them when it stops in order.
+    # A broker writes them periodically, and all of them when it stops in order.
     if not read.is_missing or broker.state == STOPPED:
         detail = f"{name}: {read.reason}"
         found = Finding("checkpoint", Severity.WARNING, broker=broker.broker, detail=detail)
@@ -176,7 +178,7 @@ def _read_offsets(broker: BrokerDirectory, name: str, findings: list[Finding]) -
 
 
 def _read_log(log: LogDirectory, inputs: Inputs) -> None:
-    """The epoch checkpoint and the snapshots of one log."""
+    """Read the epoch checkpoint and the snapshots of one log."""
     starts = read_epoch_starts(log.path)
     if isinstance(starts, Unreadable):
         if not starts.is_missing:
@@ -192,7 +194,7 @@ def _read_log(log: LogDirectory, inputs: Inputs) -> None:
 
 
 def _find_traces(log: LogDirectory, inputs: Inputs) -> None:
-    """What the names of its files say of how far a log went."""
+    """Add the ends of a log that its file names imply."""
     for name in log.names:
         offset = parse_offset_name(name.partition(".")[0])
         if offset is not None:
@@ -200,7 +202,7 @@ def _find_traces(log: LogDirectory, inputs: Inputs) -> None:
 
 
 def _add_traces(inputs: Inputs, replica: Replica, traces: Iterable[Trace]) -> None:
-    """Keep the one that tells of the most records."""
+    """Keep the trace with the highest end."""
     known = [inputs.traces[replica]] if replica in inputs.traces else []
     found = [*known, *traces]
     if found:
@@ -223,10 +225,10 @@ def _producer_rows(log: LogDirectory, snapshot: Snapshot) -> Iterator[Row]:
 
 
 def _drop_foreign_logs(inputs: Inputs) -> None:
-    """Leave out logs that are of another topic than the one that has their name today, and what
-    the checkpoints say of them, which is by name.
+    """Drop logs of another topic than the one that has their name today, and their checkpoints.
 
-    Which topic that is the metadata say; without them, most of the logs of that name.
+    Checkpoints are by name. The metadata say which topic that is; without them, most of the logs of
+    that name do.
     """
     topic_ids = inputs.topic_ids
     kept = []
@@ -261,7 +263,7 @@ def _most_common_ids(logs: Iterable[LogDirectory]) -> dict[str, str]:
 
 
 def _name_unknown_logs(inputs: Inputs) -> None:
-    """Say what checkpoints name and is not there."""
+    """Add a finding for each log that a checkpoint names and that does not exist."""
     for broker in inputs.brokers:
         if broker.state != STOPPED:
             continue

@@ -1,28 +1,28 @@
-"""Ledgers, the files in which clients wrote down what they were told, as rows of LEDGER.
+"""Ledgers, the files in which clients record what was acknowledged and shown, as rows of LEDGER.
 
-A ledger is JSON, one object a line: those of our producer and consumer (client/ledger.py), and
-those of Kafka's verifiable producer and consumer, so that a run against real Kafka can be judged
-by the same checks. Names that are not listed below are passed over.
+A ledger is JSON, one object per line: those of our producer and consumer (client/ledger.py), and
+those of Kafka's verifiable producer and consumer, so that the same checks can judge a run against
+real Kafka. Lines with a name that is not listed below are ignored.
 
-* `producer_send_success` is "acked", `producer_send_error` is "failed": such a record may be
-  there or not. Kafka's tool does not say where a failed record was to go, and writes no `acks`;
-  they are read as -1, all, which is that tool's own default and the strictest reading.
-* `record_data` is "shown" to a consumer. `records_consumed` tells only offsets: the first and the
+* `producer_send_success` is "acked", `producer_send_error` is "failed": a failed record may or may
+  not be stored. Kafka's tool writes no partition of a failed record, and no `acks`; they are read
+  as -1, all, which is that tool's own default and the strictest reading.
+* `record_data` is "shown" to a consumer. `records_consumed` has only offsets: the first and the
   last of a poll are "shown-offset", which say that a record was there, but not which.
-* `offsets_committed` is "committed", a row a partition, if it names the group (Kafka's does not)
-  and the commit succeeded.
-* `startup_complete` and `shutdown_complete` are "began" and "ended": a ledger that does not end is
-  that of a program that crashed, and may have sent more than it wrote down. One that begins without
-  idempotence is "repeating", too: a record may be stored more often than its program sent it.
-* A line that is no whole object, as a crashed program leaves it, is "torn": the last one, or one
-  before a `startup_complete`. Any other that cannot be understood is "unreadable". Both are rows,
-  so that who counts the ledger counts them too.
-* `topicId` tells a topic from others of its name; ledgers of older clients, and Kafka's, have none.
+* `offsets_committed` is "committed", one row per partition, if it names the group (Kafka's does
+  not) and the commit succeeded.
+* `startup_complete` and `shutdown_complete` are "began" and "ended": a ledger without an end is
+  that of a program that crashed, and may have sent more than it wrote down. If it begins without
+  idempotence, it is "repeating", too: a record may be stored more often than the program sent it.
+* A line that is no complete object, as a crashed program leaves it, is "torn" if it is the last
+  line or precedes a `startup_complete`. Any other invalid line is "unreadable". Both are rows, so
+  that counts include them.
+* `topicId` distinguishes topics of the same name; ledgers of older clients, and Kafka's, have none.
 
-Text stands for bytes: UTF-8, with surrogate escapes for what is not. Spark's own reader of JSON
-spoils these, so the lines are parsed in Python. They are read in chunks that end where a line
-does; that takes a look at all of a large file first, to know the numbers of its lines, at a
-hundredth of what parsing costs. The paths must mean the same on all machines of the Spark.
+Text stands for bytes: UTF-8, with surrogate escapes for other bytes. Spark's own JSON reader
+corrupts these, so Python parses the lines. They are read in chunks that end at the end of a line.
+To know the line numbers, a large file is first read as a whole, at a hundredth of the cost of
+parsing. The paths must mean the same on all machines of the Spark cluster.
 """
 
 import json
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHUNK_BYTES: Final = 8 << 20
-# Up to so much of ledgers the driver parses by itself: Spark's Python workers take longer to start.
+# The driver itself parses up to this many bytes: Spark's Python workers take longer to start.
 HERE_BYTES_MAX: Final = 16 << 20
 BEGINNING: Final = "startup_complete"
 _BLOCK_BYTES: Final = 1 << 20
 ACKS_ALL: Final = -1
-# What lines raise that are no JSON, or do not hold what a ledger does.
+# The exceptions raised by lines that are not JSON, or lack the fields of a ledger.
 _NOT_A_LEDGER: Final = (
     ValueError,
     TypeError,
@@ -65,7 +65,7 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 class Event(StrEnum):
-    """What a line of a ledger tells; see the module's header."""
+    """The kind of a ledger's row; see the module's docstring."""
 
     ACKED = "acked"
     FAILED = "failed"
@@ -92,10 +92,10 @@ class Chunk:
 def ledger_chunks(
     paths: Sequence[Path], chunk_bytes: int = CHUNK_BYTES
 ) -> tuple[list[Chunk], list[str]]:
-    """What to read of these files, and for each that cannot be read a sentence that says why."""
+    """Return the chunks of these files, and a sentence for each file that cannot be read."""
     chunks: list[Chunk] = []
     problems = []
-    for path in dict.fromkeys(map(os.path.realpath, paths)):  # each tells once
+    for path in dict.fromkeys(map(os.path.realpath, paths)):  # each file counts once
         try:
             with open(path, "rb") as file:
                 chunks += _chunks_of(path, file, chunk_bytes)
@@ -107,7 +107,7 @@ def ledger_chunks(
 def ledger_table(
     spark: "SparkSession", chunks: Sequence[Chunk], *, may_read_here: bool = True
 ) -> "DataFrame":
-    """All that ledgers tell, as LEDGER."""
+    """Return all rows of the ledgers, as LEDGER."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from minibroker.audit.checks.local_frames import local_frame
@@ -115,7 +115,7 @@ def ledger_table(
     if may_read_here and sum(chunk.end - chunk.begin for chunk in chunks) <= HERE_BYTES_MAX:
         told = [rows for chunk in chunks for rows in read_chunk(chunk)]
         return local_frame(spark, pa.Table.from_batches(told, LEDGER), from_arrow_schema(LEDGER))
-    listing = spark.sparkContext.broadcast(tuple(chunks))  # else it would travel with each task
+    listing = spark.sparkContext.broadcast(tuple(chunks))  # otherwise each task would carry it
 
     def rows(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
@@ -128,7 +128,7 @@ def ledger_table(
 
 
 def read_chunk(chunk: Chunk) -> list[pa.RecordBatch]:
-    """The rows of LEDGER that a chunk's lines make."""
+    """Return the rows of LEDGER for a chunk's lines."""
     with Path(chunk.path).open("rb") as file:
         file.seek(chunk.begin)
         data = file.read(chunk.end - chunk.begin)
@@ -139,11 +139,10 @@ def read_chunk(chunk: Chunk) -> list[pa.RecordBatch]:
 def ledger_rows(
     ledger: str, lines: Iterable[bytes], first_line: int = 1, behind: bytes = b""
 ) -> list[pa.RecordBatch]:
-    """The rows of LEDGER that lines make; most make one, some none or two. `behind` is the line
-    that follows them, empty if none does.
+    """Return the rows of LEDGER for some lines; most make one, some none or two.
 
-    All lines are read as one, which is fast. Where that fails, each half is tried by itself, down
-    to the line that is at fault.
+    `behind` is the line that follows them, empty if there is none. All lines are parsed as one,
+    which is fast. If that fails, each half is tried separately, down to the faulty line.
     """
     numbered = [(number, line) for number, line in enumerate(lines, first_line) if line.strip()]
     return _batches_of(ledger, numbered, behind)
@@ -166,7 +165,7 @@ def _batches_of(
 
 
 def _is_beginning(line: bytes) -> bool:
-    """Whether a program begins with it."""
+    """Whether this line is the one with which a program begins."""
     try:
         return bool(json.loads(line)["name"] == BEGINNING)
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -205,7 +204,7 @@ def _chunks_of(path: str, file: IO[bytes], chunk_bytes: int) -> list[Chunk]:
 
 
 def _count_lines(file: IO[bytes], size: int) -> int:
-    """Go on by this many bytes and to the end of the line there; how many lines that were."""
+    """Read this many bytes and up to the end of the line there; return how many lines that were."""
     count = 0
     while size > 0 and (block := file.read(min(size, _BLOCK_BYTES))):
         count += block.count(b"\n")
@@ -213,7 +212,7 @@ def _count_lines(file: IO[bytes], size: int) -> int:
     return count + file.readline().endswith(b"\n")
 
 
-# -- an object: its rows without the first two columns. What these let pass, Arrow checks.
+# -- an object: its rows without the first two columns. Arrow checks the types that these let pass.
 
 
 def _bare(event: Event) -> Row:
@@ -223,14 +222,14 @@ def _bare(event: Event) -> Row:
 def _acked(told: dict[str, Any]) -> list[Row]:
     offset = told.get("offset")
     if offset is not None and index(offset) < 0:
-        offset = None  # nobody said where: acks=0, and repetitions that nobody remembers
+        offset = None  # unknown: acks=0, or a repetition that the broker no longer remembers
     return [_row(Event.ACKED, told, index(told["partition"]), offset)]
 
 
 def _failed(told: dict[str, Any]) -> list[Row]:
     partition = told.get("partition")
     if partition == -1:
-        return []  # none was chosen yet, so it was never sent
+        return []  # no partition was chosen yet, so it was never sent
     return [_row(Event.FAILED, told, partition, None)]
 
 

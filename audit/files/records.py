@@ -1,9 +1,9 @@
-"""The records of a segment, decoded: a row for each record of each batch whose CRC is right.
+"""The records of a segment, decoded: one row per record of each batch whose CRC is right.
 
-What is decoded is bounded: about `ROWS_MAX` rows or `BYTES_MAX` bytes go into one table, and a
-batch is in memory as a whole only while it is read. Left out are batches that are damaged, those
-whose records cannot be read although the CRC is right (a broker stores what a producer sent and
-does not look into it), and control batches, which hold no records of users.
+The memory used is bounded: about `ROWS_MAX` rows or `BYTES_MAX` bytes go into one table, and only
+one whole batch is in memory while it is read. Left out are damaged batches, batches whose records
+cannot be decoded although the CRC is right (a broker stores what a producer sent without decoding
+it), and control batches, which hold no records of users.
 """
 
 import os
@@ -35,10 +35,11 @@ def read_records(
     end: int = OFFSET_END,
     begin: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of RECORDS for one file from the position `begin` on, of the offsets from `start` to
-    below `end`.
+    """Yield the rows of RECORDS for one file from the position `begin` on, for the offsets from
+    `start` to below `end`.
 
-    A file that cannot be read, or goes while it is read, has no more rows: `scan_segment` says so.
+    A file that cannot be read, or vanishes meanwhile, yields no more rows; `scan_segment` reports
+    it.
     """
     rows = _Rows(replica)
     try:
@@ -60,7 +61,7 @@ def find_batches(
     end: int = OFFSET_END,
     begin: int = 0,
 ) -> Iterator[tuple[int, int]]:
-    """Position and size of the batches that have to be decoded. Raises OSError."""
+    """Yield position and size of the batches that must be decoded. Raises OSError."""
     names = ["position", "size", "attributes", "base_offset", "last_offset"]
     for table in scan_segment(replica, segment, begin=begin):
         is_right = pc.equal(table["crc_stored"], table["crc_computed"])  # null where torn
@@ -73,11 +74,11 @@ def find_batches(
 
 
 class NoRecords(ValueError):
-    """The bytes of a batch are no records; the text says why."""
+    """The bytes of a batch are not records; the text says why."""
 
 
 def decode_batch(batch: bytes) -> tuple[BatchHeader, Columns]:
-    """A batch whose CRC is right. Raises NoRecords, and `struct.error` if it is cut short."""
+    """Decode a batch whose CRC is right. Raises NoRecords; `struct.error` if it is cut short."""
     header = read_header(batch)
     if len(batch) < header.size:
         raise struct.error
@@ -92,7 +93,7 @@ def decode_batch(batch: bytes) -> tuple[BatchHeader, Columns]:
 
 
 class _Rows:
-    """Records on their way into a table. `bytes` is about what they take."""
+    """Collects records for a table. `bytes` is about how much memory they take."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -104,14 +105,14 @@ class _Rows:
 
     @property
     def count(self) -> int:
-        """How many records wait to be taken."""
+        """The number of collected records."""
         return len(self._columns[0])
 
     def add(self, batch: bytes, start: int, end: int) -> None:
         """Decode a batch and collect its records of these offsets; nothing if it is unreadable."""
         try:
             header, columns = decode_batch(batch)
-        except (NoRecords, struct.error):  # the latter: it was cut since it was scanned
+        except (NoRecords, struct.error):  # the latter: the file was truncated since the scan
             return
         self.bytes += header.size if header.compression == NONE else _count_bytes(columns)
         first, behind = (bisect_left(columns.offsets, offset) for offset in (start, end))
@@ -120,7 +121,7 @@ class _Rows:
             collected.extend(column[first:behind])
 
     def take(self) -> pa.RecordBatch:
-        """The table of what was collected, and begin anew."""
+        """Return the table of the collected records, and start a new one."""
         columns, count = self._columns, self.count
         self._begin()
         fixed = [
@@ -139,7 +140,7 @@ def _count_bytes(columns: Columns) -> int:
 
 
 def _to_headers(rows: Sequence[Headers]) -> pa.Array:
-    """The column of headers: nearly always there are none."""
+    """Return the column of headers; nearly always they are empty."""
     flat = [header for headers in rows for header in headers]
     names, contents = zip(*flat, strict=True) if flat else ((), ())
     kind = RECORDS.field("headers").type

@@ -1,20 +1,21 @@
-"""One segment file as tables: a row for every batch, or a row for every record.
+"""The batches of one segment file as tables: one row per batch.
 
 Every byte of a file is in exactly one row of BATCHES: `position` and `size` of the rows of a file
-tile it. What is no batch is one torn row, up to where the next sound batch begins.
+tile it. Bytes that are not a batch are one torn row, up to where the next sound batch begins.
 
 * A *batch* is a header of format 2 whose length leads to another such header or to the end of the
-  file; or, wherever it leads, one whose CRC is right. If only the CRC is wrong, the row says both.
-* From bytes that are no batch on, the next batch is searched for whose CRC is right. A length that
-  rotted is found so: it leads nowhere.
-* Offset and leader epoch lie outside the CRC. Whatever is there is in the row; whether it can be
-  there is for the checks to say.
+  file; or, wherever it leads, one whose CRC is right. If only the CRC is wrong, the row has both
+  CRCs.
+* After bytes that are not a batch, the next batch with a right CRC is searched for. This also finds
+  a damaged length: it leads nowhere.
+* Offset and leader epoch lie outside the CRC. The row has the stored values; the checks decide
+  whether they are possible.
 
-Nothing here raises for what lies on a disk. A file is read with `pread` and not mapped, for a live
-broker may cut it, and a page of a map that is gone kills the process. One window is read over and
-over, so that it stays in the cache of the processor; and the work for one batch is a few calls,
-because with batches of 1 KB there are a million in a GB: the headers are collected as bytes, and
-taken apart a column at a time.
+No content of a disk raises here. A file is read with `pread` and not mapped: a live broker may
+truncate it, and access to a vanished page of a map kills the process. One window is reused for all
+reads, so that it stays in the processor's cache. The work for each batch is a few calls, because
+with batches of 1 KB there are a million in a GB: the headers are collected as bytes, and split into
+fields a column at a time.
 """
 
 import errno
@@ -47,16 +48,16 @@ from minibroker.protocol.records.batch import BatchHeader
 ROWS_MAX: Final = 8192
 WINDOW_BYTES: Final = 1 << 20
 HOP_BYTES: Final = 16 << 10
-# What a search may read for checksums that turn out wrong, in one file; then it gives up.
+# How many bytes a search in one file may read for checksums that turn out wrong; then it gives up.
 SEARCH_BYTES_MAX: Final = 256 << 20
 
 _LENGTH_AT = 8
-_LENGTH_AND_MAGIC = struct.Struct(">i4xb")  # from there on
+_LENGTH_AND_MAGIC = struct.Struct(">i4xb")  # from _LENGTH_AT on
 _LENGTH_MIN = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
-_MAGIC_AT = 16  # the identity covers all from here on
+_MAGIC_AT = 16  # the identity covers everything from here on
 _CRC_AT = 17
 _CRC = struct.Struct(">I")
-_ATTRIBUTES_AT = 21  # the CRC covers all from here on
+_ATTRIBUTES_AT = 21  # the CRC covers everything from here on
 _ATTRIBUTES_MAX = 0x7F
 _TYPES = ("i8", "i4", "i4", "i1", "u4", "i2", "i4", "i8", "i8", "i8", "i2", "i4", "i4")
 _HEADER = np.dtype(
@@ -78,12 +79,11 @@ class Located(NamedTuple):
 def scan_segment(
     replica: Replica, segment: SegmentFile, rows_max: int = ROWS_MAX, begin: int = 0
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of BATCHES for one file, in the order of positions, about `rows_max` at a time.
+    """Yield the rows of BATCHES for one file, in the order of positions, about `rows_max` a table.
 
-    The bytes from `begin` up to the segment's size are read; a batch begins there.
-
-    A file that cannot be read, or became shorter than it was listed, ends with a torn row for the
-    bytes that are not there.
+    The bytes from `begin` up to the segment's size are read; a batch begins at `begin`. A file that
+    cannot be read, or is shorter than when it was listed, ends with a torn row for the missing
+    bytes.
     """
     rows = _Rows(replica, segment.base_offset, begin)
     problem = None
@@ -102,8 +102,8 @@ def scan_segment(
 
 @contextmanager
 def open_file(path: Path) -> Iterator[int]:
-    """A descriptor for reading a file. Raises OSError, also for what is no file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe must not hold anybody up
+    """Yield a descriptor for reading. Raises OSError, also if it is not a regular file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe must not block
     try:
         if not S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
@@ -113,9 +113,9 @@ def open_file(path: Path) -> Iterator[int]:
 
 
 class _Window:
-    """Bytes of a file, read into one buffer over and over: a view dies with the next `read`.
+    """Bytes of a file, read into one reused buffer: the next `read` invalidates a view.
 
-    `end` is where the file ends for the reader, at most the size it was listed with.
+    `end` is where reading ends, at most the size with which the file was listed.
     """
 
     def __init__(self, descriptor: int, end: int) -> None:
@@ -124,7 +124,7 @@ class _Window:
         self._buffer = memoryview(bytearray(min(WINDOW_BYTES, end)))
 
     def read(self, position: int, size: int = WINDOW_BYTES) -> memoryview:
-        """Up to `size` bytes, fewer only at the end. Raises OSError."""
+        """Return up to `size` bytes, fewer only at the end. Raises OSError."""
         view = self._buffer[: min(size, self.end - position)]
         filled = 0
         while filled < len(view):
@@ -137,7 +137,7 @@ class _Window:
 
 
 class _Rows:
-    """Batches on their way into a table. `end` is the position behind the last row."""
+    """Collects batches for a table. `end` is the position behind the last row."""
 
     def __init__(self, replica: Replica, segment: int, begin: int) -> None:
         self.end = begin
@@ -155,12 +155,12 @@ class _Rows:
 
     @property
     def is_last_right(self) -> bool:
-        """Whether the CRC of the last batch is what its header says; there is one."""
+        """Whether the CRC of the last batch matches its header; there must be one."""
         at = len(self.headers) - BATCH_HEADER_BYTES + _CRC_AT
         return _CRC.unpack_from(self.headers, at) == (self.crcs[-1],)
 
     def drop_wrong(self) -> None:
-        """Take back the last batches whose CRC is wrong: what is behind them is no batch."""
+        """Drop the last batches while their CRC is wrong: the bytes after them are not a batch."""
         while self.count and not self.is_last_right:
             self.end -= (
                 BATCH_OVERHEAD_BYTES
@@ -171,7 +171,7 @@ class _Rows:
             del self.headers[-BATCH_HEADER_BYTES:], self.identities[-8:], self.crcs[-1]
 
     def take(self) -> pa.RecordBatch:
-        """The table of the batches that were collected, and begin anew."""
+        """Return the table of the collected batches, and start a new one."""
         fields = np.frombuffer(self.headers, _HEADER)
         sizes = fields["batch_length"].astype(np.int64) + BATCH_OVERHEAD_BYTES
         known = {
@@ -196,7 +196,7 @@ class _Rows:
         return pa.RecordBatch.from_arrays(columns, schema=BATCHES)
 
     def tear(self, end: int, problem: str) -> pa.RecordBatch:
-        """The row for the bytes up to `end`, which are no batch; nothing waits to be taken."""
+        """Return the row for the bytes up to `end`, which are not a batch. No batch is pending."""
         size = end - self.end
         row = {**self._fixed, "position": self.end, "size": size, "torn": True, "problem": problem}
         self.end = end
@@ -210,7 +210,7 @@ def _column(values: object, field: pa.Field, count: int) -> pa.Array:
 
 
 def _add_offsets(base: NDArray[np.int64], delta: NDArray[np.int32]) -> NDArray[np.int64]:
-    """The sums, as near as 64 bits can come to them."""
+    """Return the sums, saturated at 64 bits."""
     start, length = base.astype(np.int64), delta.astype(np.int64)
     total = start + length
     total[(length > 0) & (total < start)] = _INT64.max
@@ -219,7 +219,7 @@ def _add_offsets(base: NDArray[np.int64], delta: NDArray[np.int32]) -> NDArray[n
 
 
 class _Scan:
-    """One walk over a file."""
+    """One pass over a file."""
 
     def __init__(self, window: _Window, rows: _Rows) -> None:
         self._window = window
@@ -227,7 +227,7 @@ class _Scan:
         self._search_bytes = 0
 
     def run(self, rows_max: int) -> Iterator[pa.RecordBatch]:
-        """Tables of whole batches and of torn rows; the last may be left in the rows."""
+        """Yield tables of whole batches and of torn rows; the last ones may stay in the rows."""
         rows, window = self._rows, self._window
         while rows.end < window.end:
             before = rows.end
@@ -246,7 +246,7 @@ class _Scan:
                 yield rows.take()
 
     def _walk(self, view: memoryview) -> None:
-        """Collect the batches that are whole in a view, which begins behind the last one."""
+        """Collect the batches that are complete in a view, which begins after the last one."""
         rows = self._rows
         headers, start = rows.headers, rows.end
         identities, add_crc = rows.identities, rows.crcs.append
@@ -265,7 +265,7 @@ class _Scan:
         rows.end = start + at
 
     def _take_large(self, view: memoryview) -> bool:
-        """Collect the batch at the begin of a view that is too small for it; False if none is."""
+        """Collect the batch at the start of a view that is too small for it; False if none is."""
         rows, start = self._rows, self._rows.end
         if len(view) < BATCH_HEADER_BYTES:
             return False
@@ -284,7 +284,7 @@ class _Scan:
         return True
 
     def _digest(self, start: int, end: int) -> tuple[int, bytes]:
-        """CRC and identity of a batch of any size, a window at a time."""
+        """Return CRC and identity of a batch of any size, read a window at a time."""
         crc, identity = 0, xxh3_64()
         position = start + _ATTRIBUTES_AT
         identity.update(self._window.read(start + _MAGIC_AT, _ATTRIBUTES_AT - _MAGIC_AT))
@@ -296,7 +296,7 @@ class _Scan:
         return crc, identity.digest()
 
     def _explain(self, view: memoryview) -> str:
-        """Why the bytes of a view begin with no batch."""
+        """Return why no batch begins at the start of a view."""
         if len(view) < BATCH_HEADER_BYTES:
             return f"{len(view)} bytes at the end are no whole header"
         length, magic = _LENGTH_AND_MAGIC.unpack_from(view, _LENGTH_AT)
@@ -306,7 +306,7 @@ class _Scan:
         return f"a batch of {size} bytes where {self._window.end - self._rows.end} are left"
 
     def _find(self, position: int) -> int:
-        """Where, from `position` on, the next batch with a right CRC begins; the end if none."""
+        """Return where the next batch with a right CRC begins, from `position` on; else the end."""
         while len(view := self._window.read(position)) >= BATCH_HEADER_BYTES:
             step = len(view) - BATCH_HEADER_BYTES + 1
             for at, size, crc in _find_headers(view, self._window.end - position):
@@ -321,7 +321,7 @@ class _Scan:
 
 
 def is_sound_batch(descriptor: int, position: int, end: int) -> bool:
-    """Whether a batch with a right CRC begins at a position of a file, and is over by `end`.
+    """Whether a batch with a right CRC begins at a position of a file, and ends by `end`.
 
     Raises OSError.
     """
@@ -339,9 +339,9 @@ def is_sound_batch(descriptor: int, position: int, end: int) -> bool:
 
 
 def locate_batches(segment: SegmentFile) -> Located:
-    """Where the batches of a file are, by their headers alone; what they hold is not read.
+    """Return the batches of a file by their headers alone; their records are not read.
 
-    Raises OSError. A file in which something is no batch is scanned as a whole, and its batches
+    Raises OSError. A file with bytes that are not a batch is scanned as a whole, and its batches
     are those of `scan_segment`.
     """
     with open_file(segment.path) as descriptor:
@@ -355,7 +355,7 @@ def locate_batches(segment: SegmentFile) -> Located:
 
 
 def _hop(window: _Window) -> Located | None:
-    """The batches by their headers; None if a header leads nowhere."""
+    """Return the batches by their headers; None if a header leads nowhere."""
     headers = bytearray()
     unpack = _LENGTH_AND_MAGIC.unpack_from
     start, size = 0, HOP_BYTES
@@ -379,12 +379,12 @@ def _hop(window: _Window) -> Located | None:
 
 
 def _find_headers(view: memoryview, room: int) -> Iterator[tuple[int, int, int]]:
-    """Where in a view headers may begin, with the size and the CRC that they name.
+    """Yield where in a view headers may begin, with the size and the CRC that they contain.
 
-    `room` is how many bytes of the file are left from the view on. Only what cannot be a header is
-    left out, by what is cheap to see: of random bytes all but one position in 300 million.
+    `room` is how many bytes of the file are left from the view on. Cheap tests exclude only what
+    cannot be a header: of random bytes all but one position in 300 million.
     """
-    data = np.array(view)  # the view dies when a checksum is computed
+    data = np.array(view)  # computing a checksum invalidates the view
     count = len(data) - BATCH_HEADER_BYTES + 1
     is_header = data[_MAGIC_AT : _MAGIC_AT + count] == MAGIC
     is_header &= data[_ATTRIBUTES_AT : _ATTRIBUTES_AT + count] == 0

@@ -1,8 +1,8 @@
-"""The written table of batches: where it lies, and what the driver looks up in it.
+"""The written table of batches: its location, and the driver's queries on it.
 
-It lies where the driver and all executors find it by one address: a directory that all of them see,
-or a URI of a file system that Spark's Hadoop client knows (HDFS, S3). The driver reads a directory
-by itself, for what costs a moment there would cost Spark a job; of a URI it asks Spark.
+It lies where the driver and all executors find it under one address: a directory that all of them
+see, or a URI of a file system that Spark's Hadoop client supports (HDFS, S3). The driver reads a
+directory itself, since a short read would cost Spark a job; a URI is read by Spark.
 """
 
 import shutil
@@ -23,13 +23,13 @@ from minibroker.audit.arrow import compute as pc
 from minibroker.audit.files.directories import Replica, UsageError
 from minibroker.audit.model import BATCHES, Finding
 
-_GROUP_ROWS: Final = 1 << 16  # of a Parquet file: Spark reads each in a task, if it likes
+_GROUP_ROWS: Final = 1 << 16  # of a Parquet file: Spark may read each group in its own task
 
 
 class WrittenBatches:
     """The table at an address, a URI. `path` is its directory if it is on a local file system.
 
-    Without a session only that directory can be read and written.
+    Without a session only a local directory can be read and written.
     """
 
     def __init__(self, address: str, spark: SparkSession | None = None) -> None:
@@ -39,7 +39,7 @@ class WrittenBatches:
         self._spark = spark
 
     def check_free(self) -> None:
-        """Raise UsageError if something is there already: it may be anything."""
+        """Raise UsageError if anything exists at the address: it might be other data."""
         assert self._spark is not None
         jvm: Any = self._spark._jvm
         place = jvm.org.apache.hadoop.fs.Path(self.address)
@@ -49,16 +49,16 @@ class WrittenBatches:
             raise UsageError(f"{self.address} is there already: name another place, or remove it")
 
     def frame(self) -> DataFrame:
-        """It as Spark reads it."""
+        """Return the table as Spark reads it."""
         assert self._spark is not None
         return self._spark.read.schema(from_arrow_schema(BATCHES)).parquet(self.address)
 
     def write(self, batches: DataFrame) -> None:
-        """Have the executors write it; what is there is replaced."""
+        """Let the executors write the table; an existing one is replaced."""
         batches.write.mode("overwrite").parquet(self.address)
 
     def write_here(self, batches: Iterable[pa.RecordBatch], rows_max: int) -> pa.Table | None:
-        """Write it in this process. Returns it as well if it has no more than `rows_max` rows."""
+        """Write the table in this process; return it if it has no more than `rows_max` rows."""
         assert self.path is not None, "only the executors write to a file system that is not local"
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True)
@@ -74,7 +74,7 @@ class WrittenBatches:
         return None if kept is None else pa.Table.from_batches(kept, BATCHES)
 
     def read(self, columns: list[str], **wanted: object) -> pa.Table:
-        """Some columns of the rows in which others are as wanted."""
+        """Return some columns of the rows whose other columns have the `wanted` values."""
         if self.path is None:
             found = self.frame()
             for name, value in wanted.items():
@@ -87,7 +87,7 @@ class WrittenBatches:
 
 
 def _in_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of about _GROUP_ROWS rows; none is empty."""
+    """Yield tables of about _GROUP_ROWS rows; none is empty."""
     group: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -101,15 +101,15 @@ def _in_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def count_batches(written: WrittenBatches) -> tuple[int, int]:
-    """How many batches there are, and how many records they say they hold."""
+    """Return how many batches there are, and how many records their headers count."""
     counts = written.read(["count"], torn=False).column("count")
     return len(counts), pc.sum(counts.cast(pa.int64())).as_py() or 0
 
 
 def with_positions(findings: Iterable[Finding], written: WrittenBatches) -> Iterator[Finding]:
-    """Findings about single records, each with the batch in which its offset lies, if one is there.
+    """Yield findings about single records, each with the batch that contains its offset, if any.
 
-    A log may have an offset twice; then it is the first place.
+    A log may have an offset twice; then it is the first batch.
     """
     tables: dict[Replica, pa.Table] = {}
     columns = ["segment", "position", "base_offset", "last_offset"]

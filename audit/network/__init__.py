@@ -4,9 +4,9 @@
     spark.read.format("minibroker").option("kafka.bootstrap.servers", "127.0.0.1:9092")...
 
 Options and behaviour follow Spark's own source and sink for Kafka (docs/audit.md, "Reading and
-writing over the network"). Reading is source.py, a stream of it stream.py, writing sink.py, and
-what the options mean options.py. Everything is checked when a query is planned, in the driver, as
-far as it can be known there.
+writing over the network"). source.py reads batches, stream.py reads streams, sink.py writes, and
+options.py parses the options. A query is checked when it is planned, in the driver, as far as that
+is possible there.
 """
 
 from pyspark.sql import SparkSession
@@ -20,38 +20,38 @@ from minibroker.audit.network.stream import StreamReader
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session."""
+    """Register the format with a session."""
     spark.dataSource.register(TopicSource)
 
 
 class TopicSource(DataSource):
-    """What Spark makes of `format("minibroker")`."""
+    """The data source behind `format("minibroker")`."""
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format`."""
+        """Return the name for `format`."""
         return "minibroker"
 
     def schema(self) -> StructType:
-        """What a source gives: topic, partition, offset, timestamp, key, value, and headers unless
-        `includeHeaders` is false."""
+        """Return the columns of a source: topic, partition, offset, timestamp, key, value, and
+        headers unless `includeHeaders` is false."""
         include = next(
             (value for name, value in self.options.items() if name.lower() == "includeheaders"), ""
         )
         return WITHOUT_HEADERS if include.lower() == "false" else SCHEMA
 
     def reader(self, schema: StructType) -> BatchReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         self._check_own(schema)
         return BatchReader(batch_options(self.options))
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         self._check_own(schema)
         return StreamReader(stream_options(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For `df.write`."""
+        """Return the writer for `df.write`."""
         options = sink_options(self.options)
         if overwrite:
             raise ValueError("a topic is not overwritten: use mode('append')")
@@ -59,7 +59,7 @@ class TopicSource(DataSource):
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """For `df.writeStream`."""
+        """Return the writer for `df.writeStream`."""
         options = sink_options(self.options)
         if overwrite:
             raise ValueError("a topic is not overwritten: use outputMode('append') or 'update'")

@@ -1,13 +1,12 @@
-"""What a user of `format("minibroker")` may set, and the arithmetic of offsets; no Spark in here.
+"""The options of `format("minibroker")`, and the arithmetic of offsets; no Spark in here.
 
-The names are those of Spark's source and sink for Kafka: a program moves by another word in
-`format(...)`. Options of the client (timeouts, sizes of
-requests) are written with `kafka.` in front and handed on. What nobody reads is refused, with the
-name that was perhaps meant.
+The names are those of Spark's source and sink for Kafka: a program switches by changing the word in
+`format(...)`. Options of the client (timeouts, request sizes) have the prefix `kafka.` and are
+passed to it. An unknown option is refused, and the error suggests the nearest name.
 
-Offsets are a mapping of partitions, in which EARLIEST and LATEST stand for what is not known yet.
-In Spark's checkpoint they are JSON, `{"topic": {"0": 17}}`. Spark compares that as text, so topics
-and partitions are always written in order.
+Offsets are a mapping by partition, in which EARLIEST and LATEST stand for values not known yet. In
+Spark's checkpoint they are JSON, `{"topic": {"0": 17}}`. Spark compares that as text, so topics and
+partitions are always written in order.
 """
 
 import json
@@ -29,7 +28,7 @@ from minibroker.protocol.types import TopicPartition
 EARLIEST: Final = EARLIEST_TIMESTAMP  # -2, as in Spark's JSON
 LATEST: Final = LATEST_TIMESTAMP  # -1
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
-# Records a poll: one Arrow batch.
+# Records per poll: one Arrow batch.
 POLL_RECORDS: Final = 10_000
 
 CLIENT_PREFIX: Final = "kafka."
@@ -51,10 +50,10 @@ _BATCH: Final = (
     "endingOffsetsByTimestamp",
 )
 _STREAM: Final = (*_READ, "maxOffsetsPerTrigger")
-# Spark hands a stream's sink its own options too.
+# Spark passes its own options to a stream's sink, too.
 _SINK: Final = ("topic", "checkpointLocation", "queryName")
 _SERVERS: Final = "bootstrap.servers"
-# Of the client's options, those whose place is taken by one of the source's or its promises.
+# The client's options that an option or a promise of the source replaces, and why.
 _SETTLED_FOR_READING: Final = {
     "auto.offset.reset": "startingOffsets and failOnDataLoss say where reading begins",
 }
@@ -64,13 +63,13 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A source's. `starting` and `ending` are offsets, or EARLIEST or LATEST for all partitions.
+    """The options of a source. `starting` and `ending` are offsets, or EARLIEST or LATEST for all.
 
-    `client` is for a `Consumer`; `split` is the least number of tasks, `limit` the most records
-    of a micro-batch, both 0 for no wish. `assigned` are the only partitions of the topics that are
-    read, None: all. `starting_times` and `ending_times`, in ms, win over the offsets; None: there
-    are none. Where no record is as late as a starting time, reading begins `at_end_without_record`,
-    or fails.
+    `client` is for a `Consumer`; `split` is the least number of tasks, `limit` the most records of
+    a micro-batch; 0 means unset. `assigned` are the only partitions of the topics that are read,
+    None: all. `starting_times` and `ending_times`, in ms, override the offsets; None: unset. If a
+    partition has no record as late as its starting time, reading begins at its end with
+    `at_end_without_record`, and fails otherwise.
     """
 
     client: Mapping[str, str]
@@ -89,24 +88,24 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """A sink's. `client` is for a `Producer`; `topic` is for all records, None: a column says."""
+    """The options of a sink. `client` is for a `Producer`; `topic` is None if a column has it."""
 
     client: Mapping[str, str]
     topic: str | None
 
 
 def batch_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of `spark.read`. Raises ValueError, whose text is for the user."""
+    """Parse the options of `spark.read`. Raises ValueError, whose text is for the user."""
     return _read_options(given, _BATCH, "earliest")
 
 
 def stream_options(given: Mapping[str, str]) -> ReadOptions:
-    """The options of `spark.readStream`. Raises the same."""
+    """Parse the options of `spark.readStream`. Raises ValueError."""
     return _read_options(given, _STREAM, "latest")
 
 
 def sink_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of `df.write` and `df.writeStream`. Raises the same."""
+    """Parse the options of `df.write` and `df.writeStream`. Raises ValueError."""
     options, client = _sort(given, _SINK, "sink")
     _check_client(ProducerOptions, client)
     for name, wanted in {"acks": ("all", "-1"), "enable.idempotence": ("true",)}.items():
@@ -149,7 +148,7 @@ def _read_options(given: Mapping[str, str], known: tuple[str, ...], start: str) 
 def _chosen(
     subscribe: str | None, assign: str | None
 ) -> tuple[list[str], frozenset[TopicPartition] | None]:
-    """The topics, and the only partitions of them that are read; None: all."""
+    """Return the topics, and the only partitions of them that are read; None: all."""
     if subscribe is not None and assign is not None:
         raise ValueError("subscribe and assign are both there: leave one out")
     if assign is None:
@@ -171,7 +170,7 @@ def _chosen(
 
 
 def _times(options: Mapping[str, str | None], which: str) -> Offsets | int | None:
-    """The times at which reading starts or ends, of all partitions or by partition."""
+    """Return the times at which reading starts or ends, for all partitions or by partition."""
     if text := options.get(f"{which}Timestamp"):
         if not text.isdecimal():
             raise ValueError(f"{which}Timestamp is a number of ms since 1970, not {text!r}")
@@ -193,14 +192,14 @@ def _times(options: Mapping[str, str | None], which: str) -> Offsets | int | Non
 
 
 def _is_latest(strategy: str | None) -> bool:
-    """What is done where no record is as late as a starting time."""
+    """Whether reading begins at the end if no record is as late as a starting time."""
     if strategy not in (None, "error", "latest"):
         raise ValueError(f"startingOffsetsByTimestampStrategy is error or latest, not {strategy!r}")
     return strategy == "latest"
 
 
 def _is_true(name: str, text: str | None) -> bool:
-    """The value of an option that is true unless it is said to be false."""
+    """Parse an option that is true by default."""
     small = (text or "true").lower()
     if small not in ("true", "false"):
         raise ValueError(f"{name} is true or false, not {small!r}")
@@ -210,7 +209,7 @@ def _is_true(name: str, text: str | None) -> bool:
 def _sort(
     given: Mapping[str, str], known: tuple[str, ...], what: str
 ) -> tuple[dict[str, str | None], dict[str, str]]:
-    """The options of ours, each one there, and those of the client. Spark writes names small."""
+    """Return our options, None if not given, and the client's. Spark writes names in lower case."""
     names = {name.lower(): name for name in known}
     options: dict[str, str | None] = dict.fromkeys(known)
     client = {}
@@ -233,7 +232,7 @@ def _sort(
 
 
 def _check_client(kind: type[ClientOptions], client: Mapping[str, str]) -> None:
-    """Raise ValueError for an option that the client does not have, or does not take so."""
+    """Raise ValueError for an option that the client does not have, or a value it refuses."""
     try:
         read_options(kind, client, {})
     except ConfigError as error:
@@ -249,7 +248,7 @@ def _count(name: str, text: str | None) -> int:
 
 
 def _refuse(name: str, offsets: Offsets | int, sentinel: int) -> None:
-    """A batch does not begin at the latest offsets, and does not end at the earliest."""
+    """Raise ValueError for a batch that begins at the latest offsets or ends at the earliest."""
     found = set(offsets.values()) if isinstance(offsets, dict) else {offsets}
     if sentinel in found:
         word = next(word for word, value in _WORDS.items() if value == sentinel)
@@ -257,7 +256,7 @@ def _refuse(name: str, offsets: Offsets | int, sentinel: int) -> None:
 
 
 def parse_offsets(name: str, text: str) -> Offsets | int:
-    """`earliest`, `latest`, or JSON with an offset, -1 or -2 for each partition."""
+    """Parse `earliest`, `latest`, or JSON with an offset, -1 or -2 for each partition."""
     if text.strip().lower() in _WORDS:
         return _WORDS[text.strip().lower()]
     try:
@@ -270,7 +269,7 @@ def parse_offsets(name: str, text: str) -> Offsets | int:
 
 
 def from_json(decoded: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Offsets out of `{"topic": {"0": 17}}`. Raises TypeError, AttributeError, ValueError."""
+    """Parse offsets from `{"topic": {"0": 17}}`. Raises TypeError, AttributeError, ValueError."""
     offsets = {}
     for topic, partitions in decoded.items():
         for partition, offset in partitions.items():
@@ -281,7 +280,7 @@ def from_json(decoded: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """The same as what Spark writes down, in order."""
+    """Return the offsets as the JSON value that Spark stores, in order."""
     decoded: dict[str, dict[str, int]] = {}
     for name in sorted(offsets):
         decoded.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
@@ -289,7 +288,7 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def spread(name: str, asked: Offsets | int, partitions: Iterable[TopicPartition]) -> Offsets:
-    """What was asked, for each partition there is. Raises ValueError if it names others."""
+    """Return the given offsets for each existing partition. Raises ValueError for other names."""
     there = sorted(partitions)
     if isinstance(asked, int):
         return dict.fromkeys(there, asked)
@@ -304,10 +303,10 @@ def spread(name: str, asked: Offsets | int, partitions: Iterable[TopicPartition]
 
 
 def limited(start: Offsets, end: Offsets, limit: int) -> Offsets:
-    """Ends that take at most `limit` records from `start` on, shared out by what is waiting.
+    """Return ends that take at most `limit` records after `start`, shared by what each has waiting.
 
-    Whoever gets nothing by its share, being small beside the others, is the first to get of what
-    rounding left over, the largest first; so nobody waits for ever.
+    Partitions whose share is 0, since they are small beside the others, get the remainder of
+    rounding first, the largest first; so none waits for ever.
     """
     waiting = {name: max(0, end[name] - start[name]) for name in end}
     total = sum(waiting.values())
@@ -323,5 +322,5 @@ def limited(start: Offsets, end: Offsets, limit: int) -> Offsets:
 
 
 def pieces(size: int, total: int, split: int) -> int:
-    """Into how many tasks a range of `size` is cut, if `total` is to be about `split` tasks."""
+    """Return into how many tasks a range of `size` is cut, for about `split` tasks in `total`."""
     return max(1, min(size, round(size * split / total))) if size else 0

@@ -1,10 +1,9 @@
 """Writing a DataFrame to topics over the network, as a batch or as a stream.
 
-Each task has a producer of its own, idempotent and with acks=all, and tells Spark that it is done
-when every record is acknowledged; a record that is not fails the task. So nothing is lost. What
-was sent cannot be taken back, so a task or a micro-batch that Spark runs again, after an error or
-a crash, is written again: a record is there at least once. A producer's retries make no
-duplicates.
+Each task has its own producer, idempotent and with acks=all, and reports to Spark that it is done
+once every record is acknowledged; a record that is not fails the task. So nothing is lost. Sent
+records cannot be taken back, so a task or a micro-batch that Spark runs again, after an error or a
+crash, writes them again: delivery is at least once. A producer's retries make no duplicates.
 """
 
 import logging
@@ -23,8 +22,8 @@ from pyspark.sql.types import StructType
 from minibroker.audit.network.options import WriteOptions
 from minibroker.client.blocking import Producer
 
-# The columns that a DataFrame may have, and their types as Spark calls them. `offset` is not
-# written, for the broker gives offsets; it is allowed, so that what was read can be written.
+# The columns that a DataFrame may have, and their types in Spark's names. `offset` is not written,
+# since the broker assigns offsets; it is allowed, so that a table that was read can be written.
 _COLUMNS: Final = {
     "topic": ("string",),
     "partition": ("int",),
@@ -40,7 +39,7 @@ log = logging.getLogger("minibroker.audit")
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task says when all its records are acknowledged."""
+    """A task's message to Spark once all its records are acknowledged."""
 
     record_count: int
 
@@ -77,7 +76,7 @@ def write_batches(batches: Iterator[pa.RecordBatch], options: WriteOptions) -> W
 
 
 def _columns(batch: pa.RecordBatch, options: WriteOptions) -> list[Sequence[Any]]:
-    """The arguments of `send`, each for all records."""
+    """Return the arguments of `send`, each for all records."""
     given = dict(zip(batch.schema.names, batch.columns, strict=True))
     nothing = [None] * batch.num_rows
 
@@ -110,28 +109,28 @@ def _log_written(messages: Sequence[WriterCommitMessage | None], what: str) -> N
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`df.write`."""
+    """The writer of `df.write`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """The work of a task."""
+        """Write the records of a task."""
         return write_batches(iterator, self._options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All is written."""
+        """Log the records written; every task is done."""
         _log_written(messages, "batch")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`."""
+    """The writer of `df.writeStream`."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """The work of a task."""
+        """Write the records of a task."""
         return write_batches(iterator, self._options)
 
     def commit(
@@ -139,5 +138,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[WriterCommitMessage | None],
         batchId: int,  # noqa: N803 - Spark's name
     ) -> None:
-        """All of a micro-batch is written."""
+        """Log the records written; every task of a micro-batch is done."""
         _log_written(messages, f"micro-batch {batchId}")

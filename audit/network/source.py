@@ -1,15 +1,15 @@
-"""Reading topics over the network: what a Spark task does, and the batch source.
+"""Reading topics over the network: the work of a Spark task, and the batch source.
 
-A task reads one range of offsets of one partition, [start, end), with a consumer of its own, and
-yields a poll's records as one Arrow batch. It ends when the consumer's position reaches the end,
-which may be behind the last record: compaction leaves offsets without one. Whatever ends the
-iterator, a query that wants no more rows too, closes the consumer: it lives in the `with` of the
+A task reads one range of offsets of one partition, [start, end), with its own consumer, and yields
+each poll's records as one Arrow batch. It ends when the consumer's position reaches the end, which
+may lie behind the last record: compaction leaves offsets without one. Whatever ends the iterator,
+such as a query that needs no more rows, closes the consumer: it lives in the `with` of the
 generator.
 
-A range that the log does not hold any more is never passed over in silence. By default the task
-fails and says what is missing; with `failOnDataLoss=false` it reads what is left of it. A broker
-that does not answer is waited for as long as the client's `default.api.timeout.ms` says, counted
-from the last progress.
+A range that the log no longer holds is never skipped silently. By default the task fails and says
+what is missing; with `failOnDataLoss=false` it reads what is left of the range. A task waits for a
+broker that does not answer as long as the client's `default.api.timeout.ms`, counted from the last
+progress.
 """
 
 import logging
@@ -37,7 +37,7 @@ from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.errors import BrokerError
 from minibroker.protocol.types import TopicPartition
 
-# The columns of RECORDS without the broker; a time is a timestamp, as watermarks and windows want.
+# The columns of RECORDS without the broker; times are timestamps, for watermarks and windows.
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 ARROW_SCHEMA: Final = pa.schema(
     [
@@ -50,7 +50,7 @@ SCHEMA: Final[StructType] = from_arrow_schema(ARROW_SCHEMA)
 WITHOUT_HEADERS: Final = StructType([field for field in SCHEMA if field.name != "headers"])
 MILLISECONDS_MAX: Final = (2**63 - 1) // 1000  # of a timestamp in Spark
 
-# A consumer's patience where the user has set none, and how long one look at it takes.
+# default.api.timeout.ms if the user has set none, and how long one poll takes.
 PATIENCE_MS: Final = 60_000
 LOOK_MS: Final = 500
 
@@ -69,7 +69,7 @@ class ReadTimeout(Exception):
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """What one task reads; `start` may be EARLIEST."""
+    """The range of offsets that one task reads; `start` may be EARLIEST."""
 
     topic: str
     partition: int
@@ -83,7 +83,7 @@ class Range(InputPartition):
 
 
 def plan_ranges(start: Offsets, end: Offsets, split: int) -> list[Range]:
-    """A task for each partition that has something to read, or `split` of them or more."""
+    """Return a task for each partition with records to read, or `split` tasks or more."""
     sizes = {name: max(0, end[name] - max(0, start[name])) for name in end}
     total = sum(sizes.values())
     ranges = []
@@ -100,7 +100,7 @@ def plan_ranges(start: Offsets, end: Offsets, split: int) -> list[Range]:
 
 
 def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """The records of a range, as ARROW_SCHEMA. Raises DataLoss, ReadTimeout and client errors."""
+    """Yield a range's records, as ARROW_SCHEMA. Raises DataLoss, ReadTimeout, client errors."""
     name = wanted.name
     with Consumer(options.client) as consumer:
         if name not in existing(consumer, options, [wanted.topic]):
@@ -131,7 +131,7 @@ def _patience_ms(options: ReadOptions) -> int:
 
 
 def _bounds(consumer: Consumer, options: ReadOptions, wanted: Range) -> tuple[int, int]:
-    """Start and end of what can be read of a range."""
+    """Return start and end of the part of a range that can be read."""
     name = wanted.name
     log_start = consumer.beginning_offsets(name)[name]
     log_end = consumer.end_offsets(name)[name]
@@ -150,7 +150,7 @@ def _bounds(consumer: Consumer, options: ReadOptions, wanted: Range) -> tuple[in
 def existing(
     consumer: Consumer, options: ReadOptions, topics: Iterable[str]
 ) -> list[TopicPartition]:
-    """The partitions of the topics; one that is no more is a loss."""
+    """Return the partitions of the topics; a topic that no longer exists is a data loss."""
     names: list[TopicPartition] = []
     for topic in topics:
         try:
@@ -163,8 +163,10 @@ def existing(
 
 
 def chosen_partitions(consumer: Consumer, options: ReadOptions) -> list[TopicPartition]:
-    """The partitions that are read, as of now. Raises BrokerError for a topic that is not there,
-    ValueError for an assigned partition that is not."""
+    """Return the partitions to read, as of now.
+
+    Raises BrokerError for a missing topic, ValueError for an assigned partition that is missing.
+    """
     there = consumer.assign_topics(*options.topics)
     if options.assigned is None:
         return there
@@ -177,7 +179,7 @@ def chosen_partitions(consumer: Consumer, options: ReadOptions) -> list[TopicPar
 def starting_offsets(
     consumer: Consumer, options: ReadOptions, names: Sequence[TopicPartition]
 ) -> Offsets:
-    """Where reading begins; by `startingOffsets` this may be EARLIEST or LATEST."""
+    """Return where reading begins; by `startingOffsets` this may be EARLIEST or LATEST."""
     if options.starting_times is None:
         return spread("startingOffsets", options.starting, names)
     times = spread("startingOffsetsByTimestamp", options.starting_times, names)
@@ -194,7 +196,7 @@ def starting_offsets(
 
 
 def offsets_of_times(consumer: Consumer, times: Mapping[TopicPartition, int]) -> Offsets:
-    """The first record of each partition's time or later; the end where none is as late."""
+    """Return the offset of each partition's first record at its time or later, or its end."""
     found: Offsets = {}
     consumer.assign(times)
     for name, time_ms in times.items():
@@ -206,14 +208,14 @@ def offsets_of_times(consumer: Consumer, times: Mapping[TopicPartition, int]) ->
 
 
 def report_loss(options: ReadOptions, what: str) -> None:
-    """Fail, unless the user said that the rest is enough."""
+    """Raise DataLoss, or only warn if `failOnDataLoss` is false."""
     if options.fails_on_data_loss:
         raise DataLoss(f"{what}; to go on without what is gone, set failOnDataLoss to false")
     log.warning("%s; going on, as failOnDataLoss is false", what)
 
 
 def _to_arrow(columns: Sequence[Sequence[object]]) -> pa.RecordBatch:
-    """One batch; a time that a timestamp cannot hold, or that was not set (-1), is null."""
+    """Return one batch; a time that a timestamp cannot hold, or that is not set (-1), is null."""
     arrays = [
         _to_timestamps(column) if field.name == "timestamp" else pa.array(column, field.type)
         for field, column in zip(ARROW_SCHEMA, columns, strict=True)
@@ -229,13 +231,13 @@ def _to_timestamps(times_ms: Sequence[object]) -> pa.Array:
 
 
 class BatchReader(DataSourceReader):
-    """`spark.read`: the offsets are fixed when the query is planned."""
+    """The reader of `spark.read`: the offsets are fixed when the query is planned."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks."""
+        """Return the tasks."""
         options = self._options
         with Consumer(options.client) as consumer:
             names = chosen_partitions(consumer, options)
@@ -259,6 +261,6 @@ class BatchReader(DataSourceReader):
         return plan_ranges(start, end, options.split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a task."""
-        if isinstance(partition, Range):  # with nothing to read, Spark makes up a task
+        """Yield the records of a task."""
+        if isinstance(partition, Range):  # without partitions, Spark makes up a task
             yield from read_range(self._options, partition)

@@ -2,14 +2,14 @@
 
 x is the offset, from the lowest log start to the highest end, the same scale in every lane. A lane
 shows the leader epochs as coloured and numbered spans, caps at log start and log end, the high
-watermark as a flag, and each finding where it is: the first error of a lane as a red cut through
-it, all others as marks below it, whose shape tells the severity. Below the lanes lie the axis, the
-stretch that was judged, and the offsets that consumer groups have committed.
+watermark as a flag, and each finding at its offset: the first error of a lane as a red cut through
+it, all others as marks below it, whose shape shows the severity. Below the lanes lie the axis, the
+judged range, and the offsets that consumer groups have committed.
 
-Nothing is told by colour alone, and every mark has its numbers in a `<title>`. Horizontal places
+No information is in colour alone, and every mark has its numbers in a `<title>`. Horizontal places
 are per cent of the lane's width and shapes are in pixels, so the picture fits any window and its
-text keeps its size. What would fall on the same spot is drawn once, so a picture stays small
-however many epochs and findings a log has.
+text keeps its size. Items at the same spot are drawn once, so a picture stays small however many
+epochs and findings a log has.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from minibroker.audit.model import Finding, Severity
 from minibroker.audit.summary import SEVERITIES, EpochSpan, Lane, PartitionPicture, plural, visible
 
 EPOCH_COLOURS: Final = 6
-NARROW: Final = 0.4  # per cent of the width: spans below this are drawn together
+NARROW: Final = 0.4  # per cent of the width: narrower spans are drawn together
 LABELLED: Final = 3.0  # per cent: a narrower span has no room for its number ...
 SPELLED: Final = 17.0  # ... and a narrower one none for the word before it
 BINS: Final = 100  # marks a lane has at most
@@ -37,13 +37,13 @@ _SHAPES: Final = {
 
 
 def printable(text: str) -> str:
-    """For HTML, whatever bytes it was made of."""
+    """Return the text for HTML, whatever bytes it was made of."""
     return escape(visible(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """A finding and its number in the report; None where the report does not list it."""
+    """A finding and its number in the report; None if the report does not list it."""
 
     number: int | None
     finding: Finding
@@ -51,7 +51,7 @@ class Numbered:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The drawing, and by the numbers of findings the ids of their marks."""
+    """The drawing, and the ids of the marks by the numbers of their findings."""
 
     html: str
     marks: Mapping[int, str]
@@ -65,12 +65,12 @@ class Scale:
         self.highest = max(highest, lowest + 1)
 
     def at(self, offset: int) -> float:
-        """Per cent; what lies outside is drawn at the edge."""
+        """Return per cent of the width; an offset outside is at the edge."""
         within = min(max(offset, self.lowest), self.highest)
         return round(100 * (within - self.lowest) / (self.highest - self.lowest), 3)
 
     def ticks(self) -> range:
-        """Round offsets, at most TICKS_MAX."""
+        """Return round offsets, at most TICKS_MAX."""
         step = 1
         for factor in cycle((2, 2.5, 2)):  # 1, 2, 5, 10, ...
             if (self.highest - self.lowest) / step < TICKS_MAX:
@@ -80,7 +80,7 @@ class Scale:
 
 
 def draw(name: str, partition: PartitionPicture, findings: Sequence[Numbered]) -> Picture:
-    """A partition's picture; `name` is what the ids in it begin with."""
+    """Draw a partition's picture; `name` is the prefix of the ids in it."""
     scale = _scale(partition, [numbered.finding for numbered in findings])
     marks: dict[int, str] = {}
     rows = []
@@ -148,7 +148,7 @@ def _bar(start: int, end: int, scale: Scale) -> str:
 
 
 def _runs(epochs: Sequence[EpochSpan], scale: Scale) -> Iterator[list[EpochSpan]]:
-    """Spans one by one, but narrow neighbours together."""
+    """Yield single spans, but narrow neighbours together."""
     narrow: list[EpochSpan] = []
     for span in epochs:
         if scale.at(span.end) - scale.at(span.start) < NARROW:
@@ -191,7 +191,7 @@ def _pointer(kind: str, at: float, title: str) -> str:
 def _marks(
     name: str, findings: Sequence[Numbered], scale: Scale, places: dict[int, str]
 ) -> Iterator[str]:
-    """One mark for all findings of a severity on a spot; notes in `places` who is where."""
+    """Yield one mark for all findings of a severity on a spot; add their ids to `places`."""
     spots: dict[tuple[Severity, int], list[Numbered]] = {}
     for each in findings:
         offset = scale.lowest if each.finding.offset is None else each.finding.offset

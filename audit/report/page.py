@@ -1,13 +1,13 @@
-"""`report.html`: the verdict, the picture, the findings and how it was judged, in one file.
+"""`report.html`: the verdict, the pictures, the findings and how the audit judged, in one file.
 
-The file needs nothing else: no network, no fonts, no scripts but the few lines at its end, and its
-own policy forbids the browser to load or run anything else. What stands in it came out of damaged
-files, so every text goes through `printable`. The page is written here, whole: its script only
-filters the table and opens what a link leads to.
+The file needs nothing else: no network, no fonts, no scripts except the few lines at its end, and
+its own policy forbids the browser to load or run anything else. Its contents come from damaged
+files, so every text goes through `printable`. The whole page is written here: its script only
+filters the table and opens the target of a link.
 
 A page stays usable with hundreds of partitions and any number of findings: pictures with findings
-come first, the others are folded, and the table holds ROWS_MAX findings, the worst first;
-`findings.parquet`, which is read and written here too, has them all.
+come first, the others are folded, and the table holds ROWS_MAX findings, the worst first.
+`findings.parquet` has them all; it is read and written here too.
 """
 
 import base64
@@ -70,18 +70,18 @@ def write_findings(findings: Sequence[Finding], out: Path) -> Path:
 
 
 def _stored(value: object) -> object:
-    """Parquet holds UTF-8, which has no lone surrogates."""
+    """Return a value for Parquet, which holds UTF-8 without lone surrogates."""
     return value.encode("utf-8", "backslashreplace") if isinstance(value, str) else value
 
 
 def read_findings(out: Path) -> list[Finding]:
-    """What `write_findings` wrote. Raises `OSError` or `pa.ArrowInvalid` for what it has not."""
+    """Read what `write_findings` wrote. Raises `OSError`, `pa.ArrowInvalid` for anything else."""
     rows = pq.read_table(out / "findings.parquet", schema=FINDINGS).to_pylist()
     return [Finding(**row | {"severity": Severity(row["severity"])}) for row in rows]
 
 
 def page(summary: Summary, findings: Sequence[Finding]) -> str:
-    """The whole text of `report.html`."""
+    """Return the whole text of `report.html`."""
     ordered = [
         Numbered(number if number < ROWS_MAX else None, finding)
         for number, finding in enumerate(in_order(findings))
@@ -138,7 +138,7 @@ def _numbers(summary: Summary) -> str:
 
 
 def _pictures(summary: Summary, findings: Sequence[Numbered]) -> tuple[str, Mapping[int, str]]:
-    """The pictures, those with findings first, and where in them each finding is."""
+    """Return the pictures, those with findings first, and the mark of each finding in them."""
     of_log: dict[tuple[str | None, int | None], list[Numbered]] = {}
     for each in findings:
         of_log.setdefault((each.finding.topic, each.finding.partition), []).append(each)
@@ -324,7 +324,7 @@ def _stage_rows(summary: Summary) -> Iterator[Sequence[str]]:
 
 
 def _table(caption: str, headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A small table of texts that are HTML already."""
+    """Return a small table; the texts are HTML already."""
     columns = "".join(f'<th scope="col">{header}</th>' for header in headers)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
     return (
