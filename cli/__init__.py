@@ -1,5 +1,5 @@
-"""The command line. Where a command looks for a broker that it was not told of stands here, so that
-`health` can read it without a library for command lines.
+"""The command line. The default of `--bootstrap-server` is defined here, so that `health` can read
+it without importing a command-line library.
 """
 
 from typing import Final

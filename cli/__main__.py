@@ -1,4 +1,4 @@
-"""`python -m minibroker.cli` is the command `minibroker`."""
+"""Makes `python -m minibroker.cli` the command `minibroker`."""
 
 from minibroker.cli.main import main
 

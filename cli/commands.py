@@ -1,8 +1,8 @@
 """The commands of `minibroker`: one module of this package for each noun, joined here.
 
-A noun's module has its commands as `app`, or is one command of the noun's own name. Only the module
-of the noun that is asked for is loaded, and every command imports what it needs when it runs: so
-`--help` answers at once, and `topic list` does not load a broker; a test holds this.
+A noun's module has its commands as `app`, or is a single command with the noun's name. Only the
+module of the requested noun is imported, and every command imports what it needs when it runs: so
+`--help` answers at once, and `topic list` does not import a broker. A test checks that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ MODULES: Final[Mapping[str, str]] = {
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
-    """The command as these arguments need it: with the one noun that they name, or with all."""
+    """Return the command line for these arguments: with the noun that they name, or with all."""
     app = typer.Typer(
         name="minibroker",
         help="A replicated log broker, small enough to read and sound enough to trust.",
@@ -69,4 +69,4 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Options before the command; the docstring of `app` is what the help shows."""
+    """Define the options before the command; the help shows the docstring of `app` instead."""

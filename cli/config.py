@@ -1,5 +1,5 @@
-"""`minibroker config show`: every property, its value, where that came from, what it means;
-`minibroker config check`: all that is wrong with the settings, without starting anything."""
+"""`minibroker config show`: every property with its value, source and meaning.
+`minibroker config check`: all problems of the settings, without starting anything."""
 
 import json
 import os
@@ -98,7 +98,7 @@ def check(
 
 
 def _missing_files(config: "Config") -> list[str]:
-    """The files that properties name and nobody can read here."""
+    """Return the files that properties name and that cannot be read here."""
     from minibroker.broker.properties import PROPERTIES
     from minibroker.broker.property import Kind
 

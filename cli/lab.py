@@ -1,4 +1,4 @@
-"""`minibroker lab`: short scenarios of replication, played step by step on virtual time.
+"""`minibroker lab`: short replication scenarios, played step by step on virtual time.
 
 They need no broker and no network: the lab runs the broker's own parts in this process, and shows
 after every step how each replica sees the log (docs/lab.md).
@@ -17,7 +17,7 @@ app = typer.Typer(help="Replay scenarios of replication, step by step.", no_args
 
 @app.command("list")
 def list_scenarios() -> None:
-    """List the scenarios, and the rules under which each is told."""
+    """List the scenarios, and the rules with which each can be played."""
     from minibroker.testing.lab.library import load, names
 
     width = max(map(len, names()))
@@ -43,7 +43,7 @@ def run(
     from minibroker.testing.lab.scenario import ScenarioError
     from minibroker.testing.lab.transcript import legend
 
-    # What the brokers have to say is in the table.
+    # The table already shows what the brokers would log.
     logging.getLogger("minibroker.broker").setLevel(logging.CRITICAL)
     try:
         scenario = load(name)
@@ -57,7 +57,7 @@ def run(
         raise Failure("--step waits for Enter, but stdin is closed")
     for line in lines:
         waits = step and line[0].isdigit()  # an event begins with its time
-        # Who presses Enter at a terminal ends the line.
+        # At a terminal the user's Enter ends the line.
         print(line, end="" if waits and sys.stdin.isatty() else "\n", flush=True)
         if waits and not sys.stdin.readline():
             step = False  # no more input: play the rest

@@ -1,18 +1,18 @@
-"""What the `minibroker` script runs."""
+"""The entry point of the `minibroker` script."""
 
 import sys
 
-# Commands that run brokers here; all others only talk to brokers.
+# Commands that run brokers on this machine; all others only connect to brokers.
 BROKERS_HERE = (["start"], ["cluster", "up"], ["cluster", "start"], ["cluster", "roll"])
 
 
 def main() -> None:
     """Run the command that the process was started with."""
     arguments = sys.argv[1:]
-    # First of all: what is imported below takes a large part of a second on a small machine.
+    # This comes first: the imports below take a large part of a second on a small machine.
     if arguments[:1] == ["start"]:
         _end_at_signal()
-    # As containers call it, every other second: `probe.py` says why it takes a way of its own.
+    # Containers call this every other second: `probe.py` says why it bypasses the parser.
     match arguments:
         case ["health"] | ["health", "--ready"]:
             _probe(None, must_be_ready="--ready" in arguments)
@@ -29,7 +29,7 @@ def _probe(address: str | None, *, must_be_ready: bool) -> None:
 
 
 def _end_at_signal() -> None:
-    """A broker that is told to stop before anything of it is there has stopped in order."""
+    """Exit with code 0 at a signal: a broker that is not started yet has stopped in order."""
     import os
     import signal
 
@@ -43,7 +43,7 @@ def _run(arguments: list[str]) -> None:
     from minibroker.cli.commands import app_for
     from minibroker.cli.terminal import Failure, failures_as_one_line
 
-    # What a client has to say on the way (`start` gives the broker's lines a form of their own).
+    # The client's warnings (`start` sets another format for the broker's lines).
     logging.basicConfig(level=logging.WARNING, format="%% %(message)s")
     with failures_as_one_line():
         if sys.platform == "win32" and any(arguments[: len(one)] == one for one in BROKERS_HERE):

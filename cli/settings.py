@@ -1,4 +1,4 @@
-"""The broker's settings as the command line gives them, for `start` and the `config` commands."""
+"""The broker's settings from the command line, for `start` and the `config` commands."""
 
 import os
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from minibroker.broker.config import Loaded
 
 TOML: Final = ".toml"
-FILES: Final = ("server.properties", f"server{TOML}")  # in a directory
+FILES: Final = ("server.properties", f"server{TOML}")  # the names that are tried in a directory
 
-# What an acknowledgement means under each `flush`, for people.
+# What an acknowledgement means with each value of `flush`, for users.
 ACKNOWLEDGED = {
     "never": (
         "flush=never: an acknowledged record is in the system's page cache. It survives the end"
@@ -55,7 +55,7 @@ Settings = Annotated[
 
 
 def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
-    """Join flags, environment, file and defaults, and say what is worth a warning.
+    """Join flags, environment, file and defaults, and print the warnings.
 
     A bad setting is a usage error.
     """
@@ -73,9 +73,9 @@ def load_settings(file: Path | None, settings: dict[str, str]) -> "Loaded":
 
 
 def read_file(path: Path | None) -> Mapping[str, str]:
-    """The properties in a file, or in the one that a directory holds; none without either.
+    """Return the properties in a file, or in the one in a directory; none without a path.
 
-    Raises `ConfigError` for what is in it, a usage `Failure` where it cannot be read.
+    Raises `ConfigError` for bad contents, a usage `Failure` if the file cannot be read.
     """
     from minibroker.broker.config_sources import parse_properties, parse_toml
 
@@ -83,7 +83,7 @@ def read_file(path: Path | None) -> Mapping[str, str]:
     if file is None:
         return {}
     try:
-        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a BOM
     except OSError as error:
         reason = error.strerror or error
         raise Failure(f"cannot read the configuration file {file}: {reason}", USAGE) from None
@@ -101,15 +101,15 @@ def _file_in(directory: Path) -> Path | None:
 
 
 def given_settings(settings: list[str] | None) -> dict[str, str]:
-    """What `--set` names."""
+    """Return the properties given with `--set`."""
     return pairs(settings or [], "--set")
 
 
 def acknowledging_replicas(needed: int, replicas: int) -> str:
-    """The sentence for a replicated topic, "" for one that is not."""
+    """Return the sentence for a replicated topic, "" for one that is not replicated."""
     return COPIES.format(needed=needed, all=replicas) if replicas > 1 else ""
 
 
 def acknowledgement_of(flush: str, flush_ms: int) -> str:
-    """The sentence for a value of `flush`; `flush_ms` is the interval in milliseconds."""
+    """Return the sentence for a value of `flush`; `flush_ms` is the interval in milliseconds."""
     return ACKNOWLEDGED[flush].format(flush_ms=flush_ms)

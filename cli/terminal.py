@@ -1,8 +1,8 @@
-"""How every command speaks: results on stdout, everything else on stderr behind `% `.
+"""The output conventions of all commands: results on stdout, everything else on stderr after `% `.
 
-So stdout can be piped, and a failure is one line that says what to do. What a user or a machine
-can cause (a refused connection, a full disk, a bad setting) ends as `% ERROR: ...` and exit
-code 1; only a mistake of ours shows a traceback. Usage errors are typer's, with exit code 2.
+So stdout can be piped, and a failure is one line that says what to do. A failure that a user or a
+machine can cause (a refused connection, a full disk, a bad setting) is `% ERROR: ...` with exit
+code 1; only a bug shows a traceback. Usage errors are typer's, with exit code 2.
 """
 
 import os
@@ -26,7 +26,7 @@ USAGE = 2
 
 
 class Failure(Exception):
-    """An operating error; its text is for the user. `exit_code` is what the process ends with."""
+    """An operating error; its text is for the user. `exit_code` is the exit code of the process."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class Failure(Exception):
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived; a command ends its work in order."""
+    """SIGINT or SIGTERM arrived; the command finishes its work and ends."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -42,7 +42,7 @@ class Interrupted(BaseException):
 
 
 class OutputFormat(StrEnum):
-    """What `list` and `describe` print."""
+    """The output format of `list` and `describe`."""
 
     TEXT = "text"
     JSON = "json"
@@ -55,7 +55,7 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT",
-        envvar=BOOTSTRAP_VARIABLE,  # a longer name is cut in the help at 80 columns
+        envvar=BOOTSTRAP_VARIABLE,  # the help at 80 columns would cut a longer name
         help="Broker to connect to; several are joined by commas.",
     ),
 ]
@@ -69,22 +69,22 @@ TimeoutS = Annotated[
     float, typer.Option("--timeout-s", metavar="S", min=0.001, help="Time limit in seconds.")
 ]
 DEFAULT_TIMEOUT_S = 10.0
-API_TIMEOUT_MS = "10000"  # of a command, for a broker that does not answer; clients have a minute
+API_TIMEOUT_MS = "10000"  # for commands, if a broker does not answer; clients wait a minute
 
 
 def note(text: str) -> None:
-    """A line for the human at the terminal."""
-    if sys.stderr is not None:  # it is where the command was started without one
+    """Print a line for the user on stderr."""
+    if sys.stderr is not None:  # it is None if the command was started without one
         print(f"% {text}", file=sys.stderr, flush=True)
 
 
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `2 records`."""
+    """Return a count with its noun: `1 record`, `2 records`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def in_columns(heads: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """A line of heads and one for each row, `-` where there is None; nothing without rows."""
+    """Return a line of heads and a line per row, with `-` for None; "" if there are no rows."""
     cells = [heads, *([_cell(value) for value in row] for row in rows)]
     if len(cells) == 1:
         return ""
@@ -105,17 +105,17 @@ def _cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """The text, escaped if a terminal would obey what is in it: a name can be any UTF-8."""
+    """Return the text, escaped if a terminal would interpret it: a name can be any UTF-8."""
     return text if text.isprintable() else repr(text)
 
 
 def one_topic(argument: str | None, option: str | None) -> str:
-    """The topic, given either way."""
+    """Return the topic, given as argument or as option."""
     return one_name("topic", argument, option)
 
 
 def one_name(noun: str, argument: str | None, option: str | None) -> str:
-    """What is named, given either way."""
+    """Return the name of a `noun`, given as argument or as option."""
     if argument is not None and option is not None and argument != option:
         raise typer.BadParameter(f"two {noun}s are named: {argument} and {option}")
     name = argument if argument is not None else option
@@ -125,7 +125,7 @@ def one_name(noun: str, argument: str | None, option: str | None) -> str:
 
 
 def readable(text: str, what: str) -> str:
-    """The text, which may go to a broker: an argument can be any bytes, a name cannot."""
+    """Return the text if it is valid UTF-8; an argument can be any bytes, a name cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -134,7 +134,7 @@ def readable(text: str, what: str) -> str:
 
 
 def pairs(given: list[str], option: str) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping."""
+    """Return `NAME=VALUE` texts as a mapping."""
     split = [readable(text, option).partition("=") for text in given]
     for text, (name, separator, _) in zip(given, split, strict=True):
         if not name or not separator:
@@ -143,7 +143,7 @@ def pairs(given: list[str], option: str) -> dict[str, str]:
 
 
 def opened_admin(servers: str, timeout_s: float) -> "Admin":
-    """An admin client for `with`, whose calls give up after `timeout_s`."""
+    """Return an admin client for `with`, whose calls time out after `timeout_s` seconds."""
     from minibroker.client.blocking import Admin
 
     milliseconds = max(1, int(timeout_s * 1000))
@@ -152,7 +152,7 @@ def opened_admin(servers: str, timeout_s: float) -> "Admin":
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `Interrupted`; a second one ends all at once."""
+    """Turn the first SIGINT or SIGTERM into `Interrupted`; a second one exits at once."""
 
     def first(signal_number: int, frame: FrameType | None) -> NoReturn:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -168,12 +168,12 @@ def interruptible() -> Iterator[None]:
 
 
 def end_now(signal_number: int, frame: FrameType | None = None) -> NoReturn:
-    """Leave without finishing anything, with the exit code a shell expects."""
+    """End the process without any cleanup, with the exit code that a shell expects."""
     os._exit(128 + signal_number)
 
 
 def explain(error: BaseException) -> str | None:
-    """One line for an operating error; None for a mistake of ours, which shows its traceback."""
+    """Return one line for an operating error; None for a bug, which shows its traceback."""
     if isinstance(error, BaseExceptionGroup):
         lines = [explain(inner) for inner in error.exceptions]
         return lines[0] if None not in lines else None
@@ -187,13 +187,13 @@ def explain(error: BaseException) -> str | None:
 
 @contextmanager
 def failures_as_one_line() -> Iterator[None]:
-    """Around everything: the exit code of each way to end."""
+    """Turn every way to end into its exit code, around the whole command."""
     try:
         yield
     except Interrupted as interrupted:
         sys.exit(interrupted.exit_code)
     except BrokenPipeError:
-        # Whoever read our output has seen enough; Python must not complain while it flushes.
+        # The reader of our output has closed it; Python must not complain when it flushes.
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

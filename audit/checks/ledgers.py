@@ -128,7 +128,7 @@ def inconsistent_offsets(tables: Tables) -> DataFrame | None:
     places = entries.groupBy(*PLACE).agg(
         min_("content").alias("low"),
         max_("content").alias("high"),
-        # A reader is shown what is committed, whatever was asked for.
+        # Consumers are shown only committed records, whatever acks the producer asked for.
         bool_and((col("event") == Event.SHOWN.value) | _is_acks_all()).alias("is_promised"),
     )
     lines = entries.join(places.where("low != high"), [*PLACE])

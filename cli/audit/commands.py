@@ -1,9 +1,9 @@
-"""`minibroker audit`: judge what lies in data directories, and show again what came of it.
+"""`minibroker audit`: audit data directories, and show the result again.
 
-The exit code is the verdict: 0 clean, 1 findings, 2 could not check, 3 the audit itself failed.
-What a user gets wrong (an option, a directory that is none) counts as "could not check"; what
-breaks while it runs ends as one line and 3, and nothing of that kind may look like a verdict. The
-verdict goes to stdout, progress to stderr.
+The exit code is the verdict: 0 clean, 1 findings, 2 could not check, 3 the audit itself failed. A
+user's mistake (a wrong option, a path that is no directory) counts as "could not check"; an error
+during the run ends with one line and 3, so that it cannot look like a verdict. The verdict goes to
+stdout, progress to stderr.
 """
 
 import json
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 AUDIT_FAILED = 3
 DEFAULT_OUT = Path("audit-report")
 STORE = "metadata.db"
-# What an audit writes; a directory that holds anything else is not replaced.
+# The files that an audit writes; a directory that holds anything else is not replaced.
 WRITTEN = {"batches.parquet", "findings.parquet", "summary.json", "report.html"}
-# What is needed of the extra: by all that knows an audit's results, and by an audit.
+# The packages of the extra that are needed: to read an audit's results, and to run an audit.
 PLAIN = ("pyarrow",)
 SPARK = ("pyspark", "pandas", "xxhash")
-# Exceptions that tell of what was given, not of what failed.
+# Exceptions about the user's input, not about a failure.
 _OF_USER = {"UsageError", "InvalidExport"}
-CHARACTERS_MAX = 500  # of an exception's text, which of Spark may be pages
+CHARACTERS_MAX = 500  # of an exception's text; Spark's may have pages
 
 app = typer.Typer(help="Check that the logs hold what was acknowledged.", no_args_is_help=True)
 
 
 class FailOn(StrEnum):
-    """From which severity on a finding makes the verdict."""
+    """The lowest severity of a finding that makes the verdict "findings"."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -143,7 +143,7 @@ def run(
         from minibroker.audit.session import spark_session
         from minibroker.cli.audit.text import shown_progress
 
-        find_brokers(paths)  # what no audit can be made of is refused before Spark is started
+        find_brokers(paths)  # refuses paths that cannot be audited, before Spark is started
         prepare_output(out)
         options = AuditOptions(
             paths=tuple(paths),
@@ -207,12 +207,12 @@ def list_checks() -> None:
 
 @contextmanager
 def failures_as_exit_codes(debug: bool) -> Iterator[None]:
-    """Whatever goes wrong inside ends with its exit code, and in one line."""
+    """Turn every error inside into its exit code and one line."""
     try:
         yield
     except Failure:
         raise
-    except KeyboardInterrupt:  # Spark has put a handler of its own in the place of ours
+    except KeyboardInterrupt:  # Spark has replaced our signal handler
         raise Interrupted(signal.SIGINT) from None
     except Exception as error:
         if debug:
@@ -224,13 +224,13 @@ def failures_as_exit_codes(debug: bool) -> Iterator[None]:
 
 
 def _message_of(error: Exception) -> str:
-    """What it says, up to a Java stack trace, which Spark takes for a part of the message."""
+    """Return an error's text without the Java stack trace that Spark includes in it."""
     lines = takewhile(lambda line: not line.startswith("\tat "), str(error).splitlines())
     return " ".join(" ".join(lines).split())[:CHARACTERS_MAX] or type(error).__name__
 
 
 def _need_extra(wanted: Sequence[str]) -> None:
-    """The audit's libraries are an extra: whoever runs brokers only does not need Spark."""
+    """Raise a usage `Failure` if a package of the audit's extra is missing."""
     from importlib.util import find_spec
 
     if missing := [name for name in wanted if find_spec(name) is None]:
@@ -248,7 +248,7 @@ def _check_names(given: list[str]) -> None:
 
 
 def prepare_output(out: Path) -> None:
-    """An empty directory for the report: what an older audit left there is removed."""
+    """Create an empty directory for the report; an older audit's files there are removed."""
     there = sorted(out.iterdir()) if out.is_dir() else [out] if out.exists() else []
     for path in there:
         if path == out or path.name not in WRITTEN:
@@ -259,7 +259,7 @@ def prepare_output(out: Path) -> None:
 
 
 def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], object] | None:
-    """Reads the metadata, once the audit is ready for it; None if there is none."""
+    """Return a function that reads the metadata when the audit needs them; None without any."""
     beside = [place / STORE for path in paths for place in (path, path.absolute().parent)]
     found = {store.resolve() for store in beside if store.is_file()}
     if named is None and len(found) > 1:
@@ -275,7 +275,7 @@ def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], objec
 
         try:
             return export_store(source) if named is None else json.loads(source.read_bytes())
-        except Failure as failure:  # no code of its own: 1 would be a verdict
+        except Failure as failure:  # its exit code 1 would be a verdict
             raise Failure(str(failure), USAGE) from None
         except (StoreError, OSError, ValueError, RecursionError) as error:
             raise Failure(f"{source} cannot be read: {error}", USAGE) from None
@@ -284,7 +284,7 @@ def metadata_reader(paths: list[Path], named: Path | None) -> Callable[[], objec
 
 
 def _print_result(summary: "Summary", out: Path, output: OutputFormat) -> None:
-    """Print it, and end with its exit code even if nobody reads to the end."""
+    """Print the result, and end with its exit code even if the reader closes the output early."""
     from minibroker.audit.report.page import read_findings
     from minibroker.audit.summary import in_order
     from minibroker.cli.audit.text import lines
@@ -299,7 +299,7 @@ def _print_result(summary: "Summary", out: Path, output: OutputFormat) -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read it has seen enough; Python must not complain while it flushes.
+        # The reader has closed the output; Python must not complain when it flushes.
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise typer.Exit(summary.exit_code)

@@ -1,4 +1,4 @@
-"""How an audit speaks in a terminal: its progress on stderr, and the result as lines of text."""
+"""An audit's output in a terminal: its progress on stderr, and the result as lines of text."""
 
 import sys
 import time
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FINDINGS_MAX: Final = 20
 UNJUDGED_MAX: Final = 10
-# Where no terminal shows a bar: at most a line so often, and of the same stage so often.
+# Without a terminal: the least time between two lines, and between two lines of the same stage.
 LINE_EVERY_S: Final = 1.0
 AGAIN_EVERY_S: Final = 5.0
 
@@ -27,7 +27,7 @@ Listener = Callable[["Progress"], None]
 
 
 def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[str]:
-    """The verdict first, the report's place last; `findings` in their order."""
+    """Yield the result's lines: the verdict first, the report's path last."""
     yield visible(summary.sentence)
     yield from (f"Note: {visible(text)}" for text in summary.notes)
     if findings:
@@ -48,12 +48,12 @@ def lines(summary: Summary, findings: Sequence[Finding], out: Path) -> Iterator[
 
 
 def _kind(finding: Finding) -> Kind:
-    """One bad batch can make hundreds of findings that are alike, and would hide all others."""
+    """Return what makes findings alike: one bad batch can cause hundreds, and hide all others."""
     return finding.severity, finding.check, finding.topic, finding.partition, finding.broker
 
 
 def _findings(findings: Sequence[Finding], kinds: Counter[Kind], places: Places) -> Iterator[str]:
-    """A line of columns for each, with what is wrong and the place indented below it."""
+    """Yield a line of columns per finding, then its detail and place, indented."""
     rows = [
         (
             each.severity,
@@ -77,7 +77,7 @@ def _findings(findings: Sequence[Finding], kinds: Counter[Kind], places: Places)
 
 @contextmanager
 def shown_progress() -> Iterator[Listener]:
-    """What a run tells its progress: a bar on a terminal, else a line now and then."""
+    """Yield a listener that shows the progress: a bar on a terminal, else a line now and then."""
     if sys.stderr is None or not sys.stderr.isatty():
         note("starting Spark ...")
         yield _Lines().show
@@ -100,14 +100,14 @@ def shown_progress() -> Iterator[Listener]:
 
 
 class _Lines:
-    """A line for each stage that lasts, and every AGAIN_EVERY_S of a long one."""
+    """Prints a line for each stage that lasts, and every AGAIN_EVERY_S of a long one."""
 
     def __init__(self) -> None:
         self._stage = ""
         self._told_at = -AGAIN_EVERY_S
 
     def show(self, progress: "Progress") -> None:
-        """Called a few times a second."""
+        """Print a line if one is due; called a few times a second."""
         now = time.monotonic()
         wait = AGAIN_EVERY_S if progress.stage == self._stage else LINE_EVERY_S
         if now < self._told_at + wait:

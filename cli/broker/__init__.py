@@ -1,1 +1,1 @@
-"""Commands about one broker: start it, ask it how it is, forget it."""
+"""Commands about one broker: start it, check its health, show its settings, unregister it."""

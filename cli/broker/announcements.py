@@ -1,7 +1,8 @@
-"""What `minibroker start` says at the start and at the end, besides the broker's log lines.
+"""The messages of `minibroker start` at its start and end, besides the broker's log lines.
 
-Bare lines for people and for scripts that wait for them, and notes on stderr; where the log lines
-are JSON, all of it is log lines, too: who collects them takes every line for an object.
+They are bare lines on stdout for people and for scripts that wait for them, and notes on stderr. If
+the log format is JSON, all of them are log lines, too: log collectors parse every line as an
+object.
 """
 
 import logging
@@ -20,14 +21,14 @@ WIRES: Final = "Kafka's clients, and minibroker's own"
 
 
 class Announcer:
-    """Says it in the form that the broker's log lines have."""
+    """Prints the messages in the format of the broker's log lines."""
 
     def __init__(self, config: "Config") -> None:
         self._config = config
         self._is_bare = config.log_format == "text"
 
     def announce_started(self, started: "Started") -> None:
-        """What a human wants to know, then the two lines that scripts wait for."""
+        """Print what the operator needs to know, then the two lines that scripts wait for."""
         config = self._config
         for topic, partition in started.damaged:
             self._warn(
@@ -55,11 +56,11 @@ class Announcer:
         self._tell("Kafka Server started")
 
     def announce_stopped(self) -> None:
-        """The last line."""
+        """Print the last line."""
         self._tell(f"[KafkaServer id={self._config.node_id}] shut down completed")
 
     def note(self, text: str) -> None:
-        """For the human at the terminal."""
+        """Print a note for the operator."""
         if self._is_bare:
             terminal.note(text)
         else:

@@ -33,8 +33,8 @@ def config(
 ) -> None:
     """Show the settings that a running broker has.
 
-    Those that are not the default have a star in front. `minibroker config show` shows what a
-    broker would take that is started here.
+    A star marks those that are not the default. `minibroker config show` shows the settings that a
+    broker started here would have.
     """
     with opened_admin(bootstrap, timeout_s) as admin:
         configs = admin.describe_broker_configs(node_id)

@@ -1,4 +1,4 @@
-"""Where a broker keeps its data: it may write to the directory, which outlives a container."""
+"""The checks of a broker's data directory: it is writable, and it outlives a container."""
 
 import os
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Final
 
 from minibroker.cli.terminal import Failure
 
-# Our image sets it to where its volume is mounted; without it this is no container of ours.
+# Our image sets this to the path where its volume is mounted; it is not set elsewhere.
 VOLUME_VARIABLE: Final = "MINIBROKER_VOLUME"
 
 
 def data_directory(root: Path) -> Path:
-    """Return the directory as an absolute path; make it if it does not exist.
+    """Return the directory as an absolute path; create it if it does not exist.
 
-    Raises `Failure` if it cannot be made, or if this user may not write to it.
+    Raises `Failure` if it cannot be created, or if this user may not write to it.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ _HAS_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 
 
 def _not_permitted(root: Path) -> Failure:
-    """Name both users and the remedy."""
+    """Return the failure, which names both users and the remedy."""
     there = root
     while not os.path.lexists(there) and there != there.parent:
         there = there.parent
@@ -55,9 +55,9 @@ def _not_permitted(root: Path) -> Failure:
 
 
 def volume_warning(root: Path, environ: Mapping[str, str], top: Path = Path("/")) -> str:
-    """Return why data in `root` end with the container, or "".
+    """Return a warning if the data in `root` would be lost with the container, else "".
 
-    In a container of our image, what lies on the file system of `top` is removed with it.
+    In a container of our image, everything on the file system of `top` is removed with it.
     """
     volume = environ.get(VOLUME_VARIABLE)
     if not volume or root.stat().st_dev != top.stat().st_dev:

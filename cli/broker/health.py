@@ -1,6 +1,6 @@
-"""`minibroker health`: whether a broker answers, and with `--ready` whether it holds what it shall.
+"""`minibroker health`: whether a broker answers, and with `--ready` whether it is ready.
 
-What it does is in `probe.py`. The broker itself says whether it is ready, and why not
+`probe.py` does the work. The broker itself decides whether it is ready, and says why not
 (`broker/observe/readiness.py`).
 """
 
@@ -28,9 +28,10 @@ def health(
     timeout_s: TimeoutS = TIMEOUT_S,
     output: Format = OutputFormat.TEXT,
 ) -> None:
-    """Ask one broker how it is: exit code 0 if it answers (with --ready: if it is ready), else 1.
+    """Ask one broker for its health.
 
-    It is ready once it is registered, knows the cluster, and every replica on it is in sync.
+    Exit code 0 if it answers (with --ready: if it is ready), else 1. A broker is ready once it is
+    registered, knows the cluster, and every replica on it is in sync.
     """
     from minibroker.cli.broker.probe import ask_health
 

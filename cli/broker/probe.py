@@ -1,9 +1,9 @@
-"""What `minibroker health` does: ask one broker how it is, with as little as it takes.
+"""The health check of one broker, for `minibroker health`, at the least cost.
 
-It is run every other second beside each broker. typer, and what typer loads, would take most of
-its time, and an event loop as much again; so nothing of that is used here, and the ways in which
-containers call it come here past the command line's parser (`plain_main`). All other ways, and the
-help, are in `health.py`, and end here too. Measured: a fifth of the CPU time.
+It runs every other second beside each broker. typer and its imports would take most of its time,
+and an event loop as much again; so neither is used here, and the calls that containers make come
+here without the command line's parser (`plain_main`). All other calls, and the help, are in
+`health.py`, and end here too. Measured: a fifth of the CPU time.
 """
 
 import json
@@ -26,7 +26,7 @@ USAGE: Final = 2
 
 
 class ProbeFailed(Exception):
-    """A broker that does not answer, or not as it should; the text is for the user."""
+    """A broker does not answer, or not as a broker does; the text is for the user."""
 
     def __init__(self, text: str, exit_code: int = FAILED) -> None:
         super().__init__(text)
@@ -34,9 +34,9 @@ class ProbeFailed(Exception):
 
 
 def plain_main(address: str | None, *, must_be_ready: bool) -> None:
-    """`minibroker health` as containers call it; ends the process if it fails.
+    """Run `minibroker health` as containers call it; exits the process if it fails.
 
-    Without an `address` it is that of the environment, or the default.
+    Without an `address`, that of the environment is used, or the default.
     """
     if address is None:
         address = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
@@ -50,7 +50,7 @@ def plain_main(address: str | None, *, must_be_ready: bool) -> None:
 def ask_health(
     address: str, timeout_s: float, *, must_be_ready: bool, as_json: bool = False
 ) -> str:
-    """How the broker at `HOST:PORT` is, as a line. Raises `ProbeFailed`."""
+    """Return the health of the broker at `HOST:PORT`, as a line. Raises `ProbeFailed`."""
     try:
         (endpoint,) = parse_servers(address)
     except ValueError:
@@ -58,7 +58,7 @@ def ask_health(
         raise ProbeFailed(text, USAGE) from None
     answer = describe(endpoint, timeout_s)
     reasons = "; ".join(answer.reasons)
-    if not reasons.isprintable():  # a terminal would obey what is in it
+    if not reasons.isprintable():  # a terminal would interpret them
         reasons = repr(reasons)
     if must_be_ready and not answer.is_ready:
         raise ProbeFailed(f"broker {answer.node_id} is not ready: {reasons}")
@@ -72,7 +72,7 @@ def ask_health(
 def describe(
     endpoint: Endpoint, timeout_s: float, *, include_machine: bool = False
 ) -> DescribeBrokerResponse:
-    """What the broker at this address says of itself. Each wait takes up to `timeout_s`.
+    """Return the broker's description of itself. Each wait takes up to `timeout_s` seconds.
 
     Raises `ProbeFailed`.
     """

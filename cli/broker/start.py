@@ -71,8 +71,8 @@ def start(
 ) -> None:
     """Start one broker and run it until SIGTERM or Ctrl-C.
 
-    It keeps everything in its data directory. Start it again with the same directory and it goes
-    on where it was, after `kill -9` too.
+    It keeps everything in its data directory. Started again with the same directory, it continues
+    where it stopped, even after `kill -9`.
     """
     named = {
         "log.dirs": str(data_dir or ""),
@@ -136,13 +136,13 @@ async def _run(config: "Config", wrap_system: WrapSystem) -> None:
 
 
 class _AnnouncedStart:
-    """`trio.TaskStatus` for who says that the broker has started."""
+    """A `trio.TaskStatus` that announces the broker's start."""
 
     def __init__(self, announcer: Announcer) -> None:
         self._announcer = announcer
 
     def started(self, value: "Started | None" = None) -> None:
-        """It answers."""
+        """Announce that the broker has started."""
         assert value is not None
         self._announcer.announce_started(value)
 
@@ -167,9 +167,11 @@ async def _shut_down_on_signal(
 
 
 def _raise_file_limit() -> int:
-    """Each connection and each open segment is a descriptor, and shells start with few. How many
-    there may be now."""
-    import resource  # not on Windows, where this module is loaded for its help
+    """Raise the limit of open files and return it.
+
+    Each connection and each open segment needs a descriptor, and shells start with few.
+    """
+    import resource  # not on Windows, where this module is imported for its help
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(FILES_MAX, hard)
@@ -180,13 +182,15 @@ def _raise_file_limit() -> int:
 
 
 def with_connection_limit(config: "Config", files_max: int) -> "Config":
-    """Leave half of the descriptors to the logs: one that cannot open its next segment would take
-    the broker down, so peers must not be able to use them up."""
+    """Return the config with at most half of the descriptors for connections.
+
+    A log that cannot open its next segment stops the broker, so clients must not use them all.
+    """
     return replace(config, max_connections=min(config.max_connections, max(1, files_max // 2)))
 
 
 def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -> "System":
-    """Everything that a simulation replaces, in its real form."""
+    """Return the real form of everything that a simulation replaces."""
     from minibroker.broker.app import System
     from minibroker.broker.clock import boot_id, wall_ms
     from minibroker.broker.disk import RealFiles, in_worker
@@ -209,14 +213,16 @@ def _real_system(config: "Config", store: "MetadataStore", rng: random.Random) -
 
 
 def _settle_memory() -> None:
-    """Have the garbage collector pass over what there is now, which mostly stays: with 10,000
-    partitions it would hold the broker up for half a second each time that it looked at all."""
+    """Exclude the existing objects, which mostly stay, from garbage collection.
+
+    With 10,000 partitions each full collection would otherwise block the broker for half a second.
+    """
     gc.collect(1)
     gc.freeze()
 
 
 def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] | None":
-    """How pages are served, where that is wanted; elsewhere none of its libraries is loaded."""
+    """Return how to serve HTTP, None if it is not configured; then its libraries are not loaded."""
     if config.http_listener is None:
         return None
     from minibroker.broker.observe.http import open_http
@@ -225,7 +231,7 @@ def _http_of(config: "Config") -> "Callable[[Endpoint], Awaitable[HttpServer]] |
 
 
 def _check_directory(config: "Config") -> None:
-    """A cluster's directory holds no broker's data, and its brokers are started with its store."""
+    """Raise `Failure` for a cluster's directory, or a cluster's broker without its store."""
     root = Path(config.log_dirs)
     if (root / CLUSTER_FILE).exists():
         raise Failure(
@@ -246,7 +252,7 @@ def _first(group: BaseExceptionGroup[OSError]) -> OSError:
 
 
 def _failure_of(error: OSError) -> Failure:
-    """What the user can do about it."""
+    """Return the failure with what the user can do about it."""
     from minibroker.broker.observe.sources import CannotServeHttp
     from minibroker.broker.server.listener import CannotListen
 

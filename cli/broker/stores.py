@@ -1,8 +1,9 @@
-"""Where `metadata.store` leads: every kind of store is opened here.
+"""The stores that `metadata.store` can name; all of them are opened here.
 
-A broker whose data directory has been used before needs the store that it was used with. One that
-knows nothing is refused, and not made anew: all that data would be set aside, because no topic of
-it is known. An etcd that does not answer is waited for, since it may well start after its brokers.
+A broker whose data directory has been used before needs the store that it was used with. An empty
+store is refused, and none is created: the broker would set all its data aside, because the store
+knows none of its topics. The broker waits for an etcd that does not answer, since etcd may well
+start after its brokers.
 """
 
 import logging
@@ -27,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 def store_name(config: "Config") -> str:
-    """As `metadata.store` has it, or would have it."""
+    """Return the value of `metadata.store`, or its default."""
     return config.metadata_store or f"{SQLITE}{config.log_dirs / METADATA_FILE}"
 
 
 def check_store(config: "Config") -> None:
-    """Refuse a store that cannot know what is in the data directory, before anything is made."""
+    """Refuse a store that cannot know the data directory's topics, before anything is created."""
     name = store_name(config)
     if not _was_used(config) or name.startswith(ETCD):
         return
@@ -47,7 +48,7 @@ def check_store(config: "Config") -> None:
 
 
 async def open_store(config: "Config", rng: Random) -> "MetadataStore":
-    """The store that `metadata.store` names. Raises `StoreError`."""
+    """Open the store that `metadata.store` names. Raises `StoreError`."""
     name = store_name(config)
     if name == MEMORY:
         from minibroker.broker.metadata.memory_store import MemoryStore
@@ -68,7 +69,7 @@ async def open_store(config: "Config", rng: Random) -> "MetadataStore":
 
 
 async def wait_for_store(store: "MetadataStore", config: "Config") -> None:
-    """Wait for an etcd, and see that it is the one that the data directory was used with."""
+    """Wait for an etcd, and check that it is the one that the data directory was used with."""
     import trio
 
     from minibroker.broker.controller.entries import CLUSTER_ID
@@ -96,7 +97,7 @@ async def wait_for_store(store: "MetadataStore", config: "Config") -> None:
 
 
 def etcd_access(config: "Config") -> "Access":
-    """How the etcd is reached that `metadata.store` names."""
+    """Return how to reach the etcd that `metadata.store` names."""
     from minibroker.broker.metadata.etcd_gateway import Access
     from minibroker.broker.property import parse_endpoints
 

@@ -1,13 +1,14 @@
 """`minibroker consume TOPIC`: records to stdout, each by a format string.
 
-It starts at the end of the topic unless told otherwise, as Kafka's console consumer does, and runs
-until it is stopped, has enough records, or has reached the end. SIGINT and SIGTERM are the normal
-way out of an endless read: exit code 0. A partition without a leader is named and left out, so that
-the others can be read; with --exit-at-end the exit code is then 1.
+Like Kafka's console consumer it starts at the end of the topic by default. It runs until it is
+stopped, has enough records, or has reached the end. SIGINT and SIGTERM are the normal way to end an
+endless read: exit code 0. A warning names a partition without a leader, and the others are read;
+with --exit-at-end the exit code is then 1.
 
-With --group it is a member of that group, reads the partitions that it is given, and goes on where
-the group was; --from-beginning and --offset beginning or end are only for where it never was. What
-is committed was written out before; a batch that a signal interrupts is printed again by the next.
+With --group it joins that group, reads the partitions assigned to it, and continues at the group's
+committed offsets; --from-beginning and --offset beginning or end apply only to partitions without
+one. It commits only what it has printed; the next member prints a batch again that a signal
+interrupted.
 """
 
 import contextlib
@@ -146,7 +147,7 @@ def consume(
     reading = Consumer(config, ledger=ledger)
     with contextlib.suppress(_Stopped), interruptible(), reading as consumer, _stoppable():
         if group is None:
-            consumer.assign_topics(name)  # says first if there is no such topic
+            consumer.assign_topics(name)  # raises first if the topic does not exist
         found = find_topic(name, partition, config, "default.api.timeout.ms")
         left_out = offline_partitions(found, partition, "is not read")
         names = consumer.assignment if group is None else _partitions(name, found)
@@ -165,14 +166,14 @@ def consume(
 
 
 class _Stopped(Exception):
-    """A signal ended the reading."""
+    """A signal has ended the reading."""
 
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """A signal is an error for the consumer inside, which then commits what was printed, no more.
+    """Turn a signal into an error for the consumer inside, which then commits what was printed.
 
-    An interrupt would leave it a second for that; a second signal still ends it at once.
+    An interrupt would leave the consumer a second for that; a second signal still ends it at once.
     """
     try:
         yield
@@ -194,7 +195,7 @@ def _start(from_beginning: bool, offset: str | None) -> "Start":
 
 
 def _membership(group: str | None, partition: int | None, start: "Start") -> dict[str, str]:
-    """The options of a member. Raises `typer.BadParameter` for what a group decides."""
+    """Return the options of a member. Raises `typer.BadParameter` for options a group decides."""
     if group is None:
         return {}
     if partition is not None:
@@ -227,7 +228,7 @@ def _writer(format_string: str | None, properties: dict[str, str]) -> "Piece":
 
 
 class Printer:
-    """Where records go, and how many of them; `count_max` None: all."""
+    """Prints records and counts them; `count_max` None: all."""
 
     def __init__(self, write: "Piece", count_max: int | None) -> None:
         self._write = write
@@ -236,11 +237,11 @@ class Printer:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has printed as many as it shall."""
+        """Whether it has printed `count_max` records."""
         return self.count == self._count_max
 
     def print(self, records: "list[ConsumerRecord]") -> "list[ConsumerRecord]":
-        """Write them out. Returns those that are too many."""
+        """Write records out; return those beyond `count_max`."""
         room = len(records) if self._count_max is None else self._count_max - self.count
         wanted = records[:room]
         self.count += len(wanted)  # first, because a signal may come while they are printed

@@ -1,9 +1,9 @@
-r"""kcat's format strings and offsets, which `consume` understands.
+r"""kcat's format strings and offsets, for `consume`.
 
 A format string is compiled once into one function per piece, because it runs for every record:
 `%t` topic, `%p` partition, `%o` offset, `%k` key, `%K` its length, `%s` value, `%S` its length,
 `%R` the value's length as 4 bytes, `%T` timestamp in ms, `%h` headers, `%%` a percent sign, and
-the escapes `\n`, `\r`, `\t`, `\\`, `\xHH`. A null key or value is nothing, its length -1.
+the escapes `\n`, `\r`, `\t`, `\\`, `\xHH`. A null key or value prints nothing; its length is -1.
 """
 
 import re
@@ -25,7 +25,7 @@ LONG_DIGITS_MAX: Final = 20
 
 
 class FormatError(ValueError):
-    """A format string or an offset that means nothing; the text is for the user."""
+    """An invalid format string or offset; the text is for the user."""
 
 
 def _size(data: bytes | None) -> int:
@@ -56,12 +56,12 @@ def _constant(text: bytes) -> Piece:
 
 
 def _bytes(text: str) -> bytes:
-    """As it was typed: what is not UTF-8 in an argument is there as surrogate escapes."""
+    """Return the bytes as typed: surrogate escapes stand for bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def compile_format(text: str) -> Piece:
-    """A function that writes a record. Raises `FormatError` naming what is unknown."""
+    """Return a function that formats a record. Raises `FormatError`, which names the bad token."""
     pieces: list[Piece] = []
     position = 0
     for match in TOKEN.finditer(text):
@@ -91,7 +91,7 @@ def _piece(match: re.Match[str]) -> Piece:
 
 
 def format_of(properties: Mapping[str, str]) -> str:
-    """The format string of `print.key=true` and the other properties of Kafka's consumer."""
+    """Return the format string for `print.key=true` and other properties of Kafka's consumer."""
     tokens = {"print.timestamp": "%T", "print.partition": "%p", "print.offset": "%o"}
     tokens |= {"print.headers": "%h", "print.key": "%k", "print.value": "%s"}
     separators = {"key.separator": r"\t", "line.separator": r"\n"}
@@ -111,14 +111,14 @@ def format_of(properties: Mapping[str, str]) -> str:
 
 
 class Start(NamedTuple):
-    """Where to begin: `kind` is beginning, end, offset, tail (before the end) or time (ms)."""
+    """Where reading starts: `kind` is beginning, end, offset, tail (before the end), time (ms)."""
 
     kind: str
     number: int = 0
 
 
 def parse_offset(text: str) -> Start:
-    """`beginning`, `end`, `N`, `-N` (before the end), `s@TIME` (ms since 1970, or ISO 8601)."""
+    """Parse `beginning`, `end`, `N`, `-N` (before the end), `s@TIME` (ms since 1970, ISO 8601)."""
     if text in ("beginning", "earliest", "end", "latest"):
         return Start({"earliest": "beginning", "latest": "end"}.get(text, text))
     if text.startswith("s@"):
@@ -130,7 +130,7 @@ def parse_offset(text: str) -> Start:
 
 
 def _long(text: str) -> int:
-    """What fits into 63 bits, as every offset and time does."""
+    """Parse a number of at most 63 bits, as every offset and time has."""
     if len(text) > LONG_DIGITS_MAX or abs(int(text)) > LONG_MAX:
         raise FormatError(f"{text!r} has more than 63 bits")
     return int(text)

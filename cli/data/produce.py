@@ -1,8 +1,8 @@
 """`minibroker produce TOPIC`: each line of a file or of stdin becomes a record.
 
-Everything is acknowledged when it ends with exit code 0. SIGINT or SIGTERM stops reading, delivers
-what was read, and ends with 130 or 143, because the input was not all sent. However it ends, it
-says how many records were delivered.
+Exit code 0 means that all records are acknowledged. SIGINT or SIGTERM stops reading, delivers what
+was read, and ends with 130 or 143, because not all of the input was sent. In every case it prints
+how many records were delivered.
 """
 
 import os
@@ -72,7 +72,7 @@ LedgerFile = Annotated[
 
 
 class Tally:
-    """What became of the records; `failure` is the first thing that went wrong."""
+    """Counts delivered and failed records; `failure` is the first error."""
 
     def __init__(self) -> None:
         self.delivered = 0
@@ -81,7 +81,7 @@ class Tally:
 
     @contextmanager
     def reported(self, sender: "Sender") -> Iterator[None]:
-        """Say at the end of the block, however it ends, what was delivered."""
+        """Print the counts at the end of the block, however it ends."""
         began = time.monotonic()
         try:
             yield
@@ -95,7 +95,7 @@ class Tally:
             note(f"{delivered} delivered to {sender.topic} in {seconds:.1f} s{rate}")
 
     def count(self, delivery: "Delivery") -> None:
-        """Called for every batch."""
+        """Count the records of one batch."""
         if delivery.error is None:
             self.delivered += delivery.record_count
         else:
@@ -135,7 +135,7 @@ def produce(
         stack.enter_context(interruptible())
         source = stack.enter_context(_input(file))
         listeners: list[Callable[[Delivery], None]] = [tally.count]
-        # Made before the ledger is: it refuses bad options.
+        # Before the ledger is opened: the producer refuses bad options.
         producer = Producer(config, on_delivery=lambda delivery: _tell(listeners, delivery))
         read = read_options(ProducerOptions, None, config)
         patience = {"max.block.ms": API_TIMEOUT_MS}
@@ -177,13 +177,13 @@ def _key_or_delimiter(key: str | None, delimiter: str | None) -> tuple[bytes | N
 
 
 def _bytes(text: str) -> bytes:
-    """An argument as it was typed, which need not be UTF-8."""
+    """Return the bytes of an argument as typed, which need not be UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 @contextmanager
 def _input(file: Path | None) -> Iterator[IO[bytes]]:
-    """Where the lines come from."""
+    """Yield the source of the lines."""
     if file is not None:
         with file.open("rb") as opened:
             yield opened
@@ -203,7 +203,7 @@ def _now_ms() -> int:
 
 
 class Sender:
-    """Makes a record of each line."""
+    """Sends each line as a record."""
 
     def __init__(
         self, topic: str, partition: int | None, key: bytes | None, delimiter: bytes
@@ -228,7 +228,7 @@ class Sender:
 
 
 def _send_all(producer: "Producer", sender: Sender, source: IO[bytes]) -> Interrupted | None:
-    """Send until the input ends or a signal comes, then wait for what is under way."""
+    """Send until the input ends or a signal arrives, then wait for the records in flight."""
     interrupted = None
     try:
         with Progress(source) as progress:
@@ -247,10 +247,10 @@ def _send_all(producer: "Producer", sender: Sender, source: IO[bytes]) -> Interr
 
 
 class Progress:
-    """A bar that shows how far a file was read, or how many lines came from a pipe.
+    """A bar that shows how much of a file was read, or how many lines came from a pipe.
 
-    It is drawn on a terminal only, and when reading takes longer than a moment: short commands stay
-    quiet and do not load the library that draws it.
+    It is drawn only on a terminal, and only if reading takes longer than a second: short commands
+    stay quiet and do not import the library that draws it.
     """
 
     def __init__(self, source: IO[bytes]) -> None:
@@ -268,7 +268,7 @@ class Progress:
             self._bar.stop()
 
     def show(self, line_count: int) -> None:
-        """Called now and then."""
+        """Draw or update the bar if it is due."""
         is_watched = sys.stderr.isatty() and not self._source.isatty()
         if not is_watched or time.monotonic() < self._appears_at:
             return

@@ -1,4 +1,4 @@
-"""What `consume` reads: partitions of a topic alone, or a part of it as a member of a group."""
+"""The readers of `consume`: some partitions of a topic, or those assigned by a group."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PartitionReader:
-    """These partitions of a topic, whoever else reads them."""
+    """Reads these partitions of a topic, independently of all other consumers."""
 
     def __init__(self, consumer: "Consumer", names: Sequence[TopicPartition]) -> None:
         self._consumer = consumer
@@ -21,7 +21,7 @@ class PartitionReader:
         self._ends: dict[TopicPartition, int] = {}
 
     def begin(self, start: "Start") -> None:
-        """Assign the partitions and go to where the reading starts."""
+        """Assign the partitions and seek to the start of reading."""
         consumer, names = self._consumer, self._names
         if not names:
             raise Failure("nothing can be read; the broker's log says why")
@@ -42,7 +42,7 @@ class PartitionReader:
             consumer.seek(name, offset)
 
     def warn_of_offsets_beyond(self) -> None:
-        """Name the partitions that end before the place where the reading starts."""
+        """Print the partitions that end before the start of reading."""
         for name, end in self._ends.items():
             offset = self._consumer.position(name)
             if offset is not None and offset > end:
@@ -54,11 +54,11 @@ class PartitionReader:
         return all((self._consumer.position(name) or 0) >= end for name, end in self._ends.items())
 
     def return_unprinted(self, records: "Sequence[ConsumerRecord]") -> None:
-        """These were read and not printed, which nobody else has to know."""
+        """Do nothing with records that were read and not printed: nothing is committed."""
 
 
 class GroupReader:
-    """What the group gives to this member, which says on stderr what that is."""
+    """Reads the partitions that the group assigns to this member, and prints changes to stderr."""
 
     def __init__(self, consumer: "Consumer", names: Sequence[TopicPartition]) -> None:
         self._consumer = consumer
@@ -66,7 +66,7 @@ class GroupReader:
         self._ends: dict[TopicPartition, int] = {}
 
     def begin(self, start: "Start") -> None:
-        """Become a member; where to begin is the group's, so `start` is in the options only."""
+        """Join the group. The group has the offsets; the consumer's options include `start`."""
         if not self._names:
             raise Failure("nothing can be read; the broker's log says why")
         self._ends = self._consumer.end_offsets(*self._names)
@@ -78,10 +78,10 @@ class GroupReader:
         )
 
     def warn_of_offsets_beyond(self) -> None:
-        """Nothing: where the group is, `group describe` says."""
+        """Do nothing: `group describe` warns of the group's offsets."""
 
     def return_unprinted(self, records: "Sequence[ConsumerRecord]") -> None:
-        """These were read and not printed: they are not committed."""
+        """Seek back to records that were read and not printed, so that they are not committed."""
         firsts: dict[TopicPartition, int] = {}
         for record in records:
             firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)

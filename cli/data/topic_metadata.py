@@ -1,7 +1,7 @@
-"""What a broker says of a topic before anything is read or written.
+"""A topic's metadata, which commands request before they read or write anything.
 
-A command that asks this first fails within seconds where nobody answers, and names a partition
-that is not there or offline, instead of waiting in silence: for a client it may still come.
+Such a command fails within seconds if no broker answers, and names a partition that is missing or
+offline. A client alone would wait silently, since the partition may still appear.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def find_topic(
     topic: str, partition: int | None, options: Mapping[str, str], timeout_option: str
 ) -> "TopicMetadata | None":
-    """Return the topic, or None if there is none yet.
+    """Return the topic, or None if it does not exist yet.
 
-    `timeout_option` is the name of the option that says how long to try.
+    `timeout_option` is the name of the option that limits how long to try.
     Raises `Failure` if it has no such partition, and what `Admin` raises.
     """
     from minibroker.client.blocking import Admin
@@ -41,7 +41,7 @@ def find_topic(
 
 
 def offline_partitions(found: "TopicMetadata | None", partition: int | None, fate: str) -> set[int]:
-    """Which of the wanted partitions nobody leads; each is named, with what that means here."""
+    """Return the wanted partitions without a leader, and print a warning with `fate` for each."""
     partitions = found.partitions if found is not None else ()
     numbers = {
         each.partition

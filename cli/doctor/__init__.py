@@ -1,1 +1,1 @@
-"""The command that looks for what is wrong."""
+"""The `doctor` command, which looks for problems."""

@@ -1,6 +1,6 @@
-"""What `minibroker doctor` asks of brokers: each of them, at every address that it advertises.
+"""The requests of `minibroker doctor` to brokers, at every address that they advertise.
 
-Addresses are asked side by side, each for as long as the time-out says.
+Addresses are queried in parallel, each with its own timeout.
 """
 
 import time
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The brokers that are alive, as they were asked, and the topics with what is in force.
+    """The answers of the live brokers, and the topics with their effective settings.
 
-    `refused` says why a new topic cannot be created, by what kind of topic it is; None where the
-    controller cannot be asked.
+    `refused` says why a new topic cannot be created, by kind of topic; None if the controller
+    cannot be reached.
     """
 
     seen: "Sequence[BrokerSeen]"
@@ -42,12 +42,13 @@ class ClusterSeen:
 
 
 def ask_bootstrap(bootstrap: "Sequence[Endpoint]", timeout_s: float) -> list[BrokerSeen]:
-    """Those that were named to us, whoever they are."""
+    """Query the given addresses, whichever brokers are there."""
     return _in_parallel([partial(_ask_broker, -1, endpoint, timeout_s) for endpoint in bootstrap])
 
 
 def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
-    """Ask everybody about everything. Raises what `Admin` does if no broker tells the cluster."""
+    """Query all brokers about everything. Raises `Admin`'s errors if no broker describes the
+    cluster."""
     with opened_admin(bootstrap, timeout_s) as admin:
         cluster: ClusterDescription = admin.describe_cluster()
         names = admin.list_topics()
@@ -84,7 +85,7 @@ def inspect_cluster(bootstrap: str, timeout_s: float) -> ClusterSeen:
 
 
 def refused_topics(admin: "Admin", names: Sequence[str]) -> dict[str, str]:
-    """Why topics with the brokers' defaults cannot be created now; nothing is created."""
+    """Return why topics with the brokers' defaults cannot be created now; nothing is created."""
     from minibroker.client.errors import ClientError
     from minibroker.protocol.constants import OFFSETS_TOPIC, ErrorCode
     from minibroker.protocol.errors import BrokerError
@@ -109,7 +110,7 @@ def _unused_names() -> Iterator[str]:
 
 
 def _ask_broker(node_id: int, endpoint: "Endpoint", timeout_s: float) -> BrokerSeen:
-    """As at `endpoint`; the clock is read in the middle of the question and its answer."""
+    """Query the broker at `endpoint`; its clock is compared with the middle of the round trip."""
     from minibroker.cli.broker.probe import ProbeFailed, describe
 
     began = time.time()
@@ -135,6 +136,6 @@ def _endpoint(host: str, port: int) -> "Endpoint":
 
 
 def _in_parallel(calls: Sequence[Callable[[], T]]) -> list[T]:
-    """The results, in order."""
+    """Return the results of the calls, in order."""
     with ThreadPoolExecutor(PARALLEL_MAX) as pool:
         return [each.result() for each in [pool.submit(call) for call in calls]]

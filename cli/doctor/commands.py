@@ -1,9 +1,9 @@
-"""`minibroker doctor`: looks at a cluster, or at what a broker is to be started with, and says what
-is wrong and what to do about it.
+"""`minibroker doctor`: finds problems of a cluster, or of the settings for a broker, and says what
+to do about them.
 
-It asks brokers (at every address that they advertise), reads the metadata store, and tries the disk
-of a data directory that lies here. It changes nothing. What each finding means is decided in
-`broker.findings`; `brokers` and `local` look, and this joins them.
+It queries brokers (at every address that they advertise), reads the metadata store, and tests the
+disk of a data directory on this machine. It changes nothing. `broker.findings` decides what each
+finding means; `brokers` and `local` collect the data, and this module joins them.
 """
 
 import json
@@ -76,7 +76,7 @@ def doctor(
 
 
 def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "Iterator[Finding]":
-    """What brokers, topics and, as far as only brokers name it, the metadata store come to."""
+    """Yield findings about brokers, topics and, if only brokers name it, the metadata store."""
     from minibroker import __version__
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.brokers import of_bootstrap, of_brokers
@@ -111,7 +111,7 @@ def of_cluster(bootstrap: str, timeout_s: float, config: "Config | None") -> "It
 
 
 def _with_own_ids(answered: "Sequence[BrokerSeen]") -> "list[BrokerSeen]":
-    """Nobody has said who is at which address, so they are believed."""
+    """Return the answers with the ids that the brokers themselves gave; no other source has ids."""
     from dataclasses import replace
 
     return [replace(each, node_id=each.answer.node_id) for each in answered if each.answer]
@@ -134,7 +134,7 @@ def _of_named_stores(answered: "Sequence[BrokerSeen]") -> "Iterator[Finding]":
 
 
 def of_settings(config: "Config", data_dir: Path | None) -> "Iterator[Finding]":
-    """What a broker with these settings would find here."""
+    """Yield findings about what a broker with these settings would use on this machine."""
     from minibroker.broker.findings import Finding, Level
     from minibroker.broker.findings.storage import of_store
     from minibroker.broker.findings.topics import of_defaults
@@ -151,7 +151,7 @@ def of_settings(config: "Config", data_dir: Path | None) -> "Iterator[Finding]":
 
 
 def of_directory(path: Path) -> "Iterator[Finding]":
-    """What the disk under a data directory is like."""
+    """Yield findings about the disk under a data directory."""
     from minibroker.broker.findings import storage
     from minibroker.cli.doctor.local import inspect_directory
 
@@ -159,7 +159,7 @@ def of_directory(path: Path) -> "Iterator[Finding]":
 
 
 def show(findings: "Sequence[Finding]", output: OutputFormat) -> None:
-    """The worst first."""
+    """Print the findings, the worst first."""
     from minibroker.broker.findings import Level
 
     order = [Level.PROBLEM, Level.NOTE, Level.OK]

@@ -1,7 +1,6 @@
-"""What `minibroker doctor` sees from this machine: the metadata store, and a data directory.
+"""The part of `minibroker doctor` that runs on this machine: the metadata store, a data directory.
 
-Nothing is left behind: the directory's disk is tried with a file that has no name, and of a store
-there is only reading.
+Nothing is left behind: the test of the disk uses a file without a name, and the store is only read.
 """
 
 import os
@@ -28,8 +27,11 @@ WRITTEN_BYTES: Final = 16 << 20
 
 
 def inspect_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
-    """Read from it a few times; None of a store that lies in a broker's memory, or in a file that
-    only a broker has named: that may be of another machine."""
+    """Read the store a few times and return the result.
+
+    None for a store in a broker's memory, or in a file that only a broker has named: that path may
+    be of another machine.
+    """
     import trio
 
     from minibroker.broker.metadata.store import StoreError
@@ -44,7 +46,7 @@ def inspect_store(config: "Config", *, is_named: bool) -> StoreSeen | None:
         if name.startswith(ETCD):
             return trio.run(_inspect_etcd, config, seen)
         path = Path(name.removeprefix(SQLITE))
-        export_store(path)  # the first time much is loaded
+        export_store(path)  # the first call imports much
         began = time.perf_counter()
         export_store(path)
         return replace(seen, read_ms=(time.perf_counter() - began) * 1000)
@@ -92,10 +94,10 @@ async def _inspect_etcd(config: "Config", seen: StoreSeen) -> StoreSeen:
 
 
 def inspect_directory(path: Path) -> DirectorySeen:
-    """Write into an unnamed file there, sync it, and time both."""
-    import resource  # not on Windows, where this module is loaded for the doctor's help
+    """Write into an unnamed file in a directory, sync it, and time both."""
+    import resource  # not on Windows, where this module is imported for the doctor's help
 
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker raises its own as far as that
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # a broker raises its soft limit to it
     seen = DirectorySeen(path, open_files_max=-1 if limit == resource.RLIM_INFINITY else limit)
     try:
         disk = shutil.disk_usage(path)

@@ -1,8 +1,8 @@
-"""`minibroker group`: which groups there are, how far they are, and setting that.
+"""`minibroker group`: list, describe, delete and seek consumer groups.
 
-`describe` and `seek` print the columns of Kafka's tool, because people grep them; what is wrong
-with an offset is said beside, on stderr. Unlike that tool `seek` does what it says unless it is
-told `--dry-run`. It refuses as long as the group has members, whose next commit would undo it.
+`describe` and `seek` print the columns of Kafka's tool, because people grep them; problems with an
+offset go to stderr. Unlike that tool `seek` changes the offsets unless `--dry-run` is given. It
+refuses while the group has members, whose next commit would undo the change.
 """
 
 import json
@@ -106,7 +106,7 @@ def list_groups(
 
 
 def _state(text: str) -> str:
-    """A state however it is written."""
+    """Return the state with this name, in any case."""
     for state in STATES:
         if text.strip().lower() == state.lower():
             return state
@@ -114,13 +114,13 @@ def _state(text: str) -> str:
 
 
 def group_names(arguments: list[str] | None, options: list[str] | None) -> list[str]:
-    """All that were named, each once."""
+    """Return all given group names, each once."""
     names = [one_name("group", each, None) for each in [*(arguments or []), *(options or [])]]
     return list(dict.fromkeys(names))
 
 
 def report_missing(report: "GroupsReport") -> None:
-    """End with exit code 1 if there may be groups that nobody told of."""
+    """Raise `Failure` (exit code 1) if there may be groups that no broker reported."""
     for node_id, reason in sorted(report.silent.items()):
         note(f"broker {node_id} does not say which groups it keeps: {reason}")
     for partition in report.leaderless:
@@ -165,7 +165,7 @@ def describe(
 
 
 def _describe_all(admin: "Admin", report: "GroupsReport") -> "list[GroupDescription]":
-    """All that are still there since they were listed."""
+    """Return the listed groups that still exist."""
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
 
@@ -228,7 +228,7 @@ def _show_members(
 
 
 def _scopes(by_topic: dict[str, list[int]]) -> str | None:
-    """`t(0,1), u(3)`, as Kafka's tool has it."""
+    """Return `t(0,1), u(3)`, as Kafka's tool prints it."""
     parts = [f"{topic}({','.join(map(str, numbers))})" for topic, numbers in by_topic.items()]
     return ", ".join(parts) or None
 
@@ -369,7 +369,7 @@ def seek(
 
 
 def _refuse_members(admin: "Admin", name: str) -> None:
-    """Raise `Failure` for a group that is read by somebody."""
+    """Raise `Failure` for a group that has members."""
     from minibroker.protocol.constants import ErrorCode
     from minibroker.protocol.errors import BrokerError
 

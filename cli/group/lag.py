@@ -1,8 +1,8 @@
-"""How far a group is in each partition: what `group describe` shows.
+"""The lag of a group in each partition, as `group describe` shows it.
 
-A row for every partition that the group has committed an offset for or that a member has. The end
-is what a consumer can read up to (the high watermark), as in Kafka's tool. What is not known is
-None: never committed, a topic that is gone, a partition that nobody leads now.
+There is a row for every partition that the group has committed an offset for or that a member is
+assigned. The end is what a consumer can read up to (the high watermark), as in Kafka's tool. None
+means unknown: never committed, a topic that no longer exists, a partition without a leader.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +45,7 @@ class Row(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """What can be read of a partition."""
+    """The offsets of a partition that consumers can read."""
 
     log_start: int
     end: int
@@ -56,7 +56,7 @@ def rows_of(
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ranges: Mapping[TopicPartition, OffsetRange],
 ) -> Iterator[Row]:
-    """By topic and partition."""
+    """Yield the rows, by topic and partition."""
     members: dict[TopicPartition, GroupMemberDescription] = {
         name: member for member in group.members for name in member.assignment
     }
@@ -79,7 +79,7 @@ def warnings_of(
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ranges: Mapping[TopicPartition, OffsetRange],
 ) -> Iterator[str]:
-    """What is wrong with the offsets, one line each."""
+    """Yield a warning for each wrong offset."""
     for name, (offset, *_) in sorted(committed.items()):
         if name not in ranges:
             yield f"{name} is gone, or nobody leads it"
@@ -99,7 +99,7 @@ def warnings_of(
 def offset_ranges(
     admin: "Admin", names: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetRange]:
-    """Where these begin and end; those that do not exist, or have no leader, are left out."""
+    """Return the ranges of these partitions; those that are missing or leaderless are left out."""
     led = set()
     for topic in {name.topic for name in names}:
         try:

@@ -1,8 +1,7 @@
-"""Where `group seek` puts a group: from flags to a target, from a target to offsets.
+"""The new offsets of `group seek`: from flags to a target, from a target to offsets.
 
-An offset that is asked for may lie outside what the log has; it is then the nearest that lies
-inside, and that is said. A shift counts from what was committed, so a partition of which nothing
-was is left as it is.
+A requested offset may lie outside the log; then the nearest offset inside is used, and a note says
+so. A shift counts from the committed offset, so a partition without one is left unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ HEADS: Final = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET", "OLD-OFFSET")
 
 
 class Move(NamedTuple):
-    """What changes in one partition; its fields are the names in JSON, `HEADS` those in text."""
+    """The change in one partition; its fields are the names in JSON, `HEADS` those in text."""
 
     group: str
     topic: str
@@ -34,7 +33,7 @@ class Move(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where to go: `kind` is earliest, latest, offset, time (ms) or shift."""
+    """The target of a seek: `kind` is earliest, latest, offset, time (ms) or shift."""
 
     kind: str
     number: int = 0
@@ -43,7 +42,7 @@ class Target(NamedTuple):
 def target_of(
     *, earliest: bool, latest: bool, offset: int | None, time: str | None, shift: int | None
 ) -> Target:
-    """The one that was given. Raises `typer.BadParameter`."""
+    """Return the one target that was given. Raises `typer.BadParameter`."""
     given = []
     if earliest:
         given.append(Target("earliest"))
@@ -65,14 +64,14 @@ def target_of(
 
 
 class Scope(NamedTuple):
-    """A topic, and which of its partitions; None: all of them."""
+    """A topic, and some of its partitions; None: all of them."""
 
     topic: str
     partitions: tuple[int, ...] | None
 
 
 def parse_scope(text: str) -> Scope:
-    """`TOPIC` or `TOPIC:0,1`. Raises `typer.BadParameter`."""
+    """Parse `TOPIC` or `TOPIC:0,1`. Raises `typer.BadParameter`."""
     topic, separator, numbers = readable(text, "--topic").partition(":")
     parts = numbers.split(",")
     if not topic or (separator and not all(part.isdecimal() and len(part) < 10 for part in parts)):
@@ -81,7 +80,7 @@ def parse_scope(text: str) -> Scope:
 
 
 def partitions_in(admin: "Admin", scopes: Sequence[Scope]) -> list[TopicPartition]:
-    """The partitions that are meant. Raises `Failure` for one that there is not."""
+    """Return the partitions in the scopes. Raises `Failure` for one that does not exist."""
     names = set()
     for topic, numbers in scopes:
         [found] = admin.describe_topics(topic)
@@ -95,7 +94,7 @@ def partitions_in(admin: "Admin", scopes: Sequence[Scope]) -> list[TopicPartitio
 
 
 def scopes_of(admin: "Admin", committed: "Mapping[TopicPartition, object]") -> list[Scope]:
-    """The topics that a group has committed offsets of; those that are gone are named."""
+    """Return the topics that a group has committed offsets for; notes name those that are gone."""
     there = set(admin.list_topics())
     topics = sorted({name.topic for name in committed})
     for topic in topics:
@@ -107,7 +106,7 @@ def scopes_of(admin: "Admin", committed: "Mapping[TopicPartition, object]") -> l
 def committed_in(
     scopes: Sequence[Scope], committed: "Mapping[TopicPartition, object]"
 ) -> list[TopicPartition]:
-    """What was committed of these. Raises `Failure` if nothing was."""
+    """Return the partitions in the scopes with committed offsets. Raises `Failure` if none."""
     names = [
         name
         for name in committed
@@ -126,7 +125,7 @@ def plan(
     names: Sequence[TopicPartition],
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
 ) -> list[Move]:
-    """A move for each partition, also for one that stays where it is. Raises `Failure`."""
+    """Return a move for each partition, even if its offset stays the same. Raises `Failure`."""
     if target.kind == "shift":
         for name in names:
             if name not in committed:
@@ -153,7 +152,7 @@ def plan(
 
 
 def _offset(target: Target, old: int, offset_range: OffsetRange, at_time: int) -> int:
-    """As it was asked for; perhaps outside the log."""
+    """Return the requested offset, which may lie outside the log."""
     return {
         "earliest": offset_range.log_start,
         "latest": offset_range.end,
@@ -164,7 +163,7 @@ def _offset(target: Target, old: int, offset_range: OffsetRange, at_time: int) -
 
 
 def _clamped(name: TopicPartition, offset: int, offset_range: OffsetRange) -> int:
-    """The nearest offset that the log has."""
+    """Return the nearest offset in the log."""
     inside = min(max(offset, offset_range.log_start), offset_range.end)
     if inside != offset:
         side = "before the log begins" if offset < inside else "behind its end"

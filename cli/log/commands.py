@@ -1,8 +1,8 @@
-"""`minibroker log dump`: what lies in the files of a data directory, also in damaged ones.
+"""`minibroker log dump`: the contents of files in a data directory, damaged ones too.
 
-The text has the shape of Kafka's dump tool, so that people and scripts can read it; `--json`
-prints one object a line. Reading is in `dump`; here is only how it is printed. Damage makes
-the exit code 1, because a check that fails must not look like one that passed.
+The text has the format of Kafka's dump tool, for people and scripts that know it; `--json` prints
+one object per line. `dump` reads; this module prints. Damage makes the exit code 1, because a check
+that fails must not look like one that passed.
 """
 
 import json
@@ -72,7 +72,7 @@ def dump(
 
 
 def _whole(named: list[Path]) -> Iterator[Path]:
-    """The files, with a directory's known files in its place."""
+    """Yield the files, with a directory replaced by the known files in it."""
     from minibroker.cli.log.dump import is_known
 
     for path in named:
@@ -83,7 +83,7 @@ def _whole(named: list[Path]) -> Iterator[Path]:
 
 
 def _line(entry: Mapping[str, object]) -> str:
-    """`name: value` pairs; a record is set off from its batch as Kafka's tool does it."""
+    """Return `name: value` pairs; a record's line has the prefix that Kafka's tool gives it."""
     shown = {True: "true", False: "false"}
     texts = [
         f"{name}: {shown[value] if isinstance(value, bool) else value}"

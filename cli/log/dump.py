@@ -1,11 +1,11 @@
-"""Reads the files of a data directory one entry after another, as far as they can be read.
+"""Reads the files of a data directory entry by entry, as far as they can be read.
 
-Every reader yields plain mappings, each with its `type`; what is wrong comes out as an entry of
-type `damage` that says where and why, and reading goes on behind it. After a bad batch the next
-good one is searched for (a header that fits and a CRC that is right), so that one flipped byte does
-not hide the rest of a segment. Nothing is ever written, and a file is never loaded whole, so it
-may be run beside a broker; half a batch at the end of the active segment may then be one that is
-just being written.
+Every reader yields plain mappings, each with its `type`; damage is an entry of type `damage` that
+says where and why, and reading continues after it. After a bad batch the reader searches for the
+next good one (a header that fits and a CRC that is right), so one flipped byte does not hide the
+rest of a segment. Nothing is written, and no segment is loaded whole, so it may run beside a
+broker; an incomplete batch at the end of the active segment may then be one that is just being
+written.
 """
 
 import os
@@ -37,7 +37,7 @@ OFFSET_ENTRY: Final = struct.Struct(">ii")
 
 
 def entries_of(path: Path, with_records: bool) -> Iterator[Entry]:
-    """What is in a file, by its name. Raises `Failure` for one that is none of ours."""
+    """Yield the entries of a file, by its name. Raises `Failure` if it is not a broker's file."""
     reader = _reader_of(path)
     if not path.exists():
         raise Failure(f"{path}: no such file")
@@ -61,11 +61,11 @@ class _Segment:
         self.size = os.fstat(descriptor).st_size
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes."""
+        """Return up to `size` bytes."""
         return os.pread(self.descriptor, size, position)
 
     def batch_at(self, position: int) -> tuple[BatchHeader, memoryview] | str:
-        """The whole batch that begins there, or why there is none; its CRC is not looked at."""
+        """Return the whole batch that begins there, or why there is none, without a CRC check."""
         head = self.read(position, BATCH_HEADER_BYTES)
         if len(head) < BATCH_HEADER_BYTES:
             return f"{len(head)} bytes, too few for a batch"
@@ -79,8 +79,8 @@ class _Segment:
         return header, memoryview(self.read(position, header.size))
 
     def next_good(self, position: int, offset: int) -> int:
-        """Where a sound batch of `offset` or later begins, from `position` on; else the end."""
-        found = find_batch(cast(File, self), position, offset)  # which only reads
+        """Return where the next sound batch of `offset` or later begins; the end if there is none."""
+        found = find_batch(cast(File, self), position, offset)  # it only reads
         return self.size if found is None else found
 
 
@@ -164,7 +164,7 @@ def _record_entry(record: Record, sequence: int) -> Entry:
 
 
 def _offset_index(path: Path) -> Iterator[Entry]:
-    """Entries, each checked against the segment beside it."""
+    """Yield the entries, each checked against the segment of the same name."""
     base = _base_offset(path)
     beside = path.with_suffix(".log")
     with beside.open("rb", buffering=0) if beside.exists() else open(os.devnull, "rb") as file:
@@ -227,7 +227,7 @@ def _epoch_checkpoint(path: Path) -> Iterator[Entry]:
 
 
 def _fixed(path: Path, entry: struct.Struct) -> Iterator[tuple[int, int, int]]:
-    """Position and the two numbers of each entry."""
+    """Yield the position and the two numbers of each entry."""
     data = path.read_bytes()
     if len(data) % entry.size:
         raise Failure(f"{path}: {len(data)} bytes are no whole number of {entry.size}-byte entries")
