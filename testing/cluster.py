@@ -10,12 +10,12 @@
 
     async with open_cluster(world, {"min.insync.replicas": "2"}, 3) as cluster:
         cluster.brokers[0].pause()    # SIGSTOP; then `resume`
-        cluster.brokers[1].link.cut() # the store is out of its reach
+        cluster.brokers[1].link.cut() # it cannot reach the store
 
-All brokers share the metadata store of the world, each over a link of its own.
+All brokers share the metadata store of the world, each over its own link.
 
 `simulate(main, seed)` runs a program so that the same seed gives the same run, event by event. It
-rests on two private names of trio; `tests/sim/test_determinism.py` guards that they exist.
+relies on two private names of trio; `tests/sim/test_determinism.py` guards that they exist.
 """
 
 import random
@@ -48,18 +48,18 @@ EPOCH_MS = 1_700_000_000_000  # wall time at virtual time 0
 PORT = 9092
 DATA_DIRECTORY = PurePath("/data")
 
-# What no simulation needs: a story that is still running then will never end.
+# The bounds of a simulation: one that exceeds them will never end.
 VIRTUAL_S_MAX = 7200.0
 TURNS_MAX = 1_000_000  # of the event loop, at one moment
-PLACES_MAX = 12  # that an error names
+PLACES_MAX = 12  # how many an error names
 
 
 class StillRunning(Exception):
-    """A simulation that does not end."""
+    """A simulation does not end."""
 
 
 class SimulatedWorld:
-    """What all hosts of a simulation share: chance, time, the wires and the metadata store."""
+    """The parts that all hosts of a simulation share: chance, time, network and metadata store."""
 
     def __init__(self, seed: int, options: NetworkOptions = DEFAULT_OPTIONS) -> None:
         self.seed = seed
@@ -68,24 +68,24 @@ class SimulatedWorld:
         self.pauses = Pauses()
 
     def rng(self, purpose: str) -> random.Random:
-        """A generator of its own for each purpose, so that one's draws do not move another's."""
+        """Return a generator for one purpose, so that its draws do not shift those of others."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def wall_ms(self) -> int:
-        """The wall clock of every host, in milliseconds."""
+        """Return the wall clock of every host, in milliseconds."""
         return EPOCH_MS + round(trio.current_time() * 1000)
 
     def seams(self, host: str) -> Seams:
-        """What a client on a host is given in place of the real world."""
+        """Return the seams for a client on a host, in place of the real world."""
         return Seams(self.network.host(host), self.rng(host), self.wall_ms)
 
 
 class SimulatedBroker:
     """One broker and its machine. Not running until `start`.
 
-    `life` counts the processes it was; `replicas` and `node` (its part in control) are those of the
-    last one, once it has any.
-    With `may_fail` what ends the process is kept in `failure` instead of raised.
+    `life` counts its processes so far; `replicas` and `node` (its controller node) are those of the
+    last one, once they exist. With `may_fail` an error that ends the process is kept in `failure`
+    instead of raised.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class SimulatedBroker:
         self.address = f"{self.name}:{PORT}"
         self.files = SimulatedFiles(world.rng(f"{self.name}/disk"))
         self.link = StoreLink(world.store, world.rng(f"{self.name}/store"))
-        self.wall_shift_ms = 0  # how wrong its wall clock is
+        self.wall_shift_ms = 0  # the error of its wall clock
         self.machine = MachineFacts("simulated")
         self.is_running = False
         self.is_serving = False
@@ -130,8 +130,11 @@ class SimulatedBroker:
         ).config
 
     async def start(self) -> Started | None:
-        """Start the process, and wait until it answers or has ended; what it says of itself, or
-        None. What it raises while it runs is raised out of the nursery, unless it was killed."""
+        """Start the process, wait until it answers or has ended, and return what `serve` reports.
+
+        Returns None if it has ended. Errors while it runs are raised out of the nursery, unless it
+        was killed.
+        """
         assert not self.is_running
         self._scope, self._shutdown, self._ended = trio.CancelScope(), trio.Event(), trio.Event()
         self.is_running = True
@@ -158,11 +161,11 @@ class SimulatedBroker:
         try:
             with self._scope:
                 await serve(self._config, system, self._shutdown, answer)
-                if not self.is_serving:  # it was stopped before
+                if not self.is_serving:  # it was stopped before it served
                     task_status.started()
                     self.is_serving = True
         except Exception as error:
-            # Tasks of a dead process may still stumble over its dead files until they are gone.
+            # Tasks of a dead process may still fail on its dead files until they are gone.
             if not self._scope.cancel_called:
                 self.failure = error
                 if not self.may_fail:
@@ -184,34 +187,34 @@ class SimulatedBroker:
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is stopped by `pause`."""
+        """Whether it is paused by `pause`."""
         return self._world.pauses.is_paused(self.name)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Pause the process, as SIGSTOP does."""
         self._world.pauses.pause(self.name)
 
     def resume(self) -> None:
-        """SIGCONT; nothing if it is not paused."""
+        """Resume the process, as SIGCONT does; nothing if it is not paused."""
         self._world.pauses.resume(self.name)
 
     async def stop(self) -> None:
-        """SIGTERM, and wait for the end."""
+        """Stop the process in order, as SIGTERM does, and wait for its end."""
         self._shutdown.set()
         await self._ended.wait()
 
     def crash(self) -> None:
-        """The process is dead at once: nothing that it does from now on has an effect."""
+        """Kill the process at once: nothing that it does from now on has an effect."""
         self.files.kill()
         self._die()
 
     async def kill(self) -> None:
-        """`kill -9`, and wait until its tasks are gone."""
+        """Kill the process, as `kill -9` does, and wait until its tasks have ended."""
         self.crash()
         await self.wait_ended()
 
     async def power_off(self, tail: Tail = Tail.BY_CHANCE) -> None:
-        """The machine stops, and comes back with another boot id."""
+        """Stop the machine; it comes back with another boot id."""
         self.files.power_off(tail)
         self._boot += 1
         self._die()
@@ -223,13 +226,13 @@ class SimulatedBroker:
         self.resume()
 
     async def wait_ended(self) -> None:
-        """Until there is nothing left of the process."""
+        """Wait until all tasks of the process have ended."""
         if self.is_running:
             await self._ended.wait()
 
 
 class _Answer(trio.TaskStatus[object]):
-    """Notes that a broker serves, and passes it on."""
+    """Records that a broker serves, and forwards that to the task status."""
 
     def __init__(self, broker: SimulatedBroker, task_status: trio.TaskStatus[object]) -> None:
         self._broker = broker
@@ -241,7 +244,7 @@ class _Answer(trio.TaskStatus[object]):
 
 
 def _telling(base: type[T], note: Callable[[T], None]) -> type[T]:
-    """A type that is `base`, and tells of each object that is made of it."""
+    """Return a subtype of `base` that passes each new object to `note`."""
 
     def init(self: T, *arguments: Any) -> None:
         base.__init__(self, *arguments)
@@ -258,22 +261,22 @@ class SimulatedCluster:
 
     @property
     def address(self) -> str:
-        """Bootstrap servers: all of them."""
+        """The bootstrap servers: all brokers."""
         return ",".join(broker.address for broker in self.brokers)
 
     def broker(self, node_id: int) -> SimulatedBroker:
-        """The one of this number."""
+        """Return the broker with this number."""
         return self.brokers[node_id - 1]
 
     async def start(self) -> None:
-        """Start those that do not run, at once, and wait until all answer."""
+        """Start all brokers that do not run, at once, and wait until they answer."""
         async with trio.open_nursery() as nursery:
             for broker in self.brokers:
                 if not broker.is_running:
                     nursery.start_soon(broker.start)
 
     async def kill(self) -> None:
-        """`kill -9` for all of them."""
+        """Kill all brokers, as `kill -9` does."""
         for broker in self.brokers:
             broker.crash()
         for broker in self.brokers:
@@ -281,7 +284,7 @@ class SimulatedCluster:
 
 
 async def in_worker(function: Callable[[*Arguments], T], /, *arguments: *Arguments) -> T:
-    """Worker threads do not exist on virtual time: the function runs at a checkpoint."""
+    """Run the function at a checkpoint: on virtual time there are no worker threads."""
     await trio.lowlevel.checkpoint()
     return function(*arguments)
 
@@ -290,7 +293,7 @@ async def in_worker(function: Callable[[*Arguments], T], /, *arguments: *Argumen
 async def open_broker(
     world: SimulatedWorld, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[SimulatedBroker]:
-    """A broker that runs; it is killed at the end of the block."""
+    """Yield a running broker; it is killed at the end of the block."""
     async with trio.open_nursery() as nursery:
         broker = SimulatedBroker(world, nursery, settings or {})
         await broker.start()
@@ -305,7 +308,7 @@ async def open_cluster(
     count: int,
     replicas_type: type[Replicas] = Replicas,
 ) -> AsyncIterator[SimulatedCluster]:
-    """Brokers that run, with these settings each; they are killed at the end of the block."""
+    """Yield running brokers with these settings; they are killed at the end of the block."""
     async with trio.open_nursery() as nursery:
         make = partial(SimulatedBroker, world, nursery, settings, replicas_type=replicas_type)
         cluster = SimulatedCluster([make(node_id=number + 1) for number in range(count)])
@@ -315,7 +318,7 @@ async def open_cluster(
             await cluster.kill()
         finally:
             for broker in cluster.brokers:
-                broker.resume()  # or its tasks would never end
+                broker.resume()  # otherwise its tasks would never end
 
 
 def simulate(
@@ -356,20 +359,20 @@ def simulate(
 
 
 class _TurnGuard(trio.abc.Instrument):
-    """Cancels `scope` after so many turns of the event loop at one moment of `clock`."""
+    """Cancels `scope` after too many turns of the event loop at one moment of `clock`."""
 
     def __init__(
         self, clock: trio.testing.MockClock, scope: trio.CancelScope, turns_max: int
     ) -> None:
-        self.turns = 0  # at this moment
-        self.places: list[str] = []  # where tasks were when the bound was met
+        self.turns = 0  # at the present moment
+        self.places: list[str] = []  # where tasks were when the bound was reached
         self._clock = clock
         self._scope = scope
         self._turns_max = turns_max
         self._moment = 0.0
 
     def before_io_wait(self, timeout: float) -> None:
-        """At the end of a turn."""
+        """Count a turn, at its end."""
         moment = self._clock.current_time()
         if moment != self._moment:
             self._moment = moment
@@ -381,7 +384,7 @@ class _TurnGuard(trio.abc.Instrument):
 
 
 def _places_of_tasks() -> list[str]:
-    """FILE:LINE of each task's innermost function outside of trio, the most frequent first."""
+    """Return FILE:LINE of each task's innermost frame outside trio, the most frequent first."""
     root = trio.lowlevel.current_root_task()
     tasks = [root] if root is not None else []
     places: Counter[str] = Counter()

@@ -1,8 +1,8 @@
-"""Calls that cost virtual time, as work costs a real broker its loop.
+"""Calls that cost virtual time, as work costs a real broker's event loop.
 
-On virtual time a call takes none, so what a slow loop leads to is never seen: a lease that is not
-renewed, an answer that is late. Here a call is charged: the process that made it stands still for
-so long, with all its tasks, from the end of their present turn on.
+On virtual time a call takes none, so the effects of a slow loop never show: a lease that is not
+renewed, an answer that is late. Here a call is charged: the process that made it is paused for that
+time, with all its tasks, from the end of their present turn on.
 
     async with costs_of(world) as costs:
         async with open_cluster(world, settings, 3, costly(costs, Prices(role_s=0.002))):
@@ -27,14 +27,14 @@ from minibroker.testing.pause import PROCESS, Pauses
 
 
 class Prices(NamedTuple):
-    """Seconds for one partition of an order, as a role and in the image."""
+    """The cost in seconds of one partition in an order, as a role and in the image."""
 
     role_s: float = 0.0
     image_s: float = 0.0
 
 
 class Costs:
-    """Who is busy, and until when."""
+    """The processes that are busy, and until when."""
 
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
@@ -42,7 +42,7 @@ class Costs:
         self._news = trio.Event()
 
     def charge(self, process: str, seconds: float) -> None:
-        """A process is busy for so long, after what it is busy with already."""
+        """Keep a process busy for so many seconds more."""
         if seconds > 0:
             begin = max(trio.current_time(), self._until.get(process, 0.0))
             self._until[process] = begin + seconds
@@ -50,7 +50,7 @@ class Costs:
             self._news.set()
 
     async def run(self) -> None:
-        """Let those go on whose work is done; in a task of no process."""
+        """Resume processes whose work is done; runs in a task that belongs to no process."""
         while True:
             now = trio.current_time()
             for process in [one for one, until in self._until.items() if until <= now]:
@@ -63,7 +63,7 @@ class Costs:
 
 @asynccontextmanager
 async def costs_of(world: SimulatedWorld) -> AsyncIterator[Costs]:
-    """For the processes of a world."""
+    """Yield the costs for the processes of a world."""
     costs = Costs(world.pauses)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(costs.run)
@@ -72,7 +72,7 @@ async def costs_of(world: SimulatedWorld) -> AsyncIterator[Costs]:
 
 
 def costly(costs: Costs, prices: Prices) -> type[Replicas]:
-    """Replicas whose orders cost their broker what each partition is priced at."""
+    """Return replicas whose orders cost their broker the price of each partition."""
 
     class CostlyReplicas(Replicas):
         def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:

@@ -1,16 +1,16 @@
-"""One broker's way to a shared metadata store, which a simulation can cut or hold.
+"""A broker's link to a shared metadata store, which a simulation can cut or hold.
 
-Several simulated brokers share one `MemoryStore`; each sees it through a `StoreLink` of its own.
-Two faults, and what they may do (nothing else was promised to survive):
+Several simulated brokers share one `MemoryStore`; each sees it through its own `StoreLink`. There
+are two faults, with these effects (the store promises to survive no others):
 
-* `cut`: a request does not arrive. Nothing of it is done, and the caller learns that after
-  `TIMEOUT_S` (`StoreUnavailable`), as one of SQLite does whose write lock is taken.
-* `hold`: requests and answers wait for `heal`. A renewal that was sent in good time may so be done
-  too late, and a write that was done may be known late: the caller sees neither. `hold_requests`
-  and `hold_answers` do the same to one direction.
+* `cut`: a request does not arrive. Nothing of it is done, and the caller gets `StoreUnavailable`
+  after `TIMEOUT_S`, as with SQLite when another process holds the write lock.
+* `hold`: requests and answers wait for `heal`. A renewal that was sent in time may thus be done too
+  late, and the caller may learn late that a write was done: the caller can see neither.
+  `hold_requests` and `hold_answers` do the same to one direction.
 
-An answer that was on its way when the link was cut waits for `heal` too, so that
-`StoreUnavailable` keeps saying that nothing was written.
+An answer that was in flight when the link was cut waits for `heal` too, so `StoreUnavailable` still
+means that nothing was written.
 """
 
 import math
@@ -39,7 +39,7 @@ TIMEOUT_S: Final = 1.0
 
 
 class StoreLink:
-    """A `MetadataStore` that is another one, some time away.
+    """A `MetadataStore` that forwards to another one, with a delay.
 
     Each direction of a call takes up to `delay_s_max` seconds, drawn from `rng`.
     """
@@ -56,28 +56,28 @@ class StoreLink:
         self.heal()
 
     def cut(self) -> None:
-        """Lose all requests from now on."""
+        """Drop all requests from now on."""
         self.hold()
         self._is_cut = True
 
     def hold(self) -> None:
-        """Let all requests and answers wait from now on."""
+        """Delay all requests and answers from now on."""
         self._is_cut = False
         self.hold_requests()
         self.hold_answers()
 
     def hold_requests(self) -> None:
-        """Let all requests wait from now on; answers that are under way arrive."""
+        """Delay all requests from now on; answers in flight arrive."""
         if self._sendable.is_set():
             self._sendable = trio.Event()
 
     def hold_answers(self) -> None:
-        """Let all answers wait from now on; what is asked is done."""
+        """Delay all answers from now on; requests are executed."""
         if self._answerable.is_set():
             self._answerable = trio.Event()
 
     def heal(self) -> None:
-        """Let everything through, also what waits."""
+        """Deliver everything, also what waits."""
         self._is_cut = False
         self._sendable.set()
         self._answerable.set()

@@ -1,7 +1,7 @@
-"""`minibroker bench`: what a running broker does from here, in figures.
+"""`minibroker bench`: measures a running broker with one client on this machine.
 
-These commands load one broker with one client. `make bench` is what compares: it starts processes
-of its own and puts each figure beside a yardstick of the same run.
+`make bench` is for comparisons: it starts its own processes and compares each figure with a
+reference measured in the same run.
 """
 
 import json

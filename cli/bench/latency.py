@@ -1,12 +1,12 @@
 """The latency of one record from `send` to `poll`, producer and consumer in one process.
 
 One process, so that both read the same clock. Sends are due at fixed times, and a record's latency
-counts from when it was due: a stall then shows in every record it delays, not only in the first.
+counts from its due time: a stall then shows in every record that it delays, not only in the first.
 
-A record names its run, and only those of this run are measured. Others may come: of other
-producers, and those that were not committed yet when the consumer asked where the topic ends. The
-first record, which creates the topic, is one of them with acks=1 or 0, whose answer does not wait
-for the followers.
+A record names its run, and only records of this run are measured. Others may arrive: those of other
+producers, and those that were not committed when the consumer queried the end of the topic. With
+acks=1 or 0 the first record, which creates the topic, is one of them, since its acknowledgement
+does not wait for the followers.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from minibroker.client.options import Seams, default_seams
 
 WARM_UP_S: Final = 1.0
 PAYLOAD_BYTES: Final = 100
-STAMP: Final = Struct(">8sd")  # what a value begins with: the run, and when the record was due
+STAMP: Final = Struct(">8sd")  # the start of a value: the run, and when the record was due
 
 
 async def measure_latency(
@@ -32,9 +32,9 @@ async def measure_latency(
     seconds: float,
     seams: Seams | None = None,
 ) -> dict[str, float]:
-    """Send `rate` records a second for `seconds` after a warm-up; percentiles in milliseconds.
+    """Send `rate` records a second for `seconds` after a warm-up; return percentiles in ms.
 
-    Raises `Failure` where records do not come: with acks=1 and 0 they may be lost.
+    Raises `Failure` if records do not arrive: with acks=1 and 0 they may be lost.
     """
     seams = seams or default_seams()
     run = seams.rng.randbytes(8)
@@ -71,7 +71,7 @@ async def _send(producer: Producer, topic: str, run: bytes, rate: int, count: in
 
 
 async def _receive(consumer: Consumer, run: bytes, count: int) -> list[float]:
-    """The latency of each record, in milliseconds; fewer than `count` where no more come."""
+    """Return the latency of each record, in ms; fewer than `count` if no more arrive."""
     latencies: list[float] = []
     received_at = trio.current_time()
     while len(latencies) < count and trio.current_time() - received_at < STALLED_S_MAX:

@@ -1,8 +1,8 @@
-"""`minibroker cluster`: several brokers on this machine, one process each, and ways to break them.
+"""`minibroker cluster`: several brokers on this machine, one process each, and faults for them.
 
-`up` starts them and stays; `status`, `down` and the verbs for single brokers find them by the
-directory. `layout` says what lies there, `process` what a broker's process is, `up` what the
-command of that name does while it stays.
+`up` starts them and keeps running; `status`, `down` and the commands for single brokers find them
+by the directory. `layout` defines the directory, `process` a broker's process, `up` what the
+command of that name does while it runs.
 """
 
 import json
@@ -74,9 +74,9 @@ def up(
 ) -> None:
     """Start a cluster, and stop it at Ctrl-C.
 
-    One directory keeps all of it, and remembers what `up` was told. Start it again with that, and
-    it goes on where it was, after `kill -9` of all brokers too. Brokers that run already are taken
-    over. A second Ctrl-C kills them.
+    One directory keeps all of it, and the options of the first `up`. Started again with that
+    directory, it continues where it stopped, even after `kill -9` of all brokers. Brokers that
+    already run are kept. A second Ctrl-C kills them.
     """
     given = given_settings(settings) | ({"flush": flush} if flush else {})
     layout = layout_for(directory, broker_count, base_port, given, http_base_port)
@@ -100,7 +100,7 @@ def up(
 
 
 def _check_ports(layout: Layout, brokers: list[Broker]) -> None:
-    """Before anything is started or written: what is taken is known at once, and by name."""
+    """Raise `Failure` for a port in use, before anything is started or written."""
     for broker in brokers:
         if broker.state.is_alive:
             continue
@@ -203,7 +203,7 @@ def resume(node_ids: NodeIds, directory: DataDir = DEFAULT_DIRECTORY) -> None:
 def _signal(
     brokers: list[Broker], number: signal.Signals, is_done: Callable[[State], bool], done: str
 ) -> None:
-    """Send all of them the signal, at once, and see it take effect."""
+    """Send the signal to all brokers at once, and wait until it takes effect."""
     sent = [broker for broker in brokers if broker.send(number)]
     if not wait_for(lambda: all(is_done(broker.state) for broker in sent), SIGNAL_S_MAX):
         raise Failure(f"no effect of {number.name} within {SIGNAL_S_MAX:.0f} s")

@@ -1,8 +1,8 @@
-"""`minibroker cluster describe`: what the brokers say of their cluster.
+"""`minibroker cluster describe`: the state of a cluster, as its brokers report it.
 
-Two questions are asked: any broker's METADATA (who is alive, who leads what, who is in sync), and
-DESCRIBE_REPLICAS of every broker that is alive. A broker that stands still is alive until its
-session ends and does not answer the second; that is shown, for it is the one to look at.
+Two requests are sent: METADATA to any broker (live brokers, leaders, in-sync sets), and
+DESCRIBE_REPLICAS to every live broker. A paused broker is live until its session ends and does not
+answer the second; the output shows that, since it is the broker to look at.
 """
 
 import json
@@ -76,7 +76,7 @@ def describe(
 
 
 def _is_typed(context: typer.Context, parameter: str) -> bool:
-    """Whether it is an option on the command line, which a variable does not overrule."""
+    """Whether a parameter is an option on the command line, which overrides its variable."""
     source = context.get_parameter_source(parameter)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -105,7 +105,7 @@ def _brokers(
     report: "ReplicasReport",
     node_ids: Iterable[int],
 ) -> list[dict[str, object]]:
-    """Those that are alive, that shall hold a replica, or that the directory is for."""
+    """Return the brokers that are live, that are assigned a replica, or that the directory has."""
     alive = {broker.node_id: broker for broker in cluster.brokers}
     epochs = {node_id: answer.broker_epoch for node_id, answer in report.answers.items()}
     partitions = [partition for topic in topics for partition in topic.partitions]

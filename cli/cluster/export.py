@@ -1,17 +1,16 @@
 """`minibroker cluster export`: the metadata of a cluster as JSON, for the audit and for people.
 
-Who leads which partition, in which epochs, who is in sync: all that the controller has decided, as
-one snapshot of the metadata store. No broker is asked, so it works while the cluster runs, stands
-still or is lost.
+It has all decisions of the controller (leaders, epochs, in-sync sets) as one snapshot of the
+metadata store. No broker is queried, so it works while the cluster runs, is stopped or is lost.
 
-It changes nothing. Opening a SQLite store is not harmless (it is made if it is missing, brought to
-the newest format, and entries of ended leases are removed), so what is opened, by the function that
-opens a broker's store, is a copy: one of SQLite's own backups while somebody has the file open, for
-a plain copy could be torn; else, where a connection would make files beside it, a plain one. A
-store that is a server can be read as it is.
+It changes nothing. Opening a SQLite store is not harmless: the store is created if it is missing
+and upgraded to the newest format, and entries of ended leases are removed. So the function that
+opens a broker's store opens a copy here. While another process has the file open, the copy is made
+by SQLite's own backup, since a plain copy could be torn; otherwise it is a plain copy, since a
+connection would create files beside the store. A store that is a server is read directly.
 
-`brokers` are those whose registration stands, so there are none in a cluster that has stopped. Of
-brokers that have stopped in order and not come back, `left` says how far the logs went by then.
+`brokers` are the registered ones, so a stopped cluster has none. For brokers that stopped in order
+and have not come back, `left` says how far their logs went by then.
 """
 
 import json
@@ -77,10 +76,11 @@ def export(
 
 
 def export_store(store: Path | str) -> dict[str, Any]:
-    """What `cluster export` writes, of a store's file or of a store as `metadata.store` names it.
+    """Return the output of `cluster export` for a SQLite file, or for a `metadata.store` value.
 
-    How an etcd is reached is read from the environment. Blocks; not for a task of an event loop.
-    Raises `Failure` if there is no such store (none is made), `StoreError` if it cannot be read.
+    The access to an etcd is configured by the environment. It blocks, so not for an event loop.
+    Raises `Failure` if the store does not exist (none is created), `StoreError` if it cannot be
+    read.
     """
     from minibroker.broker.config import Config
 
@@ -119,7 +119,7 @@ async def _exported(config: "Config") -> dict[str, Any]:
 
 @contextmanager
 def _copied(path: Path) -> Iterator[Path]:
-    """The store's file and that of its leases, as they are now, in a directory of their own."""
+    """Yield copies of the store's file and of its leases', in a temporary directory."""
     from minibroker.broker.metadata.sqlite_store import LEASES_SUFFIX
     from minibroker.broker.metadata.store import StoreError
 
@@ -128,8 +128,8 @@ def _copied(path: Path) -> Iterator[Path]:
         raise Failure(f"the metadata store {path} is {what}")
     with tempfile.TemporaryDirectory(prefix="minibroker-export-") as directory:
         copy = Path(directory, STORE)
-        # A lease that is granted in between is one too many; one that is missing would take
-        # entries with it.
+        # The leases are copied last. A lease granted in between does no harm; a missing one would
+        # remove its entries.
         for suffix in ("", LEASES_SUFFIX):
             if (source := Path(f"{path}{suffix}")).is_file():
                 _copy(source, Path(f"{copy}{suffix}"))
@@ -140,7 +140,7 @@ def _copied(path: Path) -> Iterator[Path]:
 
 
 def _copy(path: Path, copy: Path) -> None:
-    """`-shm` is there while somebody has the file open, and after a crash."""
+    """Copy a SQLite file. `-shm` exists while a process has the file open, and after a crash."""
     import sqlite3
     from contextlib import closing
 
@@ -160,7 +160,7 @@ def _copy(path: Path, copy: Path) -> None:
         source.backup(target)
 
 
-# -- what is written
+# -- the output
 
 
 def _described(found: "Entries") -> dict[str, Any]:

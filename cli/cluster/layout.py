@@ -1,17 +1,17 @@
-"""A cluster on this machine as it lies in one directory: which brokers, where, with what settings.
+"""A cluster on this machine in one directory: its brokers, their files and their settings.
 
-    D/cluster.properties   what `cluster up` was told the first time; a later one goes by it
+    D/cluster.properties   the options of the first `cluster up`; later ones use them
     D/cluster.lock         held by a command that starts brokers; empty
     D/metadata.db          the store that all brokers share
     D/broker-1/            the first broker's data; the second's beside it, and so on
-    D/broker-1.log         what it printed
+    D/broker-1.log         its output
     D/broker-1.pid         its process, while it runs
 
-`cluster.properties` holds the number of brokers, the first port and the settings that were given,
-never those that follow from them: each broker's own settings are worked out at each start, so a
-default that a newer version changes is changed for an old directory too. People may edit it.
+`cluster.properties` holds the number of brokers, the first port and the given settings, never the
+settings that follow from them: each broker's own settings are computed at each start, so a default
+that a newer version changes is changed for an old directory too. Users may edit the file.
 
-Nothing here starts or asks a process (`process` does).
+This module starts and queries no process (`process` does).
 """
 
 import os
@@ -38,7 +38,7 @@ DEFAULT_BROKERS: Final = 3
 DEFAULT_BASE_PORT: Final = 9092
 DEFAULT_DIRECTORY: Final = Path("minibroker-cluster")
 PORT_MAX: Final = 65_535
-# Each broker has its own, and they follow from the directory and the ports.
+# Each broker has its own value of these, which follows from the directory and the ports.
 DECIDED_HERE: Final = (
     "node.id",
     "broker.id",
@@ -62,10 +62,10 @@ DataDir = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster's directory (absolute, without links), and what was decided about it.
+    """A cluster's directory (absolute, without links), and its options.
 
-    `settings` are those that were given; they come before what `cluster up` sets by itself. Health
-    and metrics are served from `http_base_port` on, if there is one.
+    `settings` are those that were given; they override those that `cluster up` sets. Health and
+    metrics are served from port `http_base_port` on, if it is set.
     """
 
     root: Path
@@ -76,7 +76,7 @@ class Layout:
 
     @property
     def file(self) -> Path:
-        """Where this is written down."""
+        """The file that stores this layout."""
         return self.root / FILE
 
     @property
@@ -86,40 +86,40 @@ class Layout:
 
     @property
     def bootstrap(self) -> str:
-        """All addresses, for a client."""
+        """The addresses of all brokers, for a client."""
         return ",".join(self.address(node_id) for node_id in self.node_ids)
 
     def port(self, node_id: int) -> int:
-        """Where a broker listens."""
+        """Return the port on which a broker listens."""
         return self.base_port + node_id - 1
 
     def address(self, node_id: int) -> str:
-        """HOST:PORT of a broker."""
+        """Return HOST:PORT of a broker."""
         return f"{HOST}:{self.port(node_id)}"
 
     def data_dir(self, node_id: int) -> Path:
-        """A broker's own directory."""
+        """Return a broker's data directory."""
         return self.root / f"broker-{node_id}"
 
     def log_file(self, node_id: int) -> Path:
-        """Where its output goes."""
+        """Return the file with a broker's output."""
         return self.root / f"broker-{node_id}.log"
 
     def pid_file(self, node_id: int) -> Path:
-        """Where its process is written down."""
+        """Return the file with a broker's process id."""
         return self.root / f"broker-{node_id}.pid"
 
     def command(self, *words: object) -> str:
-        """What to type for `minibroker cluster ...` about this cluster, wherever it lies."""
+        """Return the command line of `minibroker cluster ...` for this cluster."""
         is_default = self.root == DEFAULT_DIRECTORY.resolve()
         options = () if is_default else ("--data-dir", str(self.root))
         return shlex.join(["minibroker", "cluster", *map(str, words), *options])
 
     def broker_settings(self, node_id: int) -> dict[str, str]:
-        """What `minibroker start` of one broker is told, but for its data directory."""
+        """Return the settings for `minibroker start` of one broker, without its data directory."""
         several = {"min.insync.replicas": "2"} if self.broker_count >= 3 else {}
         replicas = str(min(3, self.broker_count))
-        http = ""  # whatever the environment says: it would be one address for all
+        http = ""  # overrides the environment, which would give all brokers the same address
         if self.http_base_port is not None:
             http = f"{HOST}:{self.http_base_port + node_id - 1}"
         return {
@@ -138,7 +138,7 @@ class Layout:
         }
 
     def checked_node_ids(self, node_ids: Iterable[int]) -> list[int]:
-        """These numbers, each once. Raises a usage `Failure` where there is no such broker."""
+        """Return these numbers, each once. Raises a usage `Failure` for a missing broker."""
         for node_id in node_ids:
             if node_id not in self.node_ids:
                 raise Failure(
@@ -149,7 +149,7 @@ class Layout:
         return list(dict.fromkeys(node_ids))
 
     def save(self) -> None:
-        """Write `cluster.properties`; whoever reads it meanwhile sees the old or the new one."""
+        """Write `cluster.properties` atomically: readers see the old or the new file."""
         own = {BROKERS: str(self.broker_count), BASE_PORT: str(self.base_port)}
         if self.http_base_port is not None:
             own[HTTP_BASE_PORT] = str(self.http_base_port)
@@ -160,7 +160,7 @@ class Layout:
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """The cluster that lies in a directory. Raises `Failure` if there is none."""
+        """Read the cluster in a directory. Raises `Failure` if there is none."""
         root = directory.resolve()
         path = root / FILE
         try:
@@ -223,11 +223,11 @@ class Layout:
 
 @contextmanager
 def exclusive(layout: Layout, *, may_wait: bool = True) -> Iterator[None]:
-    """One command at a time starts brokers here: two would both see that one does not run yet.
+    """Let only one command at a time start brokers here; two could both see one not running.
 
-    The lock is on a file for nothing else: `save` puts another one in the place of
-    `cluster.properties`, and brokers that start lock the directory, for their store.
-    Raises `Failure` instead of waiting where `may_wait` is false.
+    The lock is on a file of its own: `save` replaces `cluster.properties`, and brokers that start
+    lock the directory, for their store.
+    Raises `Failure` instead of waiting if `may_wait` is false.
     """
     import fcntl
 
@@ -253,10 +253,10 @@ def layout_for(
     settings: Mapping[str, str],
     http_base_port: int | None = None,
 ) -> Layout:
-    """The cluster that `cluster up` is about: as told the first time, then as it was told then, but
-    for settings and for where health and metrics are served.
+    """Return the cluster for `cluster up`: a new one, or the stored one with changed settings.
 
-    Raises `Failure` if the directory is another thing, or if it is told something else now.
+    Of a stored cluster only the settings and the ports of health and metrics can change.
+    Raises `Failure` if the directory is not a cluster's, or if other options differ.
     """
     root = directory.resolve()
     readable(str(root), "the directory")
@@ -295,8 +295,10 @@ def layout_for(
 
 
 def check_store(layout: Layout) -> None:
-    """A store that is lost must not be made anew: brokers that have run would not be known to it,
-    and all their data of no known topic."""
+    """Raise `Failure` if brokers have run and the store is lost.
+
+    A new store would know neither the brokers nor any topic of their data.
+    """
     store = layout.root / STORE
     ran = [node_id for node_id in layout.node_ids if (layout.data_dir(node_id) / META).exists()]
     if ran and not (store.exists() and store.stat().st_size):

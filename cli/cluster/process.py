@@ -1,13 +1,13 @@
-"""One broker of a cluster as a process: is it there, start it, send it signals, wait for its end.
+"""One broker of a cluster as a process: find it, start it, send it signals, wait for its end.
 
-A broker belongs to nobody: it runs in a session of its own, so that Ctrl-C at `cluster up` reaches
-it as an order to stop and not by accident, and it outlives whoever started it. What is known about
-it is in the cluster's directory: its process in `broker-N.pid`, how its last run ended in its
-data directory (the clean-shutdown mark), what it said in `broker-N.log`.
+A broker runs in its own session, so that Ctrl-C at `cluster up` stops it by an order and not by
+accident, and it outlives the command that started it. The cluster's directory has all that is known
+about it: its process in `broker-N.pid`, how its last run ended in its data directory (the
+clean-shutdown mark), its output in `broker-N.log`.
 
-A number in a pid file proves nothing, for the system gives numbers again. A process counts as our
+A number in a pid file proves nothing, since the system reuses numbers. A process counts as our
 broker only if its command line is the one that we start, with this data directory. A process that
-has ended and was not yet collected by its parent has no command line any more: it is gone.
+has ended but was not yet reaped by its parent has no command line any more: it counts as ended.
 """
 
 import os
@@ -30,7 +30,7 @@ ERROR_PREFIX: Final = "% ERROR: "
 
 
 class State(StrEnum):
-    """A broker's process, or how it ended."""
+    """The state of a broker's process, or how it ended."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -40,12 +40,12 @@ class State(StrEnum):
 
     @property
     def is_alive(self) -> bool:
-        """There is a process."""
+        """Whether there is a process."""
         return self in (State.RUNNING, State.PAUSED)
 
 
 class Broker:
-    """One broker of a cluster, whoever started it."""
+    """One broker of a cluster, whichever command started it."""
 
     def __init__(self, layout: Layout, node_id: int) -> None:
         self.layout = layout
@@ -60,7 +60,7 @@ class Broker:
 
     @property
     def _command(self) -> list[str]:
-        """The data directory is followed by another option, so that no name begins like it."""
+        """The command line. Another option follows the data directory, so no other is a prefix."""
         settings = self.layout.broker_settings(self.node_id).items()
         return [
             sys.executable,
@@ -74,16 +74,16 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """Its process, if there is one."""
+        """The broker's process, None if there is none."""
         return self.inspect()[0]
 
     @property
     def state(self) -> State:
-        """As it is at this moment."""
+        """The current state."""
         return self.inspect()[1]
 
     def inspect(self) -> tuple[int | None, State]:
-        """Process and state, of the same moment."""
+        """Return process and state at the same moment."""
         try:
             pid = int(self._pid_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -97,7 +97,7 @@ class Broker:
         return None, State.STOPPED if is_clean else State.ENDED
 
     def spawn(self) -> "Launch":
-        """Start its process; the caller holds `layout.exclusive` and saw it not alive."""
+        """Start the process; the caller holds `layout.exclusive` and has seen it not alive."""
         begin = self.log_file.stat().st_size if self.log_file.exists() else 0
         with self.log_file.open("ab") as log:
             process = subprocess.Popen(
@@ -108,12 +108,12 @@ class Broker:
                 start_new_session=True,
             )
         self._pid_file.write_text(f"{process.pid}\n", encoding="utf-8")
-        # For a moment a new process has no command line, and would not be known by it.
+        # A new process has no command line for a moment, and could not be recognized by it.
         wait_for(lambda: self.state.is_alive or process.poll() is not None, SEEN_S_MAX)
         return Launch(self, process, begin)
 
     def send(self, number: signal.Signals) -> bool:
-        """As `kill` would; whether there was a process to send it to."""
+        """Send a signal; return whether there was a process to send it to."""
         pid = self.pid
         if pid is None:
             return False
@@ -124,32 +124,32 @@ class Broker:
         return True
 
     def forget(self) -> None:
-        """Take the pid file of a process that is gone away."""
+        """Remove the pid file of a process that has ended."""
         if not self.state.is_alive:
             self._pid_file.unlink(missing_ok=True)
 
 
 class Launch:
-    """A broker on its way up, started by this process."""
+    """A broker that this process is starting."""
 
     def __init__(self, broker: Broker, process: "subprocess.Popen[bytes]", begin: int) -> None:
         self.broker = broker
         self.pid = process.pid
         self._process = process
-        self._position = begin  # in the log file: what comes from here on is of this run
+        self._position = begin  # in the log file: lines from here on are of this run
         self._ready_line = f"[KafkaServer id={broker.node_id}] started".encode()
         self._lines: list[bytes] = []
 
     def is_ready(self) -> bool:
-        """Whether it answers. Raises `Failure` if it has ended instead."""
-        code = self._process.poll()  # before reading: what it said last is then there
+        """Return whether the broker answers. Raises `Failure` if it has ended instead."""
+        code = self._process.poll()  # before reading, so that its last output is read
         self._read()
         if code is not None:
             raise Failure(self._why_it_ended(code))
-        return any(self._ready_line in line for line in self._lines)  # it may be in an object
+        return any(self._ready_line in line for line in self._lines)  # it may be in a JSON object
 
     def collect(self) -> None:
-        """Let the system forget it, if it has ended."""
+        """Reap the process if it has ended."""
         self._process.poll()
 
     def _read(self) -> None:
@@ -169,7 +169,7 @@ class Launch:
 
 
 def wait_for(is_so: Callable[[], bool], timeout_s: float) -> bool:
-    """Whether it became so in time."""
+    """Wait until a condition holds; return whether it did within `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while not is_so():
         if time.monotonic() > deadline:
@@ -179,9 +179,9 @@ def wait_for(is_so: Callable[[], bool], timeout_s: float) -> bool:
 
 
 def end(brokers: Iterable[Broker], timeout_s: float) -> list[Broker]:
-    """Order all these brokers at once to stop, and wait; who still runs after that time.
+    """Send SIGTERM to all these brokers at once, and wait; return those that still run.
 
-    A paused one is woken, for a process that stands still obeys nothing.
+    Paused ones are resumed, since a stopped process handles no signal.
     """
     ordered = [broker for broker in brokers if broker.send(signal.SIGTERM)]
     for broker in ordered:
@@ -193,7 +193,7 @@ def end(brokers: Iterable[Broker], timeout_s: float) -> list[Broker]:
 
 
 def _process(pid: int) -> tuple[str, bool]:
-    """The command line of a process ("" if there is none), and whether it was stopped."""
+    """Return the command line of a process ("" if there is none), and whether it is stopped."""
     proc = Path("/proc") / str(pid)
     if Path("/proc/self/stat").exists():
         try:

@@ -1,15 +1,15 @@
-"""`minibroker cluster roll`: each broker is stopped and started while the others serve.
+"""`minibroker cluster roll`: stop and start each broker while the others serve.
 
-One broker is away at a time. The next one is stopped only when every broker of the cluster says
-that it is ready (DESCRIBE_BROKER: the same word as in `minibroker health --ready`): then every
-replica is in sync again, and who is stopped next takes nothing away that others do not have. The
-controller comes last, so that there is one change of it and not one for each broker. In the end
-the preferred leaders are elected: a broker that was restarted leads nothing until then.
+Only one broker is down at a time. The next one is stopped only once every broker of the cluster
+reports that it is ready (DESCRIBE_BROKER: the same answer as in `minibroker health --ready`): then
+every replica is in sync again, and the other brokers have everything that the next one holds. The
+controller comes last, so that it changes once and not once for each broker. At the end the
+preferred leaders are elected: a restarted broker leads nothing until then.
 
-Nothing here forces anything: where the cluster is not as it must be, the roll does not begin, or
-ends, and says what to do and how to go on with the rest. What it has stopped it starts again,
-whatever happened meanwhile; only a second signal, or `kill -9`, ends it between the two. It holds
-`layout.exclusive` all the time, so no second roll and no `start` gets in between.
+The roll forces nothing: if the cluster is not in the required state, it does not begin, or it ends,
+and says what to do and how to roll the rest. It starts every broker that it has stopped, whatever
+happened meanwhile; only a second signal, or `kill -9`, ends it between the two. It holds
+`layout.exclusive` all the time, so no second roll and no `start` runs in between.
 """
 
 import time
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
     Answers = dict[int, DescribeBrokerResponse | str]
 
-BEGIN_S_MAX: Final = 5.0  # for a cluster that has just been started
+BEGIN_S_MAX: Final = 5.0  # for a cluster that was just started
 ANSWER_S_MAX: Final = 3.0
 ASK_EVERY_S: Final = 0.1
-TELL_EVERY_S: Final = 5.0  # what is waited for
-NAMED_MAX: Final = 5  # partitions in one message
+TELL_EVERY_S: Final = 5.0  # how often a note says what the roll waits for
+NAMED_MAX: Final = 5  # partitions named in one message
 PAUSES: Final = (
     "producers wait meanwhile (delivery.timeout.ms) and lose nothing; to roll nonetheless, add"
     " --allow-pauses"
@@ -89,7 +89,7 @@ def roll(
     layout = Layout.load(directory)
     check_store(layout)
     with exclusive(layout, may_wait=False), StopSignals(()) as signals:
-        # Read again, now that no other command can start a broker.
+        # Read it again, now that no other command can start a broker.
         layout = layout_for(directory, None, None, given)
         wanted = layout.checked_node_ids(node_ids or layout.node_ids)
         work = _Roll(layout, signals)
@@ -106,7 +106,7 @@ def roll(
 
 
 class _Roll:
-    """The work itself."""
+    """Restarts the brokers one by one."""
 
     def __init__(self, layout: Layout, signals: StopSignals) -> None:
         self._layout = layout
@@ -116,7 +116,7 @@ class _Roll:
         self._remaining: list[int] = []  # not stopped yet
 
     def run(self, wanted: Sequence[int], timeout_s: float) -> None:
-        """One after another. Raises `Failure` and `Interrupted`, and says how to go on."""
+        """Restart the brokers in turn. Raises `Failure` and `Interrupted`; says how to resume."""
         self._remaining = list(wanted)
         try:
             while self._remaining:
@@ -138,7 +138,7 @@ class _Roll:
         return f"to go on with the rest: {self._layout.command('roll', *options)}"
 
     def _restart(self, broker: Broker, timeout_s: float) -> None:
-        """Stop it, start it, and wait until all are in sync again."""
+        """Stop a broker, start it, and wait until all replicas are in sync again."""
         note(f"stopping {broker}")
         times = [time.monotonic()]
         was_clean = _stop(broker, timeout_s)
@@ -161,7 +161,7 @@ class _Roll:
             )
 
     def _start(self, broker: Broker, timeout_s: float) -> None:
-        """Return once it has started; if that takes long, it is not ended."""
+        """Start a broker and wait until it answers; one that takes too long is left running."""
         others = [other for other in self._brokers.values() if other is not broker]
         if others and all(other.state is State.STOPPED for other in others):
             raise Failure(
@@ -183,7 +183,7 @@ class _Roll:
             )
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """Until every broker of the cluster says so. Raises `Failure` and `Interrupted`."""
+        """Wait until every broker reports that it is ready. Raises `Failure`, `Interrupted`."""
         give_up_at = time.monotonic() + timeout_s
         tell_at = time.monotonic() + TELL_EVERY_S
         while True:
@@ -207,7 +207,7 @@ class _Roll:
             time.sleep(ASK_EVERY_S)
 
     def _refuse_dead(self) -> None:
-        """A broker that is gone or stands still does not become ready by waiting."""
+        """Raise `Failure` for a dead or paused broker, which does not become ready by waiting."""
         brokers = self._brokers.values()
         refuse_paused(self._layout, brokers)
         if dead := [broker for broker in brokers if not broker.state.is_alive]:
@@ -233,7 +233,7 @@ def _elect_leaders(layout: Layout) -> None:
 
 
 def _stop(broker: Broker, timeout_s: float) -> bool:
-    """Whether it stopped in order. Raises `Failure` if it still runs."""
+    """Return whether a broker stopped in order. Raises `Failure` if it still runs."""
     try:
         stop_brokers([broker], timeout_s)
     except Failure:
@@ -244,18 +244,18 @@ def _stop(broker: Broker, timeout_s: float) -> bool:
 
 
 def next_of(remaining: Sequence[int], controller: int) -> int:
-    """Which broker is restarted next: the controller only when no other is left."""
+    """Return the broker to restart next: the controller only if no other is left."""
     return next((node_id for node_id in remaining if node_id != controller), remaining[0])
 
 
 def controller_of(answers: "Answers") -> int:
-    """Who is controller, as the newest registration has been told; -1 where nobody says so."""
+    """Return the controller's id by the answer with the newest registration; -1 if unknown."""
     told = [answer for answer in answers.values() if not isinstance(answer, str)]
     return max(told, key=lambda answer: answer.broker_epoch).controller_id if told else -1
 
 
 def reasons_to_wait(answers: "Answers") -> Iterator[str]:
-    """Why no broker may be stopped now: a text for each that is not ready."""
+    """Yield why no broker may be stopped now: a text for each that is not ready."""
     for node_id, answer in answers.items():
         if isinstance(answer, str):
             yield f"broker {node_id}: {answer}"
@@ -264,7 +264,7 @@ def reasons_to_wait(answers: "Answers") -> Iterator[str]:
 
 
 def _ask_all(layout: Layout) -> "Answers":
-    """What each broker says of itself, or why it says nothing."""
+    """Return each broker's answer about itself, or why it gives none."""
     from minibroker.cli.broker.probe import ProbeFailed, describe
     from minibroker.protocol.types import Endpoint
 
@@ -278,7 +278,7 @@ def _ask_all(layout: Layout) -> "Answers":
 
 
 def _refuse_pauses(layout: Layout, wanted: Sequence[int]) -> None:
-    """While a broker is away, every partition that it has must be able to take records."""
+    """Raise `Failure` if a partition would refuse acks=all while one of its brokers is down."""
     from minibroker.broker.findings.partitions import needed_in_sync
 
     if layout.broker_count == 1:

@@ -1,12 +1,11 @@
-"""Starting brokers and watching over them: the part of `cluster up` that takes time.
+"""Starting brokers and watching them: the part of `cluster up` that takes time.
 
-Signals are noted, never raised: an exception that arrives between the start of a process and the
-line that writes it down would leave a broker that nobody knows of. The first one is an order to
-stop all brokers in order, the second kills them and waits until they are gone, which the system
-does not promise when `kill` returns.
+Signals are recorded, never raised: an exception between the start of a process and the line that
+stores its id would leave a broker that no command can find. The first signal stops all brokers in
+order. The second kills them and waits until they have ended, since `kill` returns before that.
 
-The watch compares what is there with what was there a moment ago. So it does not matter who
-killed, paused or started a broker: people do that on purpose, and the others go on.
+The watch compares the present state with that of a moment ago. So it does not matter which command
+killed, paused or started a broker: users do that on purpose, and the watch continues.
 """
 
 import signal
@@ -27,7 +26,7 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """SIGINT and SIGTERM, from `with` on: `received` is the first one's number, 0 before."""
+    """Handles SIGINT and SIGTERM inside `with`: `received` is the first one's number, else 0."""
 
     def __init__(self, brokers: Sequence[Broker]) -> None:
         self.received = 0
@@ -58,10 +57,10 @@ class StopSignals:
 
 
 def start(layout: Layout, brokers: Sequence[Broker], signals: StopSignals) -> list[Launch]:
-    """Start those that do not run, and return once they answer.
+    """Start the brokers that do not run, and return once they answer.
 
-    Raises `Failure` if one is paused or does not come up, `Interrupted` if told to stop before;
-    those that were started are then stopped.
+    Raises `Failure` if one is paused or does not start, `Interrupted` at a signal before; those
+    that were started are then stopped.
     """
     launches = []
     with exclusive(layout):
@@ -80,7 +79,7 @@ def start(layout: Layout, brokers: Sequence[Broker], signals: StopSignals) -> li
 
 
 def refuse_paused(layout: Layout, brokers: Iterable[Broker]) -> None:
-    """Raise a `Failure` if one of them stands still."""
+    """Raise a `Failure` if a broker is paused."""
     paused = [broker for broker in brokers if broker.state is State.PAUSED]
     if paused:
         verb = "is" if len(paused) == 1 else "are"
@@ -114,7 +113,7 @@ def _wait_until_ready(launches: Sequence[Launch], signals: StopSignals) -> None:
 
 
 def watch(brokers: Sequence[Broker], launches: Sequence[Launch], signals: StopSignals) -> None:
-    """Say who ends and who comes back, until told to stop, or until all were stopped in order."""
+    """Print which brokers end and start, until a signal, or until all were stopped in order."""
     seen = {broker.node_id: broker.inspect() for broker in brokers}
     while not signals.received:
         for launch in launches:
@@ -132,7 +131,7 @@ def watch(brokers: Sequence[Broker], launches: Sequence[Launch], signals: StopSi
 
 
 def _stay_stopped(brokers: Sequence[Broker]) -> bool:
-    """Whether these brokers, all stopped, are not just being restarted by a roll."""
+    """Return whether these stopped brokers are not just being restarted by a roll."""
     with exclusive(brokers[0].layout):
         return all(broker.state is State.STOPPED for broker in brokers)
 
@@ -153,9 +152,9 @@ def _print_change(broker: Broker, pid: int | None, state: State, *, was_paused: 
 
 
 def stop(brokers: Iterable[Broker], timeout_s: float = STOP_S_MAX) -> list[Broker]:
-    """Stop these brokers in order, all at once; those that ran.
+    """Stop these brokers in order, all at once; return those that ran.
 
-    Raises `Failure` if one does not end in time, or ends otherwise.
+    Raises `Failure` if one does not end in time, or does not stop in order.
     """
     running = [broker for broker in brokers if broker.state.is_alive]
     left = end(running, timeout_s)

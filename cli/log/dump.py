@@ -79,7 +79,7 @@ class _Segment:
         return header, memoryview(self.read(position, header.size))
 
     def next_good(self, position: int, offset: int) -> int:
-        """Return where the next sound batch of `offset` or later begins; the end if there is none."""
+        """Return where the next sound batch of `offset` or later begins, or the end of the file."""
         found = find_batch(cast(File, self), position, offset)  # it only reads
         return self.size if found is None else found
 

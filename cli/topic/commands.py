@@ -1,7 +1,7 @@
 """`minibroker topic`: create, list, describe, alter, trim and delete topics.
 
-`describe` prints the lines of Kafka's tool, because people grep them; what an acknowledgement
-means for the topic goes to stderr, and into the JSON.
+`describe` prints the lines of Kafka's tool, because people grep them; the meaning of an
+acknowledgement for the topic goes to stderr, and into the JSON.
 """
 
 import base64
@@ -100,7 +100,7 @@ def create(
 
 
 def _assigned(text: str | None) -> list[list[int]]:
-    """The brokers of each partition, as Kafka's tool spells them."""
+    """Parse the brokers of each partition, in the notation of Kafka's tool."""
     if text is None:
         return []
     try:
@@ -111,7 +111,7 @@ def _assigned(text: str | None) -> list[list[int]]:
 
 
 def _warn_of_min_isr(admin: "Admin", name: str) -> None:
-    """If more replicas are to be in sync than the topic has."""
+    """Print a warning if min.insync.replicas is more than the topic's replicas."""
     [topic] = admin.describe_topics(name)
     [configs] = admin.describe_configs(name).values()
     values = {config.name: config.value for config in configs}
@@ -188,7 +188,7 @@ def describe(
 def _description(
     topic: "TopicMetadata", configs: "Iterable[ConfigDescription]", filters: "Health"
 ) -> dict[str, object]:
-    """A topic as JSON shows it, with the partitions that one of the filters lets through."""
+    """Return a topic as JSON shows it, with the partitions that match one of the filters."""
     from minibroker.broker.findings.partitions import health_of, needed_in_sync
 
     values = {config.name: config.value for config in configs}
@@ -222,7 +222,7 @@ def _description(
 
 
 def _print_description(described: dict[str, object], only_partitions: bool) -> None:
-    """Kafka's two kinds of lines."""
+    """Print Kafka's two kinds of lines."""
     name = described["topic"]
     configs = described["configs"]
     partitions = described["partitions"]

@@ -1,4 +1,4 @@
-"""`minibroker leader`: who leads partitions."""
+"""`minibroker leader`: manage the leaders of partitions."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ from minibroker.cli.terminal import (
 if TYPE_CHECKING:
     from minibroker.client.blocking import Admin
 
-REASONS_MAX = 5  # partitions named that keep their leader
+REASONS_MAX = 5  # how many partitions that keep their leader are named
 
 app = typer.Typer(help="Manage the leaders of partitions.", no_args_is_help=True)
 
@@ -72,7 +72,7 @@ def elect(
 def _named(
     admin: "Admin", topic: str | None, partitions: Sequence[int]
 ) -> list[tuple[str, int]] | None:
-    """The partitions that the options mean; None: all."""
+    """Return the partitions that the options select; None: all."""
     if topic is None:
         return None
     readable(topic, "the topic's name")

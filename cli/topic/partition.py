@@ -1,8 +1,8 @@
 """`minibroker partition recover`: accept that a damaged partition has lost records.
 
-A broker that finds damage in a log (not a torn tail, which nobody was promised) keeps the bytes
-aside and leaves the partition offline: a log never becomes shorter without somebody saying so.
-This is how somebody says so. It works on the files of a stopped broker.
+A broker that finds damage in a log (other than a torn tail, which was never acknowledged) keeps the
+bytes aside and leaves the partition offline: a log never becomes shorter without an operator's
+consent. This command gives the consent. It works on the files of a stopped broker.
 """
 
 import sys
@@ -70,7 +70,7 @@ def recover(
 
 
 def _print_loss(name: str, kept: "list[Kept]", log_start: int) -> None:
-    """What is given up, as far as what was kept can say it."""
+    """Print which records are lost, as far as the kept files show it."""
     offsets = [int(one.path.stem) for one in kept]
     if offsets[0] < log_start:
         lost = f"from offset {offsets[0]} to {log_start - 1}"

@@ -1,9 +1,10 @@
-"""`minibroker replica status`: how far each replica is, as the brokers themselves say it.
+"""`minibroker replica status`: the state of each replica, as its broker reports it.
 
-A row for every replica that the metadata names, those on dead brokers too, and for every one that
-a broker holds beside. The lag is counted from the leader with the highest epoch: a broker that was
-cut off may believe for a moment that it still leads. A replica with more than its leader has a
-negative lag; it has records that nobody was promised, and will cut them off.
+There is a row for every replica in the metadata, including those on dead brokers, and for every
+other replica that a broker holds. The lag is counted from the leader with the highest epoch: a
+broker that is cut off may believe for a moment that it still leads. A replica with more records
+than its leader has a negative lag; the extra records were never committed, and it will truncate
+them.
 """
 
 import json
@@ -39,7 +40,7 @@ app = typer.Typer(help="Show replicas.", no_args_is_help=True)
 class Row(NamedTuple):
     """One replica; its fields are the names in JSON and, as words, the heads of the columns.
 
-    None: not known, because its broker does not answer or nobody leads.
+    None: unknown, because its broker does not answer or there is no leader.
     """
 
     topic: str
@@ -83,7 +84,7 @@ def status(
 
 
 def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") -> Iterator[Row]:
-    """By topic, partition and broker."""
+    """Yield the rows, by topic, partition and broker."""
     from minibroker.broker.findings.partitions import awaited
 
     told: dict[tuple[str, int], dict[int, ReplicaDescription]] = {}
@@ -95,7 +96,7 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
             replicas_by_broker = told.get((topic.name, partition.partition), {})
             leaders = [one for one in replicas_by_broker.values() if one.role == LEADER]
             leader = max(leaders, key=lambda one: one.leader_epoch, default=None)
-            # What the leader has confirmed is newer than what the controller told everybody.
+            # The leader's confirmed ISR is newer than the one that the controller pushed.
             isr = leader.isr if leader is not None else partition.isr
             for node_id in sorted({*partition.replicas, *replicas_by_broker}):
                 row = Row(topic.name, partition.partition, node_id, in_sync=node_id in isr)
@@ -110,7 +111,7 @@ def replica_rows(topics: "Iterable[TopicMetadata]", report: "ReplicasReport") ->
 
 
 def _told(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | None") -> Row:
-    """The row of a replica that its broker has told of."""
+    """Return the row with the values that the replica's broker reported."""
     is_there = one.log_end >= 0
     return row._replace(
         role=one.role,
@@ -123,5 +124,5 @@ def _told(row: Row, one: "ReplicaDescription", leader: "ReplicaDescription | Non
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line of heads and one for each row, in columns; nothing if there are no rows."""
+    """Return a line of heads and a line per row, in columns; "" if there are no rows."""
     return in_columns([name.upper().replace("_", "-") for name in Row._fields], rows)
