@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from tests.adversary.run import Adversary, Pace, report
+from tests.adversary.run import FACES, Adversary, Pace, report
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,15 +26,18 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--place", type=Path, default=ROOT / "build" / "adversary")
+    parser.add_argument("--faces", nargs="+", choices=FACES, default=FACES)
     given = parser.parse_args()
     words = ["python", "-m", "tests.adversary", "--minutes", given.minutes, "--seed", given.seed]
+    words += ["--faces", *given.faces]
     print(f"seed {given.seed}; the same plan again: {shlex.join(map(str, words))}")
     shutil.rmtree(given.place, ignore_errors=True)
     given.place.mkdir(parents=True)
     # What this process hears of brokers that are down is no news.
     logging.getLogger("minibroker").addHandler(logging.NullHandler())
     begin = time.monotonic()
-    adversary = Adversary(given.place, given.seed, Pace(given.minutes * 60), print_now)
+    pace = Pace(given.minutes * 60, faces=tuple(given.faces))
+    adversary = Adversary(given.place, given.seed, pace, print_now)
     verdict = trio.run(adversary.run)
     print(report(verdict, adversary.faults))
     print(f"{time.monotonic() - begin:.0f} s; the journals are in {given.place}")

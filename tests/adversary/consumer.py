@@ -1,4 +1,4 @@
-"""A member of the group in the adversarial run, through the blocking consumer.
+"""A member of the group in the adversarial run, through the blocking consumer or asyncio's.
 
     python -m tests.adversary.consumer JOURNAL BOOTSTRAP TOPIC NAME SEED --group GROUP
 
@@ -18,12 +18,12 @@ import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 from minibroker.client import ClientClosed, ClientError, ClientTimeout, CommitFailed, ConsumerRecord
 from minibroker.client import TopicPartition as Partition
-from minibroker.client.blocking import Consumer
+from tests.adversary.faces import INTERRUPTIONS
 from tests.adversary.worker import Closer, Worker, parse
 
 SESSION_MS = 3_000
@@ -48,17 +48,15 @@ class Member(Worker):
         self.commit_numbers = itertools.count()
         self.pending: deque[ConsumerRecord] = deque()
         self.ends: dict[int, int] = {}  # of partitions handled and not committed
-        self.records: Iterator[ConsumerRecord] | None = None
+        self.records: Any = None  # of an iteration
         self.closer: Closer
-        self.consumer: Consumer
+        self.consumer: Any
         self.is_subscribed = self.is_leaving = self.has_closed = False
         self.commit_by = ""
         self.way = ""
-        self.end = ""
-        self.until = 0.0
         self.handled = 0
 
-    def live(self) -> None:
+    async def live(self) -> None:
         """Be a member once."""
         rng = self.rng
         self.pending.clear()
@@ -69,6 +67,8 @@ class Member(Worker):
         if self.has_peace:
             self.way, self.end = "poll", "block"
         self.until = time.monotonic() + self.life_s * rng.uniform(0.3, 1.7)
+        # `close` commits for auto commit only if it knows the task that polls.
+        self.face.may_wait_for = self.commit_by != "auto"
         options = self.options()
         self.log("begin", self.life, self.commit_by, self.way, self.end, options["client_id"])
         seconds = self.until - time.monotonic()
@@ -78,23 +78,24 @@ class Member(Worker):
         self.allow_interrupts()
         self.watchdog.begin("enter", CALL_S_MAX)
         try:
-            with Consumer(self.bootstrap, **options) as self.consumer:
+            consumer = self.face.clients.Consumer(self.bootstrap, **options)
+            async with self.face.wrap(consumer) as self.consumer:
                 closer.close = self.consumer.close
                 if self.end == "other" or self.way == "iterate":
                     closer.start()
                 try:
-                    how = self.belong(closer)
+                    how = await self.belong(closer)
                 except ClientClosed as error:
                     if not closer.has_begun and not self.has_closed:
                         self.log("error", "body", type(error).__name__, error)
                     how = "other"
                 if closer.has_begun and rng.random() < 0.7:
-                    closer.wait()
+                    await closer.wait()
                 closer.cancel()
                 closer.is_raced = True
                 self.log("leaving", how)
                 self.watchdog.begin("leave", CALL_S_MAX)
-        except KeyboardInterrupt:
+        except INTERRUPTIONS:
             how = "interrupted"
         except SystemExit:
             how = "exit"
@@ -107,7 +108,7 @@ class Member(Worker):
         self.interrupts.is_on = False
         self.watchdog.end()
         self.log("end", self.life, how)
-        closer.wait()
+        await self.face.uninterrupted(closer.wait)
 
     def options(self) -> dict[str, object]:
         """Choose those of a life."""
@@ -135,7 +136,7 @@ class Member(Worker):
         """How long a close may take."""
         return self.rng.choice((0.0, 0.1, 1.0, 10.0))
 
-    def belong(self, closer: Closer) -> str:
+    async def belong(self, closer: Closer) -> str:
         """Work until the life is over. Returns how it ended."""
         errors = 0
         while True:
@@ -144,14 +145,15 @@ class Member(Worker):
                 self.watchdog.end()
             try:
                 if self.pending:
-                    self.handle()
+                    await self.handle()
                 elif self.is_over(closer):
-                    return self.finish()
+                    return await self.finish()
                 else:
-                    self.step()
-            except KeyboardInterrupt:
-                if self.end == "interrupt" and time.monotonic() > self.until:
+                    await self.step()
+            except INTERRUPTIONS:
+                if self.is_interrupt_last:
                     raise
+                self.face.go_on()
             except ClientClosed:
                 raise
             except ClientError as error:
@@ -169,23 +171,23 @@ class Member(Worker):
         late_s = time.monotonic() - self.until
         return late_s > (5.0 if self.end == "interrupt" else 0.0) and self.end != "other"
 
-    def handle(self) -> None:
+    async def handle(self) -> None:
         """Handle what was returned, record by record."""
         self.closer.reach("work")
         while self.pending:
             record = self.pending[0]
             self.handled += 1
             if not self.handled % 64:
-                self.work(self.rng.uniform(0, 0.02))
+                await self.work(self.rng.uniform(0, 0.02))
             # From here on no interrupt: the record is handled as a whole or not at all.
             self.pending.popleft()
             self.log("record", record.partition, record.offset, (record.value or b"").decode())
             self.ends[record.partition] = record.offset + 1
 
-    def step(self) -> None:
+    async def step(self) -> None:
         """Subscribe, commit, leave and come back, or ask for records."""
         if not self.is_subscribed:
-            self.consumer.subscribe(
+            await self.consumer.subscribe(
                 self.topic,
                 on_assigned=self.on_assigned,
                 on_revoked=self.on_revoked,
@@ -194,42 +196,42 @@ class Member(Worker):
             self.is_subscribed = True
         chance = self.rng.random()
         if self.ends and chance < 0.7:
-            self.commit()
+            await self.commit()
         if self.is_leaving or (chance > 0.995 and not self.has_peace):
-            self.leave()
+            await self.leave()
         elif self.way == "poll":
-            self.pending.extend(self.consumer.poll(self.rng.choice((0, 0.05, 0.3))))
+            self.pending.extend(await self.consumer.poll(self.rng.choice((0, 0.05, 0.3))))
         else:
-            self.iterate()
+            await self.iterate()
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Leave the group, to come back in the next step. An interrupted try is repeated."""
-        self.commit()
+        await self.commit()
         if not self.is_leaving:
             self.log("unsubscribe")
         self.is_leaving = True
         try:
-            self.consumer.unsubscribe()
-        except KeyboardInterrupt:
+            await self.consumer.unsubscribe()
+        except INTERRUPTIONS:
             self.log("unknown", "unsubscribe", "interrupted")
             raise
         self.is_leaving = self.is_subscribed = False
 
-    def iterate(self) -> None:
+    async def iterate(self) -> None:
         """Take some records, one by one."""
         for _ in range(self.rng.randint(1, 200)):
             if self.records is None:
-                self.records = iter(self.consumer)
+                self.records = aiter(self.consumer)
             try:
-                self.pending.append(next(self.records))
+                self.pending.append(await anext(self.records))
             except BaseException:
                 self.records = None  # a generator that raised has ended
                 raise
-            self.handle()
+            await self.handle()
 
-    def finish(self) -> str:
+    async def finish(self) -> str:
         """End the life as was chosen, with everything handled."""
-        self.commit()
+        await self.commit()
         if self.ends and self.commit_by != "auto":
             return "uncommitted"
         if self.end == "exit" and not self.has_peace:
@@ -242,14 +244,14 @@ class Member(Worker):
             begin = time.monotonic()
             self.has_closed = True  # though an interrupt may end the waiting
             try:
-                self.consumer.close(timeout_s)
-            except KeyboardInterrupt:
+                await self.consumer.close(timeout_s)
+            except INTERRUPTIONS:
                 self.log("unknown", "close", "interrupted")
                 raise
             self.log("closed", "main", f"{time.monotonic() - begin:.3f}")
         return "close" if self.end == "close" else "block"
 
-    def commit(self) -> None:
+    async def commit(self) -> None:
         """Commit what is handled, unless the client does that by itself."""
         is_repeated = self.commit_by == "positions" and self.rng.random() < 0.3
         if self.commit_by == "auto" or not (self.ends or is_repeated):
@@ -260,10 +262,10 @@ class Member(Worker):
         self.closer.reach("commit")
         try:
             if self.commit_by == "positions":
-                self.consumer.commit()
+                await self.consumer.commit()
             else:
                 offsets = {Partition(self.topic, place): end for place, end in ends.items()}
-                self.consumer.commit(offsets)
+                await self.consumer.commit(offsets)
         except CommitFailed as error:
             self.log("refused", number, error)
             self.forget(ends)
@@ -272,7 +274,7 @@ class Member(Worker):
             raise
         except ClientTimeout as error:
             self.log("unknown", number, error)
-        except KeyboardInterrupt:
+        except INTERRUPTIONS:
             self.log("unknown", number, "interrupted")
             raise
         else:
@@ -286,19 +288,19 @@ class Member(Worker):
             if self.ends.get(place) == end:
                 del self.ends[place]
 
-    def on_assigned(self, partitions: list[Partition]) -> None:
+    async def on_assigned(self, partitions: list[Partition]) -> None:
         """Write it down."""
         self.log("assigned", *(each.partition for each in partitions))
 
-    def on_revoked(self, partitions: list[Partition]) -> None:
+    async def on_revoked(self, partitions: list[Partition]) -> None:
         """Commit before the next owner begins. After that it is too late."""
         self.log("revoked", *(each.partition for each in partitions))
         with suppress(ClientClosed):  # it is written down
-            self.commit()
+            await self.commit()
         for each in partitions:
             self.ends.pop(each.partition, None)
 
-    def on_lost(self, partitions: list[Partition]) -> None:
+    async def on_lost(self, partitions: list[Partition]) -> None:
         """Commit nothing."""
         self.log("lost", *(each.partition for each in partitions))
         self.ends.clear()

@@ -1,4 +1,4 @@
-"""A producer in the adversarial run: the blocking one, idempotent, acks=all.
+"""A producer in the adversarial run: blocking or for asyncio, idempotent, acks=all.
 
     python -m tests.adversary.producer JOURNAL BOOTSTRAP TOPIC NAME SEED
 
@@ -13,11 +13,11 @@ Values are `NAME:LIFE:SEQ:PADDING`; sequences begin at 0 in each life and rise b
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 from minibroker.client import ClientClosed, ClientError, CloseReport, Delivery
-from minibroker.client.blocking import Producer
+from tests.adversary.faces import INTERRUPTIONS
 from tests.adversary.worker import Closer, Worker, parse
 
 ERRORS_MAX = 100  # that a life goes on after
@@ -27,7 +27,6 @@ PLACES = ("", "send", "flush")
 EXIT_CODE = 7
 CALL_S_MAX = 90.0
 KEYS = 16
-Send: TypeAlias = Callable[[str, bytes, bytes], object]
 
 
 class Sender(Worker):
@@ -37,12 +36,10 @@ class Sender(Worker):
         super().__init__(*given)
         self.seq = 0
         self.due = 0.0  # when the next records are
-        self.producer: Producer
+        self.producer: Any
         self.closer: Closer
-        self.end = ""
-        self.until = 0.0
 
-    def live(self) -> None:
+    async def live(self) -> None:
         """Send with one producer."""
         rng = self.rng
         self.seq = 0
@@ -56,23 +53,24 @@ class Sender(Worker):
         self.allow_interrupts()
         self.watchdog.begin("enter", CALL_S_MAX)
         try:
-            with Producer(self.bootstrap, **self.options()) as self.producer:
-                closer.close = lambda timeout_s: report_of(self.producer.close(timeout_s))
+            producer = self.face.clients.Producer(self.bootstrap, **self.options())
+            async with self.face.wrap(producer) as self.producer:
+                closer.close = self.close
                 if self.end == "other":
                     closer.start()
                 try:
-                    how = self.send_all(closer)
+                    how = await self.send_all(closer)
                 except ClientClosed as error:
                     if not closer.has_begun:
                         self.log("error", "body", type(error).__name__, error)
                     how = "other"
                 if closer.has_begun and rng.random() < 0.7:
-                    closer.wait()
+                    await closer.wait()
                 closer.cancel()
                 closer.is_raced = True
                 self.log("leaving", how)
                 self.watchdog.begin("leave", CALL_S_MAX)
-        except KeyboardInterrupt:
+        except INTERRUPTIONS:
             how = "interrupted"
         except SystemExit:
             how = "exit"
@@ -85,7 +83,7 @@ class Sender(Worker):
         self.interrupts.is_on = False
         self.watchdog.end()
         self.log("end", self.life, how)
-        closer.wait()
+        await self.face.uninterrupted(closer.wait)
 
     def options(self) -> dict[str, object]:
         """Choose those of a life."""
@@ -109,7 +107,7 @@ class Sender(Worker):
         else:
             self.log("failed", delivery.partition, type(delivery.error).__name__, *seqs)
 
-    def send_all(self, closer: Closer) -> str:
+    async def send_all(self, closer: Closer) -> str:
         """Send until the life is over. Returns how it ended."""
         errors = 0
         while True:
@@ -118,16 +116,17 @@ class Sender(Worker):
                 if closer.has_begun:
                     if self.rng.random() < 0.05:
                         return "other"
-                    self.burst(self.producer.send)  # until it is refused
+                    await self.burst("send")  # until it is refused
                 elif self.is_over():
-                    return self.finish()
+                    return await self.finish()
                 elif self.due > time.monotonic():
-                    self.work(min(0.1, self.due - time.monotonic()))
+                    await self.work(min(0.1, self.due - time.monotonic()))
                 else:
-                    self.step()
-            except KeyboardInterrupt:
-                if self.end == "interrupt" and time.monotonic() > self.until:
+                    await self.step()
+            except INTERRUPTIONS:
+                if self.is_interrupt_last:
                     raise
+                self.face.go_on()
             except ClientClosed:
                 raise
             except ClientError as error:
@@ -143,32 +142,32 @@ class Sender(Worker):
         late_s = time.monotonic() - self.until
         return late_s > (5.0 if self.end == "interrupt" else 0.0) and self.end != "other"
 
-    def step(self) -> None:
+    async def step(self) -> None:
         """Send some records."""
-        count = self.burst(self.producer.send)
+        count = await self.burst("send")
         chance = self.rng.random()
         if chance < 0.05:
             self.closer.reach("flush")
-            self.producer.flush()
+            await self.producer.flush()
         elif chance < 0.1:
-            self.burst(self.producer.send_and_wait, (1,))
+            await self.burst("send_and_wait", (1,))
         # However often the rest is interrupted, the rate stays; what an outage held up is not sent
         # all at once.
         self.due = max(self.due, time.monotonic() - 1.0) + count / self.rate
 
-    def burst(self, send: Send, counts: Sequence[int] = (1, 10, 50, 300)) -> int:
+    async def burst(self, name: str, counts: Sequence[int] = (1, 10, 50, 300)) -> int:
         """Send some records with this method. Returns how many."""
         count = self.rng.choice(counts)
         first = self.seq
         try:
             for _ in range(count):
-                self.send(send)
+                await self.send(name)
         finally:
             if self.seq > first:
                 self.log("sent", first, self.seq)
         return count
 
-    def send(self, send: Send) -> None:
+    async def send(self, name: str) -> None:
         """Send one record with this method."""
         seq = self.seq
         padding = "x" * self.rng.choice((0, 10, 200))
@@ -177,17 +176,17 @@ class Sender(Worker):
         self.seq += 1
         self.closer.reach("send")
         try:
-            send(self.topic, value, key)
-        except KeyboardInterrupt:
+            await getattr(self.producer, name)(self.topic, value, key)
+        except INTERRUPTIONS:
             self.log("unknown", seq)
             raise
         except ClientClosed as error:
             # A record that was to be waited for may have been taken before the close.
-            is_taken = send == self.producer.send_and_wait
+            is_taken = name == "send_and_wait"
             self.log(*(("unknown", seq) if is_taken else ("refused", seq, error)))
             raise
 
-    def finish(self) -> str:
+    async def finish(self) -> str:
         """End the life as was chosen."""
         if self.end == "exit" and not self.has_peace:
             self.log("exiting", EXIT_CODE)
@@ -196,10 +195,13 @@ class Sender(Worker):
             timeout_s = None if self.end == "close" else self.rng.choice((0.0, 0.02, 0.3))
             self.log("closing", "main", timeout_s)
             self.watchdog.begin(f"close({timeout_s})", (timeout_s or CALL_S_MAX) + 30)
-            report = report_of(self.producer.close(timeout_s))
-            self.log("closed", "main", report)
+            self.log("closed", "main", await self.close(timeout_s))
             return "close"
         return "block"
+
+    async def close(self, timeout_s: float | None) -> str:
+        """Close the producer. Returns the report, as it is written down."""
+        return report_of(await self.producer.close(timeout_s))
 
 
 def report_of(report: CloseReport) -> str:

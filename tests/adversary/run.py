@@ -4,7 +4,7 @@ Three brokers on this machine, each a process; producers (producer.py) and membe
 (consumer.py), each a process that goes through many clients. While they work, workers are killed,
 paused for less and for more than their session, and started again; brokers are killed, restarted
 and paused, one at a time and now and then all at once. Inside the workers chance raises
-KeyboardInterrupt, closes clients from other threads, and leaves blocks in every way there is.
+interrupts, closes clients from other threads and tasks, and leaves blocks in every way there is.
 
 Then there is peace. The producers end, the group drains the topic, everything stops in order, and
 `judge` compares what was told with what is there.
@@ -41,6 +41,7 @@ GROUP = "adversaries"
 PARTITIONS = 6
 NODES = (1, 2, 3)
 SETTINGS = {"replica.lag.time.max.ms": "3000"}
+FACES = ("blocking", "asyncio")  # the kinds of clients (faces.py)
 SESSION_S = 3.0
 LOOK_EVERY_S = 0.2
 HEALED_S_MAX = 60.0
@@ -62,6 +63,7 @@ class Pace:
     life_s: float = 8.0
     worker_fault_s: tuple[float, float] = (3.0, 15.0)
     broker_fault_s: tuple[float, float] = (2.0, 8.0)
+    faces: tuple[str, ...] = FACES
 
 
 class Cluster(ClusterProcesses):
@@ -257,6 +259,7 @@ class Adversary:
         command += [self._cluster.addresses, TOPIC, full, f"{self._seed}:{full}"]
         command += ["--life-s", str(pace.life_s), "--group", GROUP]
         command += ["--rate", str(pace.records_per_s / pace.producers)]
+        command += ["--faces", *pace.faces]
         with journal.with_suffix(".errors").open("wb") as errors:
             process = self._guard.popen(
                 command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors

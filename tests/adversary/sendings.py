@@ -22,6 +22,7 @@ class _Sending:
     failed: dict[int, str] = field(default_factory=dict)
     report: tuple[int, int, int] | None = None
     closed_by: str = ""
+    is_cut: bool = False  # a close was cancelled, and gave up what was not delivered
     how: str = ""  # it has ended; empty: it was killed
     left: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -75,6 +76,8 @@ def _sendings(
             case "closed" if len(words) == 4:
                 delivered, failed, undelivered = map(int, words[1:])
                 sending.report, sending.closed_by = (delivered, failed, undelivered), words[0]
+            case "cancelled":
+                sending.is_cut = True
             case "warning":
                 sending.warnings.append(event.text)
             case "leaving":
@@ -145,7 +148,7 @@ def _judge_sending(
         lost = sum(not stored[seq] for seq in silent)
         text = f"{who} ended by {sending.how}: {len(silent)} without a word, {lost} not in the log"
         findings.add("records silently dropped by a producer", text, len(silent))
-    elif silent and sending.how == "interrupted":
+    elif silent and (sending.how == "interrupted" or sending.is_cut):
         is_told = any(sending.warnings) or "records" in process.errors
         verdict.counts["records dropped by an interrupted producer"] += len(silent)
         if not is_told:

@@ -4,11 +4,12 @@ For people: `python -m tests.adversary --minutes 30 --seed N`.
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.adversary.run import Adversary, Pace, report
+from tests.adversary.run import FACES, Adversary, Pace, report
 
 SOAK_S = 1800.0
 # Everything happens at least once: in so short a time it has to come soon.
@@ -25,6 +26,7 @@ SHORT = Pace(
 async def run(place: Path, seed: int, pace: Pace) -> str:
     """The whole of it; returns the report of a sound run."""
     again = f"python -m tests.adversary --minutes {pace.seconds / 60:.3g} --seed {seed}"
+    again += f" --faces {' '.join(pace.faces)}"
     print(f"seed {seed}; such a run again: {again}")
     adversary = Adversary(place, seed, pace)
     verdict = await adversary.run()
@@ -34,10 +36,14 @@ async def run(place: Path, seed: int, pace: Pace) -> str:
     return told
 
 
-async def test_clients_among_interrupts_closes_and_kills_lose_nothing(tmp_path: Path) -> None:
-    """A producer and a group work among interrupts, closes by other threads, kills and pauses,
-    while brokers die: nothing is lost or double, and what is handled again has an excuse."""
-    print(await run(tmp_path, 1, SHORT))
+@pytest.mark.parametrize("face", FACES)
+async def test_clients_among_interrupts_closes_and_kills_lose_nothing(
+    tmp_path: Path, face: str
+) -> None:
+    """A producer and a group work among interrupts (cancellations, with asyncio), closes by other
+    threads or tasks, kills and pauses, while brokers die: nothing is lost or double, and what is
+    handled again has an excuse."""
+    print(await run(tmp_path, 1, replace(SHORT, faces=(face,))))
 
 
 @pytest.mark.soak

@@ -115,6 +115,8 @@ def count_event(process: Process, event: Event, verdict: Verdict) -> None:
             counts["interrupts"] += 1
         case "begin":
             counts["lives"] += 1
+        case "face":
+            counts[f"lives with a client of the kind {event.text}"] += 1
         case "end":
             counts[f"lives ended by {event.words[1]}"] += 1
         case "error":

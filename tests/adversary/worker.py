@@ -1,14 +1,16 @@
 """What the programs of the adversarial run have in common: interrupts, bounds, and their end.
 
 A program goes through lives. A life is one client object, from its `with` statement to whatever
-ends it. Chance decides how: the end of the block, `close`, `close` from another thread, `sys.exit`,
-or a KeyboardInterrupt that leaves the block. All other interrupts are caught, and the life goes on.
+ends it. Chance decides how: the end of the block, `close`, `close` from another thread or task,
+`sys.exit`, or an interrupt that leaves the block. All other interrupts are caught, and the life
+goes on. Each life has one of the kinds of clients (faces.py) that the program was started with.
 
 Once there is a file PEACE beside the journal, nothing is interrupted any more, and lives end in
 order. SIGTERM ends the program after its life. SIGUSR1 writes down the stack of every thread.
 """
 
 import argparse
+import asyncio
 import faulthandler
 import logging
 import os
@@ -16,18 +18,18 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from types import FrameType
 from typing import Final
 
-import minibroker.client
 from minibroker.client import ClientClosed
+from tests.adversary.faces import CLIENT, AsyncioFace, BlockingFace, Face, is_of_client
 from tests.adversary.journal import Journal
 
-CLIENT: Final = str(Path(minibroker.client.__file__).parent)
+LIFE: Final = "life"
+CLOSER: Final = "closer"
 PEACE: Final = "peace"
 HUNG: Final = 70  # the exit code of a program that had a call which did not return
 LOOK_EVERY_S: Final = 0.25
@@ -40,19 +42,14 @@ INTERRUPT_S: Final = (0.03, 0.2, 1.0)  # between interrupts, on average, of one 
 
 
 class Interrupts(threading.Thread):
-    """Raises KeyboardInterrupt in the main thread at random moments while `is_on`.
+    """Interrupts the main thread at random moments while `is_on`, as the life's face does that."""
 
-    It is raised only within a call of the client or within `Worker.work`. Anywhere else in the
-    program it would hit the bookkeeping of the test: between the return of `poll` and the
-    assignment of its result no client can help.
-    """
-
-    def __init__(self, journal: Journal, rng: Random) -> None:
+    def __init__(self, worker: "Worker", rng: Random) -> None:
         super().__init__(name="interrupts", daemon=True)
         self.is_on = False
         self.is_over = False
         self.mean_s = INTERRUPT_S[-1]
-        self._journal = journal
+        self._worker = worker
         self._rng = rng
         self._count = 0
 
@@ -78,27 +75,25 @@ class Interrupts(threading.Thread):
         super().start()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        inner = frame
-        while self.is_on and not self.is_over and frame is not None:
-            code = frame.f_code
-            if code.co_filename.startswith(CLIENT) or code is Worker.work.__code__:
-                self._count += 1
-                assert inner
-                self._journal.log("interrupt", _place_of(inner, frame))
-                raise KeyboardInterrupt
-            frame = frame.f_back
+        assert frame
+        worker = self._worker
+        if not self.is_on or self.is_over:
+            return
+        is_last = worker.is_interrupt_last
+        if worker.face.may_interrupt(frame, Worker.work.__code__, is_last=is_last):
+            self._count += 1
+            worker.log("interrupt", _place_of(frame))
+            worker.face.interrupt(frame, is_last=is_last)
 
 
-def _place_of(inner: FrameType, outer: FrameType) -> str:
+def _place_of(frame: FrameType) -> str:
     """Where the interrupt hits, from the nearest function of the client."""
-    frame: FrameType | None = inner
-    while frame is not None and frame is not outer:
-        if frame.f_code.co_filename.startswith(CLIENT):
-            break
-        frame = frame.f_back
-    frame = frame or outer
-    name = frame.f_code.co_filename.removeprefix(CLIENT)
-    return f"{name}:{frame.f_lineno}:{frame.f_code.co_name}"
+    at: FrameType | None = frame
+    while at is not None and not is_of_client(at):
+        at = at.f_back
+    at = at or frame
+    name = at.f_code.co_filename.removeprefix(CLIENT)
+    return f"{name}:{at.f_lineno}:{at.f_code.co_name}"
 
 
 class Watchdog(threading.Thread):
@@ -114,21 +109,19 @@ class Watchdog(threading.Thread):
         self._stacks = stacks
         self._look = look
         self._lock = threading.Lock()
-        self._left_s: dict[int, float] = {}
-        self._names: dict[int, str] = {}
+        self._left_s: dict[str, float] = {}
+        self._names: dict[str, str] = {}
 
-    def begin(self, name: str, limit_s: float, thread: threading.Thread | None = None) -> None:
-        """Say that a thread, by default this one, makes a call now, which has so much time."""
-        ident = (thread or threading.current_thread()).ident
-        assert ident
+    def begin(self, name: str, limit_s: float, caller: str = LIFE) -> None:
+        """Say that the life, or the closer, makes a call now, which has so much time."""
         with self._lock:
-            self._names[ident] = name
-            self._left_s[ident] = limit_s
+            self._names[caller] = name
+            self._left_s[caller] = limit_s
 
-    def end(self) -> None:
+    def end(self, caller: str = LIFE) -> None:
         """Say that the call has returned or raised."""
         with self._lock:
-            self._left_s.pop(threading.get_ident(), None)
+            self._left_s.pop(caller, None)
 
     def run(self) -> None:
         """Look at the calls until one has no time left."""
@@ -141,13 +134,13 @@ class Watchdog(threading.Thread):
             if passed_s > GAP_S:
                 continue
             with self._lock:
-                for thread in self._left_s:
-                    self._left_s[thread] -= passed_s
-                late = [thread for thread, left_s in self._left_s.items() if left_s < 0]
+                for caller in self._left_s:
+                    self._left_s[caller] -= passed_s
+                late = [caller for caller, left_s in self._left_s.items() if left_s < 0]
             if late:
                 with self._stacks.open("a") as file:
                     faulthandler.dump_traceback(file, all_threads=True)
-                self._journal.log("hang", *(self._names[thread] for thread in late))
+                self._journal.log("hang", *(self._names[caller] for caller in late))
                 os._exit(HUNG)
 
 
@@ -175,7 +168,13 @@ class Worker(ABC):
         self.rng = Random(given.seed)
         self.journal = Journal(given.journal)
         self.log = self.journal.log
-        self.interrupts = Interrupts(self.journal, Random(given.seed + "interrupts"))
+        self.interrupts = Interrupts(self, Random(given.seed + "interrupts"))
+        limits = Random(given.seed + "limits")
+        faces = (BlockingFace(), AsyncioFace(limits, lambda: self.interrupts.is_on))
+        self._faces: list[Face] = [each for each in faces if each.name in given.faces]
+        self.face = self._faces[0]
+        self.end = ""  # how the life shall end
+        self.until = 0.0  # and when
         stacks = given.journal.with_suffix(".stacks")
         self.watchdog = Watchdog(self.journal, stacks, self._look_for_peace)
         # Plain flags: a signal handler sets them, and must not wait for a lock.
@@ -183,7 +182,7 @@ class Worker(ABC):
         self.has_peace = False
         self._peace: Path = given.journal.with_name(PEACE)
         self.life = 0
-        self.leaked: set[int | None] = set()  # threads
+        self.leaked: set[int | str | None] = set()  # threads and tasks
         faulthandler.register(signal.SIGUSR1, stacks.open("a"), all_threads=True)
         logger = logging.getLogger("minibroker")
         logger.addHandler(JournalHandler(self.journal))
@@ -199,25 +198,35 @@ class Worker(ABC):
         while not self.is_stopped:
             self.life += 1
             self.interrupts.mean_s = self.rng.choice(INTERRUPT_S)
-            try:
-                self.live()
-            finally:
-                self.interrupts.is_on = False
-                self.watchdog.end()
-            self._look_for_leaks()
+            self.face = self.rng.choice(self._faces)
+            self.log("face", self.face.name)
+            self.face.run(self._live)
         self.log("stop")
 
+    async def _live(self) -> None:
+        try:
+            await self.live()
+        finally:
+            self.interrupts.is_on = False
+            self.watchdog.end()
+            await self.face.uninterrupted(self._look_for_leaks)
+
     @abstractmethod
-    def live(self) -> None:
+    async def live(self) -> None:
         """Go through one life."""
+
+    @property
+    def is_interrupt_last(self) -> bool:
+        """Whether an interrupt would end the life."""
+        return self.end == "interrupt" and time.monotonic() > self.until
 
     def allow_interrupts(self) -> None:
         """Begin the part of a life in which they are caught."""
         self.interrupts.is_on = not self.has_peace
 
-    def work(self, seconds: float) -> None:
+    async def work(self, seconds: float) -> None:
         """Do what takes time and may be interrupted."""
-        time.sleep(seconds)
+        await self.face.pause(seconds)
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         self.is_stopped = self.has_peace = self.interrupts.is_over = True
@@ -226,87 +235,108 @@ class Worker(ABC):
         if self._peace.exists():
             self.has_peace = self.interrupts.is_over = True
 
-    def _look_for_leaks(self) -> None:
-        """A client that was left has no thread any more."""
+    async def _look_for_leaks(self) -> None:
+        """A client that was left has no thread and no task any more."""
         until = time.monotonic() + LEAK_S
-        while left := {
-            each.ident: each.name
-            for each in threading.enumerate()
-            if each.name.startswith("minibroker") and each.ident not in self.leaked
-        }:
+        while left := self._left():
             if time.monotonic() > until:
                 self.log("leaked", self.life, *left.values())
                 self.leaked |= left.keys()
                 return
-            time.sleep(0.01)
+            await self.face.pause(0.01)
+
+    def _left(self) -> dict[int | str | None, str]:
+        threads = {
+            each.ident: each.name
+            for each in threading.enumerate()
+            if each.name.startswith("minibroker")
+        }
+        tasks = {name: name for name in self.face.left()}
+        return {key: name for key, name in (threads | tasks).items() if key not in self.leaked}
 
 
-class Closer(threading.Thread):
-    """Closes a client from another thread after a while, unless its life has ended before.
+class Closer:
+    """Closes a client from another thread or task after a while, unless its life ended before.
 
-    It begins once the main thread reaches `place` then ("" is anywhere), or soon without that.
+    It begins once the life reaches `place` then ("" is anywhere), or soon without that.
     """
 
     def __init__(self, worker: Worker, after_s: float, timeout_s: float, place: str) -> None:
-        super().__init__(name="closer", daemon=True)
         self._worker = worker
         self._after_s = after_s
         self._timeout_s = timeout_s
         self._place = place
         self._delay_s = worker.rng.uniform(0, 0.003)
-        self._is_due = False
-        self._is_there = threading.Event()
-        self._over = threading.Event()
+        # Plain flags: an interrupt of the life must not find a lock taken.
+        self._is_due = self._is_there = self._is_over = False
+        self._is_running = False
         self.has_begun = False
         self.is_raced = False  # the program leaves the block without waiting for the close
-        self.close: Callable[[float], object] = lambda timeout_s: None  # returns what to log
+        # Returns what to log.
+        self.close: Callable[[float], Awaitable[object]]
+
+    def start(self) -> None:
+        """Begin to wait for the moment."""
+        self._is_running = True
+        self._worker.face.start(self._run)
 
     def reach(self, place: str) -> None:
-        """The main thread is there."""
+        """The life is there."""
         if self._is_due and place == self._place:
-            self._is_there.set()
+            self._is_there = True
 
-    def run(self) -> None:
-        """Wait, then close."""
+    async def _run(self) -> None:
+        try:
+            await self._wait_for_moment()
+            if not self._is_over:
+                await self._close()
+        finally:
+            self._is_running = False
+
+    async def _wait_for_moment(self) -> None:
+        worker = self._worker
         until = time.monotonic() + self._after_s
-        while time.monotonic() < until and not self._worker.has_peace:
-            if self._over.wait(0.02):
-                return
+        while time.monotonic() < until and not worker.has_peace and not self._is_over:
+            await worker.face.pause(0.02)
         self._is_due = True
-        if self._place and not self._worker.has_peace:
-            self._is_there.wait(PLACE_S_MAX)
-            time.sleep(self._delay_s)
-        if self._over.is_set():
+        if not self._place or worker.has_peace:
             return
+        until = time.monotonic() + PLACE_S_MAX
+        while time.monotonic() < until and not self._is_there and not self._is_over:
+            await worker.face.pause(0.001)
+        await worker.face.pause(self._delay_s)
+
+    async def _close(self) -> None:
         self.has_begun = True
-        log, timeout_s = self._worker.log, self._timeout_s
+        log, timeout_s, watchdog = self._worker.log, self._timeout_s, self._worker.watchdog
         log("closing", "other", timeout_s)
         begin = time.monotonic()
-        self._worker.watchdog.begin(f"close({timeout_s}) from another thread", timeout_s + 30)
+        watchdog.begin(f"close({timeout_s}) from elsewhere", timeout_s + 30, CLOSER)
         try:
-            told = self.close(timeout_s)
+            told = await self.close(timeout_s)
+        except asyncio.CancelledError:
+            log("cancelled", "other")
         except Exception as error:
             if self.is_raced and isinstance(error, ClientClosed):
                 log("closed", "other", "raced")
             else:
-                log("error", "close-from-another-thread", type(error).__name__, error)
+                log("error", "close-from-elsewhere", type(error).__name__, error)
         else:
             log("closed", "other", told or f"{time.monotonic() - begin:.3f}")
         finally:
-            self._worker.watchdog.end()
-            # Whatever that one waits for, it ends with the close.
-            main = threading.main_thread()
-            self._worker.watchdog.begin("any call after the close", ENDED_S_MAX, main)
+            watchdog.end(CLOSER)
+            # Whatever the life waits for, it ends with the close.
+            watchdog.begin("any call after the close", ENDED_S_MAX)
 
     def cancel(self) -> None:
         """Do not close, if that has not begun."""
-        self._over.set()
+        self._is_over = True
 
-    def wait(self) -> None:
+    async def wait(self) -> None:
         """Until it has closed, or does not any more."""
-        self._over.set()
-        with suppress(RuntimeError):  # it was not started
-            self.join()
+        self._is_over = True
+        while self._is_running:
+            await self._worker.face.pause(0.001)
 
 
 def parse() -> argparse.Namespace:
@@ -320,4 +350,5 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--life-s", type=float, default=8.0)
     parser.add_argument("--rate", type=float, default=500.0, help="records a second")
     parser.add_argument("--group", default="")
+    parser.add_argument("--faces", nargs="+", default=["blocking", "asyncio"])
     return parser.parse_args()
