@@ -5,7 +5,8 @@
 It handles every record that it is given, in order, and writes it down before anything can commit
 it. An interrupt hits polls, commits and the handling; what was returned and not handled yet is
 handled after it. It asks for more only once it has handled everything, so a program like this loses
-nothing, if the client does not.
+nothing, if the client does not. Where another thread or task closes its client, it may fail with
+records that it has not handled: another member is given these.
 
     begin LIFE COMMIT WAY END ID    assigned|revoked|lost PARTITION...
     record PARTITION OFFSET VALUE   it is handled
@@ -38,6 +39,10 @@ EXIT_CODE = 7
 ERRORS_MAX = 100  # that a life goes on after
 
 
+class GaveUp(Exception):
+    """The program fails, with records that it has not handled."""
+
+
 class Member(Worker):
     """The program."""
 
@@ -49,11 +54,11 @@ class Member(Worker):
         self.pending: deque[ConsumerRecord] = deque()
         self.ends: dict[int, int] = {}  # of partitions handled and not committed
         self.records: Any = None  # of an iteration
-        self.closer: Closer
         self.consumer: Any
         self.is_subscribed = self.is_leaving = self.has_closed = False
         self.commit_by = ""
         self.way = ""
+        self.gives_up = False
         self.handled = 0
 
     async def live(self) -> None:
@@ -64,6 +69,7 @@ class Member(Worker):
         self.records = None
         self.is_subscribed = self.is_leaving = self.has_closed = False
         self.commit_by, self.way, self.end = rng.choice(COMMITS), rng.choice(WAYS), rng.choice(ENDS)
+        self.gives_up = rng.random() < 0.5
         if self.has_peace:
             self.way, self.end = "poll", "block"
         self.until = time.monotonic() + self.life_s * rng.uniform(0.3, 1.7)
@@ -102,13 +108,14 @@ class Member(Worker):
             if rng.random() < 0.3 and not self.has_peace:
                 self.log("end", self.life, how)
                 raise
+        except GaveUp:
+            how = "failed"
         except Exception as error:
             self.log("error", "life", type(error).__name__, error)
             how = "error"
         self.interrupts.is_on = False
         self.watchdog.end()
         self.log("end", self.life, how)
-        await self.face.uninterrupted(closer.wait)
 
     def options(self) -> dict[str, object]:
         """Choose those of a life."""
@@ -173,12 +180,15 @@ class Member(Worker):
 
     async def handle(self) -> None:
         """Handle what was returned, record by record."""
-        self.closer.reach("work")
+        if self.closer.reach("work"):
+            await self.work(self.rng.uniform(0, 0.02))
         while self.pending:
             record = self.pending[0]
             self.handled += 1
             if not self.handled % 64:
                 await self.work(self.rng.uniform(0, 0.02))
+            if self.closer.has_begun and self.gives_up:
+                raise GaveUp
             # From here on no interrupt: the record is handled as a whole or not at all.
             self.pending.popleft()
             self.log("record", record.partition, record.offset, (record.value or b"").decode())

@@ -31,7 +31,9 @@ from minibroker.client import blocking as blocking_clients
 CLIENT: Final = str(Path(minibroker.client.__file__).parent)
 PROGRAM: Final = str(Path(__file__).parent)
 INTERRUPTIONS: Final = (KeyboardInterrupt, asyncio.CancelledError)
-LIMITED: Final = 0.03  # the part of the calls that get a time
+# The part of the calls that get a time.
+LIMITED: Final = 0.03
+CLOSES_LIMITED: Final = 0.4
 LIMIT_S: Final = (0.0005, 0.005, 0.05)  # on average
 
 
@@ -246,10 +248,10 @@ class AsyncioFace(Face):
     def left(self) -> list[str]:
         return [each.get_name() for each in asyncio.all_tasks() - {self._task}]
 
-    async def call(self, call: Coroutine[Any, Any, Any]) -> Any:
+    async def call(self, call: Coroutine[Any, Any, Any], limited: float = LIMITED) -> Any:
         """Await a call of a client, some only for a while."""
         rng = self.rng
-        if not self.is_on() or rng.random() > LIMITED:
+        if not self.is_on() or rng.random() > limited:
             return await call
         limit_s = rng.expovariate(1 / rng.choice(LIMIT_S))
         is_wait_for = self.may_wait_for and rng.random() < 0.5
@@ -278,7 +280,8 @@ class AsyncioCalls:
         method = getattr(self._client, name)
 
         async def call(*arguments: Any, **options: Any) -> Any:
-            return await self._face.call(method(*arguments, **options))
+            limited = CLOSES_LIMITED if name == "close" else LIMITED
+            return await self._face.call(method(*arguments, **options), limited)
 
         return call
 

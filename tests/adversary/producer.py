@@ -37,7 +37,6 @@ class Sender(Worker):
         self.seq = 0
         self.due = 0.0  # when the next records are
         self.producer: Any
-        self.closer: Closer
 
     async def live(self) -> None:
         """Send with one producer."""
@@ -83,7 +82,6 @@ class Sender(Worker):
         self.interrupts.is_on = False
         self.watchdog.end()
         self.log("end", self.life, how)
-        await self.face.uninterrupted(closer.wait)
 
     def options(self) -> dict[str, object]:
         """Choose those of a life."""

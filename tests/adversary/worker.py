@@ -173,6 +173,7 @@ class Worker(ABC):
         faces = (BlockingFace(), AsyncioFace(limits, lambda: self.interrupts.is_on))
         self._faces: list[Face] = [each for each in faces if each.name in given.faces]
         self.face = self._faces[0]
+        self.closer = Closer(self, 0.0, 0.0, "")  # of the life
         self.end = ""  # how the life shall end
         self.until = 0.0  # and when
         stacks = given.journal.with_suffix(".stacks")
@@ -208,6 +209,7 @@ class Worker(ABC):
             await self.live()
         finally:
             self.interrupts.is_on = False
+            await self.face.uninterrupted(self.closer.wait)
             self.watchdog.end()
             await self.face.uninterrupted(self._look_for_leaks)
 
@@ -280,10 +282,10 @@ class Closer:
         self._is_running = True
         self._worker.face.start(self._run)
 
-    def reach(self, place: str) -> None:
-        """The life is there."""
-        if self._is_due and place == self._place:
-            self._is_there = True
+    def reach(self, place: str) -> bool:
+        """Say that the life is at this place now. Returns whether the close begins there."""
+        self._is_there = self._is_due and place == self._place
+        return self._is_there
 
     async def _run(self) -> None:
         try:
