@@ -2,15 +2,15 @@
 
 A broker does not verify the checksums of a log that it serves; recovery and receiving followers do.
 A follower refuses a batch whose checksum is wrong, and fetches it again. So a leader that is asked
-twice for the same records checks what it has sent. Mostly the bytes were corrupted or lost on the
-way, and the check finds nothing. Impossible headers the leader finds itself, where a read begins or
-ends (`broker/log/runs.py`), and treats them alike.
+twice for the same records checks what it has sent. Usually the bytes were corrupted or lost on the
+way, and the check finds nothing. Impossible headers where a read begins or ends are found by the
+leader itself (`broker/log/runs.py`), which handles them the same way.
 
-If the leader's bytes are bad, the other members of the in-sync set have sound copies, and the
-leader gives the partition up: one of them leads, and this replica truncates its log where the loss
-begins and copies again, as after a recovery that found the loss (REC-03). A leader that is alone in
-its in-sync set may have the only copy of all other records. It goes on, and says which records
-cannot be read.
+If the leader's bytes are corrupt, the other in-sync replicas have sound copies, and the leader
+gives the partition up: one of them leads, and this replica truncates its log where the loss begins
+and replicates the rest, as after a recovery that found the loss (REC-03). A leader that is alone in
+its in-sync set may have the only copy of all other records. It continues to lead, and logs which
+records cannot be read.
 """
 
 from minibroker.broker.log.admission import check_batches
@@ -19,11 +19,11 @@ from minibroker.broker.log.outcomes import Damage
 from minibroker.broker.log.scan import BadBytes
 from minibroker.protocol.records.batch import InvalidBatch, iterate_headers
 
-CHECKED_BYTES_MAX = 1024 * 1024  # more than that only for one batch that is larger
+CHECKED_BYTES_MAX = 1024 * 1024  # exceeded only by a single larger batch
 
 
 def find_corruption(log: Log, offset: int) -> Damage | None:
-    """Return where the records from an offset on become bad, if they do. Raises `OSError`."""
+    """Return the first corruption at or after an offset, or None. Raises `OSError`."""
     room = CHECKED_BYTES_MAX
     while room > 0 and offset < log.log_end:
         try:
@@ -39,9 +39,9 @@ def find_corruption(log: Log, offset: int) -> Damage | None:
 
 
 def _sound_end(log: Log, records: memoryview, offset: int) -> tuple[int, str]:
-    """The offset behind the batches that are sound, and what is wrong with the next ("": nothing).
+    """Return the offset after the sound batches, and what is wrong with the next ("": nothing).
 
-    Here, unlike in a read, every batch is looked at, and all of it.
+    Unlike a read, this checks every batch completely.
     """
     end = offset
     try:

@@ -1,6 +1,6 @@
-"""Replicas in words: for tools, for the controller that looks for the longest log, for the log.
+"""Descriptions of replicas: for tools, for the controller (to find the longest log), for log lines.
 
-The lines about in-sync sets have the shape that Kafka's operators grep for. Times in them are wall
+The lines about in-sync sets have the form that Kafka's operators grep for. Times in them are wall
 clock milliseconds, -1 for a follower that was never caught up.
 """
 
@@ -23,7 +23,7 @@ def describe_all(
     uncreated: Mapping[TopicPartition, PartitionState],
     broker_id: int,
 ) -> Turns[list[ReplicaDescription]]:
-    """Every replica, as it is when its turn comes."""
+    """Describe every replica, each as it is when its turn comes."""
     found = [describe_uncreated(state) for state in uncreated.values()]
     for some in at_once(list(logs.items())):
         for name, log in some:
@@ -34,7 +34,7 @@ def describe_all(
 
 
 def describe(partition: Partition, broker_id: int) -> ReplicaDescription:
-    """A replica as it is now."""
+    """Describe a replica as it is now."""
     role = partition.role
     kind, leader, reason = "offline", NO_NODE, ""
     isr: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ def describe(partition: Partition, broker_id: int) -> ReplicaDescription:
 
 
 def describe_log(log: Log) -> ReplicaDescription:
-    """A log that was found at start and has no role yet."""
+    """Describe a log that was found at start and has no role yet."""
     return ReplicaDescription(
         *log.topic_partition,
         log.topic_id,
@@ -77,7 +77,7 @@ def describe_log(log: Log) -> ReplicaDescription:
 
 
 def describe_uncreated(state: PartitionState) -> ReplicaDescription:
-    """A replica that has no log for want of room."""
+    """Describe a replica whose log could not be created (disk full)."""
     return ReplicaDescription(
         state.topic,
         state.partition,
@@ -89,7 +89,7 @@ def describe_uncreated(state: PartitionState) -> ReplicaDescription:
 
 
 def damage_text(log: Log) -> str:
-    """Why a damaged log serves nothing, and what to do."""
+    """Say why a damaged log serves nothing, and what to do."""
     assert log.damage is not None
     topic, partition = log.topic_partition
     return (
@@ -99,7 +99,7 @@ def damage_text(log: Log) -> str:
 
 
 def old_metadata_text(log: Log, state: PartitionState) -> str:
-    """Why a replica does not lead in an epoch that is lower than those in its log."""
+    """Say why a replica does not lead in an epoch lower than those in its log."""
     return (
         f"leader epoch {state.leader_epoch} is below {log.epochs.newest_epoch}, the newest in this"
         " log: the metadata are older than the log, as after a copy of the metadata store was put"
@@ -108,7 +108,7 @@ def old_metadata_text(log: Log, state: PartitionState) -> str:
 
 
 def role_text(partition: Partition) -> str:
-    """What a replica has just become."""
+    """Describe a replica's new role."""
     role, log = partition.role, partition.log
     epochs = f"leader epoch {partition.version[0]}, partition epoch {partition.version[1]}"
     ends = f"highWatermark: {partition.high_watermark}, endOffset: {log.log_end}"
@@ -122,7 +122,7 @@ def role_text(partition: Partition) -> str:
 def proposal_text(
     partition: Partition, leader: Leader, pending: Pending, now: float, now_ms: int
 ) -> str:
-    """The change of the in-sync set that a leader asks for, and what it is based on."""
+    """Describe the change of the in-sync set that a leader proposes, and its reason."""
     before, after = pending.isr, pending.wanted
     if isinstance(pending, PendingExpand):
         verb, who = "Expanding", "Caught up replicas"
@@ -138,7 +138,7 @@ def proposal_text(
 
 
 def confirmed_text(partition: Partition, leader: Leader) -> str:
-    """The in-sync set that is in force from now on."""
+    """Describe the in-sync set that the controller confirmed."""
     epoch = partition.version[1]
     is_enough = leader.is_isr_large_enough(partition.settings.min_insync_replicas)
     state = "" if is_enough else " (under-min-isr)"

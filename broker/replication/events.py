@@ -1,7 +1,7 @@
-"""Log lines about single partitions: few, however many partitions there are.
+"""Rate-limited log lines about single partitions.
 
-A failover concerns each partition of a broker. The first lines of a second are logged as they are;
-when the second is over, one line says how many more there were.
+A failover affects every partition of a broker. The first `LINES_MAX` lines of a second are logged;
+after the second, one line says how many more there were.
 """
 
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionEvents:
-    """See the head of this module. `flush` is called now and then."""
+    """See the head of this module. `flush` is called periodically."""
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id

@@ -1,7 +1,7 @@
-"""How a fetcher talks to its leader: what its two forms, thread and task, have in common.
+"""A fetcher's connection to its leader: what its two forms, thread and task, have in common.
 
-A connection is used for one request at a time, by one task. Cancelling that task is the way to end
-a long poll: the connection is closed then, and the answer, if one comes, is nobody's.
+One task uses a connection, for one request at a time. Cancelling that task ends a long poll: this
+closes the connection, and an answer that still comes is dropped.
 """
 
 from collections.abc import Callable
@@ -16,28 +16,28 @@ from minibroker.protocol.types import Endpoint
 
 
 class Fetched(NamedTuple):
-    """An answer, and for each partition of it its records, checked."""
+    """A FETCH answer, and the checked records of each of its partitions."""
 
     response: FetchResponse
     batches: list[CheckedBatches | InvalidBatch]
 
 
 class FetchConnection(Protocol):
-    """One connection to a leader. Its methods raise `ConnectionLost`, and then it is of no use."""
+    """One connection to a leader. Its methods raise `ConnectionLost`; it is unusable after that."""
 
     async def fetch(self, request: FetchRequest) -> Fetched:
-        """FETCH. Records are valid until the next request."""
+        """Send a FETCH and return the answer. Its records are valid until the next request."""
 
     async def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        """LIST_OFFSETS."""
+        """Send a LIST_OFFSETS and return the answer."""
 
 
-# Connects for the length of a block. Raises `ConnectionLost`: nobody answers as a broker does.
+# Connects for the length of a block. Raises `ConnectionLost` if no broker answers there.
 Connect: TypeAlias = Callable[[Endpoint], AbstractAsyncContextManager[FetchConnection]]
 
 
 def check(response: FetchResponse) -> Fetched:
-    """Check all records of an answer. What is wrong with one partition concerns it alone."""
+    """Check all records of an answer. An invalid batch affects only its own partition."""
     batches: list[CheckedBatches | InvalidBatch] = []
     for fetched in response.partitions:
         assert isinstance(fetched.records, bytes | memoryview)

@@ -1,37 +1,36 @@
-"""What one fetcher asks its leader next: which partitions, from where, in which order, how long.
+"""The plan of one fetcher: what it asks its leader for next, in which order, waiting how long.
 
-A partition is asked for its log end when a request is made; no copy of an offset is kept. It is
-left out of a request
+A request reads each partition's log end when it is built; no copy of an offset is kept. It leaves
+a partition out
 
-* while it is backed off: after an error, 20 ms and twice as long each time that it fails again;
+* while it is backed off: 20 ms after an error, and twice as long after each further one;
 * when it has failed, until its next role;
-* while a fsync of it is pending that counts (`flush=always`): a fetch offset is the follower's word
-  that it has everything below, and then everything durable.
+* while an fsync of it is pending that counts (`flush=always`): a fetch offset acknowledges
+  everything below it, so everything below must be durable.
 
-The log start that a request names is durable, too: a leader acknowledges a deletion by it. While
-the disk is too full for the checkpoint of log starts, a request repeats the start that was named
-last.
+The log start in a request is durable too, because the leader acknowledges a deletion by it. While
+the disk is too full for the checkpoint of log starts, a request repeats the last log start sent.
 
-A request does not wait for records longer than the next partition is backed off, so that one does
-not wait behind the others; while a fsync is pending it does not wait at all.
+A request waits at the leader only until the next backed-off partition is due, so that this one is
+not delayed by the others; while an fsync is pending it does not wait at all.
 
-An answer counts only if nothing happened meanwhile: the partition is still assigned here, by the
-same assignment, in the same role (RM-05, FOL-04). Partitions that got records go to the end of the
-order, so that one with much to copy starves nobody (FET-11).
+An answer counts only if the partition is still assigned here, by the same assignment, in the same
+role (RM-05, FOL-04). Partitions that got records go to the end of the order, so that one with much
+to copy does not starve the others (FET-11).
 
-A leader need not wait for a follower that lacks records and sends no FETCH (`follower_silence.py`).
-So no request waits there longer than `keepalive_s`, and where there was nothing to ask for so long,
-for all partitions are backed off, failed or syncing, `keepalive` asks for nothing.
+A leader does not wait for a follower that lacks records and sends no FETCH (`follower_silence.py`).
+So no request waits there longer than `keepalive_s`. If there was nothing to ask for in that time,
+because all partitions are backed off, failed or syncing, `keepalive` builds an empty request.
 
-Requests go in a fetch session (`protocol.messages.fetch`), in which only what changed travels, and
-only what may have changed is looked at: the `agenda`. A partition is in it from its assignment, or
-from an answer about it, until it is asked for; then the session asks for it in every request. One
-that is backed off waits in a heap until its time comes. So thousands of partitions with nothing
-new, or whose leaders do not lead them yet, cost a request nothing.
+Requests use a fetch session (`protocol.messages.fetch`): only changes are sent, and only partitions
+that may have changed, the `agenda`, are looked at. A partition is in the agenda from its
+assignment, or from an answer for it, until it is asked for; then the session asks for it in every
+request. A backed-off partition waits in a heap until it is due. So thousands of partitions with
+nothing new, or whose leaders do not lead them yet, cost a request nothing.
 
-A session that is opened, or that many partitions join at once, takes them in over several requests,
-which do not wait: so that none of them holds up the loop here or at the leader. A leader without
-room for a session is asked for all in each request.
+If a session is opened, or many partitions join it at once, several requests add them, and these do
+not wait at the leader: so no single request blocks the loop here or there for long. If the leader
+has no room for a session, each request asks for all partitions.
 """
 
 import heapq
@@ -59,9 +58,9 @@ BACKOFF_S_MIN = 0.02
 SYNCING_LOOK_S = 1.0
 # Partitions that one request brings into a session: they cost its leader about 50 us each.
 NEWS_MAX = 200
-# To open a session anew costs about so much for each partition, here and at the leader together.
+# What it costs to open a session again, for each partition, here and at the leader together.
 REOPENING_S = 0.0001
-REOPENING_SHARE = 0.05  # of the time, at most; a broker has several such sessions on both ends
+REOPENING_SHARE = 0.05  # of the time, at most; a broker has several sessions, as client and leader
 
 
 class Backoff:
@@ -74,18 +73,18 @@ class Backoff:
         self.reset()
 
     def reset(self) -> None:
-        """It went well: the next try is due now."""
+        """Record a success: the next try is due now."""
         self._delay_s = BACKOFF_S_MIN
         self.due = -math.inf
 
     def fail(self, now: float) -> None:
-        """It failed."""
+        """Record a failure."""
         self.due = now + min(self._delay_s, self._delay_s_max)
         self._delay_s = min(2 * self._delay_s, self._delay_s_max)
 
 
 class Assignment:
-    """One partition, in one role, of one fetcher. The next one of the partition is another."""
+    """One partition, in one role, assigned to one fetcher. Each new role makes a new one."""
 
     __slots__ = ("asked", "backoff", "partition", "role")
 
@@ -93,7 +92,7 @@ class Assignment:
         self.partition = partition
         self.role = role
         self.backoff = backoff
-        # What the leader knows that we want, as it was last said in the session.
+        # What the session last asked the leader for.
         self.asked: PartitionFetch | None = None
 
     @property
@@ -103,17 +102,17 @@ class Assignment:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is to be copied at all."""
+        """Whether it is copied: still in its role, and not failed."""
         return self.is_current and not self.role.failure
 
     @property
     def is_syncing(self) -> bool:
-        """Whether its log end is not durable, and has to be before it may be told."""
+        """Whether its log end must become durable before a request may name it."""
         return self.partition.own_end < self.partition.log.log_end
 
     def ask(self, bytes_max: int, *, is_start_durable: bool) -> PartitionFetch:
-        """What to ask for now. A log start that is not durable is not named: the last one that was
-        named, or -1, stands for it."""
+        """Return what to ask for now. In place of a log start that is not durable it names the last
+        one that was sent, or -1."""
         log, name = self.partition.log, self.partition.topic_partition
         asked = self.asked
         log_start = log.log_start
@@ -138,7 +137,7 @@ class Assignment:
 
 
 class Asked(NamedTuple):
-    """A partition whose answer came, and the offset that it was asked for."""
+    """A partition that was answered, and the offset of its request."""
 
     assignment: Assignment
     offset: int
@@ -146,7 +145,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """What is the same in every request; times in seconds, sizes in bytes."""
+    """The limits of every request; times in seconds, sizes in bytes."""
 
     node_id: int
     wait_s_max: float
@@ -158,7 +157,7 @@ class FetchLimits:
 
     @classmethod
     def of(cls, config: Config) -> "FetchLimits":
-        """As this broker is configured."""
+        """Return the limits that this broker is configured with."""
         return cls(
             node_id=config.node_id,
             wait_s_max=config.replica_fetch_wait_max_ms / 1000,
@@ -171,20 +170,20 @@ class FetchLimits:
 
 
 class FetchPlan:
-    """See the head of this module. One request is under way at a time."""
+    """See the head of this module. One request is in flight at a time."""
 
     def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
         # In the order in which they are to be filled.
         self._assignments: dict[TopicPartition, Assignment] = {}
         self._agenda: dict[TopicPartition, Assignment] = {}
-        # When each that is backed off is looked at again, and a number that orders equal times.
+        # When each backed-off partition is due, and a number that orders equal times.
         self._delayed: list[tuple[float, int, TopicPartition, Assignment]] = []
-        # Those whose log start the leader does not know, for it was not durable.
+        # Those whose log start was not sent, because it was not durable.
         self._unnamed_starts: dict[TopicPartition, Assignment] = {}
         self._numbers = itertools.count()
         self._session = FetchSessionHandler()
-        self._has_room = True  # the leader, for a session
+        self._has_room = True  # whether the leader has room for a session
         self._keepalive_at = -math.inf
 
     def __len__(self) -> int:
@@ -196,14 +195,14 @@ class FetchPlan:
     # -- what is assigned
 
     def add(self, partition: Partition, role: Follower) -> None:
-        """Copy a partition, from now on and by this role only."""
+        """Start to copy a partition, in this role only."""
         assert partition.role is role
         name, backoff = partition.topic_partition, Backoff(self._limits.backoff_s_max)
         self._assignments[name] = self._agenda[name] = Assignment(partition, role, backoff)
-        self._session.renew(name)  # the role is another: what comes for the last one is dropped
+        self._session.renew(name)  # drops an answer that still comes for the role before
 
     def remove(self, name: TopicPartition) -> None:
-        """Copy it no more; an answer that is under way does not count for it."""
+        """Stop copying a partition. An answer in flight does not count for it."""
         self._assignments.pop(name, None)
         self._agenda.pop(name, None)
         self._session.forget(name)
@@ -216,8 +215,8 @@ class FetchPlan:
         return any(each.is_syncing for each in self._agenda.values())
 
     def next_due(self, now: float) -> float:
-        """When to look again, if nobody says so before: when a partition may be asked for that is
-        backed off now, and now and then at one that is syncing, for its settings may change."""
+        """Return when to plan again if nothing happens before: when the next backed-off partition
+        is due, or after `SYNCING_LOOK_S` if one is syncing, because its settings may change."""
         latest = now + SYNCING_LOOK_S if self.is_syncing else math.inf
         dues = [each.backoff.due for each in self._agenda.values() if each.is_open]
         return min([latest, self._next_delayed(), *(due for due in dues if due > now)])
@@ -225,9 +224,9 @@ class FetchPlan:
     def next(
         self, now: float, broker_epoch: int, *, are_starts_durable: bool
     ) -> FetchRequest | None:
-        """The next request, or None while there is nothing to ask for.
+        """Return the next request, or None while there is nothing to ask for.
 
-        `are_starts_durable`: the log starts of this broker would survive a power cut.
+        `are_starts_durable`: this broker's log starts are in the checkpoint.
         """
         session = self._session
         if session.is_new:
@@ -252,7 +251,7 @@ class FetchPlan:
                 session.forget(name)
             elif each.backoff.due > now:
                 del self._agenda[name]
-                session.renew(name)  # the last answer was not taken
+                session.renew(name)  # the last answer was not applied
                 heapq.heappush(self._delayed, (each.backoff.due, next(self._numbers), name, each))
             else:
                 del self._agenda[name]
@@ -276,32 +275,32 @@ class FetchPlan:
 
     @property
     def keepalive_at(self) -> float:
-        """When the leader must hear of this follower, though there is nothing to ask for."""
+        """When to send the leader a `keepalive` if there is nothing to ask for before."""
         return self._keepalive_at
 
     def keepalive(self, now: float, broker_epoch: int) -> FetchRequest:
-        """A request for nothing, in no session. Its answer says nothing."""
+        """Return a request without partitions or session. Its answer carries nothing."""
         self._keepalive_at = now + self._limits.keepalive_s
         return FetchRequest(
             replica_id=self._limits.node_id, wait_ms_max=0, broker_epoch=broker_epoch
         )
 
     def _recall(self, now: float) -> None:
-        """Look again at what was backed off until now."""
+        """Move partitions whose back-off is over into the agenda."""
         while self._delayed and self._delayed[0][0] <= now:
             _, _, name, each = heapq.heappop(self._delayed)
             if self._assignments.get(name) is each:
                 self._agenda.setdefault(name, each)
 
     def _ask_again(self, assignments: dict[TopicPartition, Assignment]) -> None:
-        """Ask for these in the next request, though no answer came. Empties `assignments`."""
+        """Put these into the agenda, although no answer for them came. Empties `assignments`."""
         while assignments:
             name, each = assignments.popitem()
             if self._assignments.get(name) is each:
                 self._agenda.setdefault(name, each)
 
     def _next_delayed(self) -> float:
-        """When the next partition that is backed off is to be asked for; infinity for none."""
+        """Return when the next backed-off partition is due; infinity if there is none."""
         while self._delayed:
             due, _, name, each = self._delayed[0]
             if self._assignments.get(name) is each and each.is_open:
@@ -312,18 +311,18 @@ class FetchPlan:
     # -- what came of it
 
     def on_response(self, response: FetchResponse) -> None:
-        """Follow the answer to the request, which has no error."""
+        """Update the session with the answer to the request, which has no error."""
         assert not response.error
         self._has_room = response.session_id != SESSION_NONE
         self._session.on_response(response)
 
     def may_reopen_at(self, opened_at: float) -> float:
-        """From when on the session may be given up for partitions that join: of what a session
-        costs to open, the share of the time stays small, however many join one after another."""
+        """Return when the session may be opened again for partitions that join: opening takes at
+        most `REOPENING_SHARE` of the time, however many join one after another."""
         return opened_at + len(self) * REOPENING_S / REOPENING_SHARE
 
     def end_session(self) -> None:
-        """The next request says everything, and opens another session."""
+        """End the session: the next request names all partitions and opens a new one."""
         self._session.reset()
 
     def complete(self, fetched: PartitionFetched) -> Asked | None:
@@ -331,17 +330,17 @@ class FetchPlan:
         name = TopicPartition(fetched.topic, fetched.partition)
         each = self._assignments.get(name)
         if each is None or self._session.asked(name) is None or name in self._agenda:
-            return None  # nobody asked, it was answered before, or it was assigned anew
+            return None  # not asked for, answered before, or assigned again
         self._agenda[name] = each
         assert each.asked is not None
         return Asked(each, each.asked.fetch_offset) if each.is_current else None
 
     def is_valid(self, assignment: Assignment) -> bool:
-        """Whether nothing has happened to an assignment since."""
+        """Whether an assignment still holds, in the same role."""
         name = assignment.partition.topic_partition
         return self._assignments.get(name) is assignment and assignment.is_current
 
     def put_last(self, assignment: Assignment) -> None:
-        """It got records: the others come first."""
+        """Move a partition that got records to the end of the order."""
         name = assignment.partition.topic_partition
         self._assignments[name] = self._assignments.pop(name)

@@ -1,6 +1,6 @@
-"""The form of a fetcher's connection that is a task in the broker's loop.
+"""A fetcher's connection that runs as a task in the broker's event loop.
 
-A simulation has no threads, so it uses this one; `replica.fetcher=task` chooses it elsewhere.
+A simulation has no threads, so it uses this form; `replica.fetcher=task` selects it elsewhere.
 """
 
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ class TaskConnection:
 
 
 def connect_by_task(network: Network, options: ChannelOptions) -> Connect:
-    """How fetchers connect that are tasks."""
+    """Return how fetchers connect that run as tasks."""
 
     @asynccontextmanager
     async def connect(endpoint: Endpoint) -> AsyncIterator[FetchConnection]:

@@ -1,16 +1,16 @@
-"""The form of a fetcher's connection that is an OS thread with a blocking socket.
+"""A fetcher's connection that is an OS thread with a blocking socket.
 
-The loop connects and then gives the socket to the thread, which sends a request, receives the
-answer, decodes it, checks the batches and hands the result over: all that takes time and touches
-no log. A task of the loop waits for the result, applies it and puts the next request into the
-queue. So at every moment either the thread works or the loop has what the thread made.
+The loop connects and then gives the socket to the thread. The thread sends a request, receives the
+answer, decodes it, checks the batches and returns the result: everything that takes time and
+touches no log. A task of the loop waits for the result, applies it and queues the next request. So
+at any moment either the thread is working or the loop has its result.
 
 The result comes by `run_sync_soon`, with a callback that cannot raise (an exception there would end
-the loop). `trio.from_thread.run_sync` would starve: a loop that is busy gives the interpreter lock
-up and takes it back faster than a thread wakes that waits for it.
+the loop). `trio.from_thread.run_sync` would starve: a busy loop releases the interpreter lock and
+takes it back before a waiting thread wakes.
 
-Leaving the block shuts the socket down, which ends whatever the thread waits for. The loop does not
-wait for the thread, which may be at work on an answer: the thread closes the socket as it ends.
+Leaving the block shuts the socket down, which ends any wait of the thread. The loop does not wait
+for the thread, which may be processing an answer: the thread closes the socket as it ends.
 """
 
 import socket
@@ -38,7 +38,7 @@ from minibroker.protocol.types import Endpoint
 
 
 class _Outcome(NamedTuple):
-    """What one call in the thread came to."""
+    """The result or the error of one call in the thread."""
 
     result: Any
     error: Exception | None
@@ -61,7 +61,7 @@ class ThreadConnection:
         thread.start()
 
     async def negotiate(self) -> None:
-        """The first call on a connection."""
+        """Agree on API versions with the broker: the first call on a connection."""
         await self._run(self._channel.negotiate)
 
     async def fetch(self, request: FetchRequest) -> Fetched:
@@ -78,13 +78,13 @@ class ThreadConnection:
         return response
 
     def close(self) -> None:
-        """End what the thread waits for, and the thread with it."""
-        with suppress(OSError):  # the peer was faster
+        """End any wait of the thread, and the thread."""
+        with suppress(OSError):  # the peer closed it first
             self._socket.shutdown(socket.SHUT_RDWR)
         self._calls.put(None)
 
     async def _run(self, call: Callable[[], Any]) -> Any:
-        """The result of a call in the thread."""
+        """Run a call in the thread. Returns its result or raises its error."""
         self._arrived = trio.Event()
         self._calls.put(call)
         await self._arrived.wait()
@@ -100,7 +100,7 @@ class ThreadConnection:
         return result
 
     def _work(self) -> None:
-        """The thread: one call after another, until there is none to come."""
+        """Run the calls in order, in the thread, until `close`."""
         with self._socket:
             self._call_all()
 
@@ -108,25 +108,25 @@ class ThreadConnection:
         while (call := self._calls.get()) is not None:
             try:
                 outcome = _Outcome(call(), None)
-            except Exception as error:  # whatever it is, it is raised in the task that waits
+            except Exception as error:  # any error is raised in the waiting task
                 outcome = _Outcome(None, error)
-            with suppress(trio.RunFinishedError):  # then nobody waits for it any more
+            with suppress(trio.RunFinishedError):  # then no task waits for it
                 self._token.run_sync_soon(self._hand_over, outcome)
 
     def _hand_over(self, outcome: _Outcome) -> None:
-        """Runs in the loop; must not raise."""
+        """Store the outcome and wake the waiting task. Runs in the loop; must not raise."""
         self._outcome = outcome
         self._arrived.set()
 
 
-# Opens a connected socket that does not block. Raises `OSError` with a message.
+# Opens a connected, non-blocking socket. Raises `OSError` with a message.
 ConnectSocket: TypeAlias = Callable[[Endpoint], Awaitable[socket.socket]]
 
 
 def connect_by_thread(
     options: ChannelOptions, connect_socket: ConnectSocket = connected_socket
 ) -> Connect:
-    """How fetchers connect that are threads."""
+    """Return how fetchers connect that run as threads."""
 
     @asynccontextmanager
     async def connect(endpoint: Endpoint) -> AsyncIterator[FetchConnection]:
@@ -147,7 +147,7 @@ def connect_by_thread(
 async def _connected_socket(
     endpoint: Endpoint, options: ChannelOptions, connect_socket: ConnectSocket
 ) -> socket.socket:
-    """A blocking socket; connecting is left to the loop, where it can be cancelled."""
+    """Return a connected, blocking socket. The loop connects it, so that this can be cancelled."""
     with trio.move_on_after(options.connect_timeout_s):
         connection = await connect_socket(endpoint)
         connection.settimeout(options.request_timeout_s)

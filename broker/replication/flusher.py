@@ -1,18 +1,18 @@
-"""When appended records are forced to the disk: a task for each mode that does so.
+"""The flusher: forces appended records to the disk, with one task for each mode that does so.
 
-* `flush=always`: before anything is acknowledged. An append schedules its partition, which joins
-  the group that gathers while the group before is being synced: one fsync then pays for every
-  request that came meanwhile (group commit). The files of a group are synced one after another:
-  in parallel they were slower.
+* `flush=always`: before records are acknowledged. An append schedules its partition, which joins
+  the group that gathers while the previous group is being synced: one fsync then serves every
+  request that arrived in the meantime (group commit). The files of a group are synced one after
+  another: in parallel they were slower.
 * `flush=interval`: at most `flush.ms` after the first append that is not durable.
-* `flush=never`: the system writes back when it likes.
+* `flush=never`: the operating system writes back when it decides to.
 
-Each mode has a task of its own, so that no request of an `always` topic waits behind the large
-files of an `interval` topic. If a partition changes its mode during a flush, both tasks may flush
-it at once, which is harmless.
+Each mode has its own task, so that no request of an `always` topic waits behind the large files of
+an `interval` topic. If a partition changes its mode during a flush, both tasks may flush it at
+once, which is harmless.
 
 A failed fsync is never retried. The kernel may have dropped the dirty pages and report success the
-next time, so the error leaves this task, and with it the process; recovery reads what is there.
+next time, so the error ends this task and the process; recovery then reads what is on the disk.
 """
 
 import math
@@ -29,16 +29,16 @@ OnFlushed: TypeAlias = Callable[[Partition, float], None]
 
 
 class FlushStatistics(NamedTuple):
-    """One mode: how many partitions wait for their flush, and how long flushes of one took."""
+    """One mode: how many partitions wait for their flush, and how long each flush took."""
 
     dirty: int
     times: Distribution
 
 
 class Flusher:
-    """Knows which partitions are dirty, and when each is to be flushed.
+    """Knows which partitions are dirty, and when to flush each.
 
-    `sync_dir` makes the names in a directory durable, which is due after a roll.
+    `sync_dir` makes the names in a directory durable, which is needed after a roll.
     """
 
     def __init__(self, sync_dir: Callable[[PurePath], Awaitable[None]]) -> None:
@@ -53,26 +53,28 @@ class Flusher:
             queue.add(partition, now)
 
     def reschedule(self, partition: Partition, now: float) -> None:
-        """The partition's settings or role changed: when its records are due may have, too."""
+        """Schedule a partition again after a change of its settings or role, which may change when
+        it is due."""
         for queue in self._queues.values():
             queue.discard(partition)
         if partition.log.durable_end < partition.log.log_end:
             self.schedule(partition, now)
 
     def forget(self, partition: Partition) -> None:
-        """The partition's log is about to be deleted."""
+        """Drop a partition whose log is about to be deleted."""
         for queue in self._queues.values():
             queue.discard(partition)
             queue.forgive(partition)
 
     def statistics(self) -> dict[str, FlushStatistics]:
-        """By mode."""
+        """Return the statistics of each mode."""
         return {mode: queue.statistics() for mode, queue in self._queues.items()}
 
     async def run(self, on_flushed: OnFlushed) -> None:
-        """Flush what is due, for ever. Raises the `OSError` of an fsync that failed, in a group.
+        """Flush partitions when they are due, until cancelled. Raises the `OSError` of a failed
+        fsync, in an exception group.
 
-        `on_flushed` is told of each partition whose log is durable further, and when (seconds).
+        `on_flushed` is called with each partition that was flushed, and the time (seconds).
         """
         async with trio.open_nursery() as nursery:
             for queue in self._queues.values():
@@ -95,7 +97,7 @@ class _FlushQueue:
         self._times = Histogram(FLUSH_BOUNDS_S)
 
     def add(self, partition: Partition, now: float) -> None:
-        """It is due at once, or in its interval; earlier if it was dirty before."""
+        """Schedule a partition at once, or after its interval; it keeps an earlier due time."""
         if partition in self._due:
             return
         settings = partition.settings
@@ -105,25 +107,25 @@ class _FlushQueue:
             self._news.set()
 
     def discard(self, partition: Partition) -> None:
-        """It is not due here any more."""
+        """Unschedule a partition."""
         self._due.pop(partition, None)
 
     def forgive(self, partition: Partition) -> None:
-        """A flush of it that is under way may fail."""
+        """Ignore a failure of a partition's flush in progress."""
         if self._flushing is partition:
             self._flushing = None
 
     def statistics(self) -> FlushStatistics:
-        """This mode now."""
+        """Return this mode's statistics now."""
         return FlushStatistics(len(self._due), self._times.statistics())
 
     async def run(self, on_flushed: OnFlushed) -> None:
-        """Flush what is due, for ever."""
+        """Flush partitions when they are due, until cancelled."""
         while True:
             now = trio.current_time()
             group = [partition for partition, due in self._due.items() if due <= now]
             for partition in group:
-                # Out of the table first: what is appended during the fsync is due anew.
+                # Remove it first: an append during the fsync schedules it again.
                 if self._due.pop(partition, None) is not None:
                     await self._flush(partition, on_flushed)
             if not group:
@@ -139,7 +141,7 @@ class _FlushQueue:
             for directory in flush.directories:
                 await self._sync_dir(directory)
         except OSError:
-            # Of a log that was deleted meanwhile nothing has to be durable.
+            # A log that was deleted in the meantime need not be durable.
             if self._flushing is partition:
                 raise
         self._times.note(trio.current_time() - began_at)
@@ -151,4 +153,4 @@ class _FlushQueue:
         self._next_due = min(self._due.values(), default=math.inf)
         with trio.move_on_at(self._next_due):
             await self._news.wait()
-        self._next_due = -math.inf  # awake: whoever joins now is seen without being told
+        self._next_due = -math.inf  # awake: `add` need not wake this task

@@ -2,17 +2,17 @@
 
 Every decision depends only on the log and one answer of the leader, and nothing waits.
 `handle_answer` applies an answer and returns what the fetcher does next. Invalid answers and
-refused requests are values; an exception (an I/O error of the own disk) ends the broker.
+refused requests are values; an exception (an I/O error of this broker's disk) stops the broker.
 
-* The leader's bytes are appended as they are. The high watermark follows the leader's up to the own
+* The leader's bytes are appended unchanged. The high watermark follows the leader's up to the local
   log end, and may fall; the log start follows upwards (A7).
 * A log that diverges is truncated by leader epoch only, never to the high watermark (A11). A
-  truncation below the own high watermark would lose committed records: it is refused unless the
-  topic allows unclean election. Then the partition has failed, stays as it is, and says so until
+  truncation below the local high watermark would lose committed records. Unless the topic allows
+  unclean election it is refused: the partition fails, keeps its log, and reports the failure until
   the next role.
-* If the leader does not have the offset, its own log start and end decide (A12).
+* If the leader does not have the offset, the leader's log start and end decide (A12).
 
-How logs are reconciled is open to subclasses, which a lab uses to show what other rules do:
+Subclasses may reconcile logs by other rules, whose effect the lab shows. They override
 `begin`, `last_fetched_epoch`, `cut_point` and `may_cut_below_high_watermark`.
 """
 
@@ -44,9 +44,9 @@ class Next(Enum):
 
 
 class LeaderAnswer(NamedTuple):
-    """A leader's answer about one partition, and the offset of the request.
+    """A leader's answer for one partition, and the offset of the request.
 
-    `batches` are the answer's records, checked; an `InvalidBatch` where they are no batches.
+    `batches` are the answer's records, checked, or the `InvalidBatch` that the check raised.
     """
 
     asked_offset: int
@@ -57,7 +57,7 @@ class LeaderAnswer(NamedTuple):
 class Outcome(NamedTuple):
     """The result of an answer: `size` bytes were appended; `reason` says why that is not all.
 
-    `is_routine`: a failover brings such reasons, and nobody has to look after them.
+    `is_routine`: a failover causes such reasons, and no operator needs to act on them.
     """
 
     next: Next
@@ -69,15 +69,16 @@ class Outcome(NamedTuple):
 class Follower:
     """The follower's role in one leader epoch; `failure` is "" while it copies.
 
-    `delay` is why the last answer was of no use, and it is asked again later; "" if it was.
+    `delay` is why the last answer was not usable, so that the partition is asked for again later;
+    "" if it was usable.
     """
 
-    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # what a request for it gets to hear
+    error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # the answer to requests for it
 
     def __init__(self, state: PartitionState, high_watermark: int) -> None:
         self.leader = state.leader
         self.leader_epoch = state.leader_epoch
-        # As the leader told it, never above the own log end. It may fall: a new leader may not
+        # As the leader sent it, never above the local log end. It may fall: a new leader may not
         # know yet how far its predecessor had committed.
         self.high_watermark = high_watermark
         # The leader's high watermark in its last answer; -1 before the first.
@@ -87,27 +88,27 @@ class Follower:
 
     @property
     def reason(self) -> str:
-        """Why a request is refused."""
+        """Why a client's request is refused."""
         return self.failure or f"broker {self.leader} leads it"
 
     def lag(self, log: Log) -> int:
-        """How many committed records are missing here, as far as is known."""
+        """Return how many committed records are missing here, as far as is known."""
         return max(0, self.leader_high_watermark - log.log_end)
 
     # -- the rules that bring two logs together
 
     def begin(self, log: Log, now_ms: int) -> None:
-        """What to do to the log before the first fetch: nothing, it ends where it ends (A11)."""
+        """Prepare the log for the first fetch: by rule A11, do nothing."""
 
     def last_fetched_epoch(self, log: Log) -> int:
         """Return the epoch by which the leader sees whether the logs diverge; -1: do not check."""
         return log.epochs.newest_epoch
 
     def cut_point(self, log: Log, divergence: OffsetAndEpoch) -> int:
-        """Where to cut, given the leader's largest epoch up to ours and where it ended (A11).
+        """Return where to truncate, given the leader's largest epoch up to ours and its end (A11).
 
-        Where we do not have that epoch we cut to the end of our largest one below it, and the
-        next fetch asks again.
+        If this log does not have that epoch, it is truncated to the end of its largest epoch below,
+        and the next fetch compares again.
         """
         ours = log.epochs.end_offset_for(divergence.leader_epoch, log.log_end)
         if ours.leader_epoch == NO_EPOCH:
@@ -117,7 +118,7 @@ class Follower:
         return min(ours.offset, divergence.offset, log.log_end)
 
     def may_cut_below_high_watermark(self, settings: TopicConfig) -> bool:
-        """Whether committed records may go: only after an election that may lose them."""
+        """Whether truncation may lose committed records: only if unclean elections are allowed."""
         return settings.unclean_leader_election_enable
 
     # -- answers
@@ -125,7 +126,7 @@ class Follower:
     def handle_answer(
         self, log: Log, answer: LeaderAnswer, settings: TopicConfig, now_ms: int
     ) -> Outcome:
-        """Apply a leader's answer to a FETCH of this role. Raises an `OSError` of the own disk."""
+        """Apply a leader's answer to a FETCH of this role. Raises `OSError` if the disk fails."""
         fetched = answer.fetched
         if fetched.error:
             return self._handle_error(log, fetched.error)
@@ -143,7 +144,8 @@ class Follower:
     def handle_range(
         self, log: Log, theirs: tuple[int, int], settings: TopicConfig, now_ms: int
     ) -> Outcome:
-        """Our end is not in the leader's log, which has this start and end (A12)."""
+        """Truncate or restart the log to fit the leader's log start and end, `theirs`, which do not
+        include our log end (A12)."""
         start, end = theirs
         if not 0 <= start <= end:
             return Outcome(Next.BACK_OFF, f"it says that its log starts at {start}, ends at {end}")
@@ -165,7 +167,7 @@ class Follower:
         return Outcome(Next.BACK_OFF, f"it did not have offset {log.log_end}, now it has")
 
     def fail(self, log: Log, reason: str) -> Outcome:
-        """Copy no more until the next role, and show why."""
+        """Stop copying until the next role, and record and log the reason."""
         self.failure = reason
         logger.error(
             "%s: not copied from broker %s any more in epoch %s: %s",
@@ -180,7 +182,8 @@ class Follower:
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             return Outcome(Next.ASK_RANGE)
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            # Routine in a failover: the leader has heard of it, and we are about to (FOL-11).
+            # Routine in a failover: the leader knows the newer epoch, this broker will soon
+            # (FOL-11).
             self.failure = f"broker {self.leader} is in a later epoch"
             logger.info("%s: %s than %s", log.topic_partition, self.failure, self.leader_epoch)
             return Outcome(Next.STOP, self.failure)
@@ -191,7 +194,7 @@ class Follower:
     def _handle_divergence(
         self, log: Log, divergence: OffsetAndEpoch, settings: TopicConfig, now_ms: int
     ) -> Outcome:
-        """Cut only: nothing else of such an answer counts (FOL-09)."""
+        """Truncate only: the rest of such an answer is ignored (FOL-09)."""
         if min(divergence) < 0:
             return Outcome(Next.BACK_OFF, "it does not say where the logs parted")  # FOL-08
         before = (log.log_end, log.epochs.newest_epoch)

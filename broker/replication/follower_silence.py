@@ -1,20 +1,20 @@
-"""Which followers send this broker no FETCH: those that it need not wait for until they lag.
+"""Detection of silent followers: those that send this broker no FETCH at all.
 
 A leader's acks=all waits for each in-sync follower. One that lacks records may be slow, and has
 `replica.lag.time.max.ms` to catch up. One that also sends no FETCH at all is not slow: it is dead,
-or the wire between the two is cut. So after `timeout_s`, which is shorter, the leader asks for its
-removal from the in-sync set, if enough replicas stay (`roles.Leader.shrink_isr`).
+or the network between the two is cut. So after `timeout_s`, which is shorter, the leader proposes
+its removal from the in-sync set, if enough replicas stay (`roles.Leader.shrink_isr`).
 
-Silence is that of a broker, not of one of its partitions: any FETCH shows that the wire carries
-requests to here. A follower that has nothing to ask for still sends one several times within the
-time-out (`FetchPlan.keepalive`). A FETCH counts when it arrives, so a follower has none wait at the
-leader for long.
+Silence is measured per broker, not per partition: any FETCH shows that the network carries requests
+to this broker. A follower with nothing to ask for still sends a FETCH several times within the
+time-out (`FetchPlan.keepalive`). A FETCH counts when it arrives, so a follower lets none wait at
+the leader for long.
 
-A broker is known here from the moment when it is an in-sync follower of a partition that is led
-here, or fetches. It is forgotten when a review finds that it is in no in-sync set any more.
+A broker is known from the moment when it fetches or is an in-sync follower of a partition led here.
+It is forgotten when a review finds it in no in-sync set.
 
-Time in which this broker did not run counts for nobody's silence (`tick`): requests that came
-meanwhile are not read yet.
+Time in which this broker did not run does not count as silence (`tick`): requests that arrived in
+that time have not been read yet.
 """
 
 import math
@@ -33,15 +33,15 @@ class FollowerSilence:
         self._heard_at: dict[int, float] = {}
 
     def expect(self, node_id: int, now: float) -> None:
-        """This broker is an in-sync follower from now on, if it was not before."""
+        """Start to watch a broker that became an in-sync follower; no effect if it is known."""
         self._heard_at.setdefault(node_id, now)
 
     def record_fetch(self, node_id: int, now: float) -> None:
-        """A FETCH of this broker arrived."""
+        """Record that a FETCH of this broker arrived."""
         self._heard_at[node_id] = now
 
     def tick(self, now: float) -> None:
-        """What is more than an interval since the last call was lost here, not at the followers."""
+        """Excuse the time since the last call beyond one interval: this broker did not run then."""
         lost_s = now - self._ticked_at - self._interval_s
         self._ticked_at = now
         if lost_s > 0:
@@ -49,17 +49,17 @@ class FollowerSilence:
                 self._heard_at[node_id] = min(now, heard_at + lost_s)
 
     def is_silent(self, node_id: int, since: float, now: float) -> bool:
-        """Whether no FETCH of this broker arrived for the time-out, which begins at `since` at the
-        earliest."""
+        """Whether no FETCH of this broker arrived within the time-out, which starts no earlier than
+        `since`."""
         heard_at = self._heard_at.get(node_id, -math.inf)
         return now - max(heard_at, since) > self.timeout_s
 
     def has_silent(self, now: float) -> bool:
-        """Whether any broker that is known here is silent."""
+        """Whether any known broker is silent."""
         return any(now - heard_at > self.timeout_s for heard_at in self._heard_at.values())
 
     def keep(self, followers: Container[int], since: float) -> None:
-        """Forget all brokers but these, and those that were heard since."""
+        """Forget all brokers except these and those that sent a FETCH since `since`."""
         self._heard_at = {
             node_id: heard_at
             for node_id, heard_at in self._heard_at.items()

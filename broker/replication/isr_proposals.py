@@ -2,10 +2,10 @@
 controller.
 
 A leader's proposal waits here, at most one for each partition. A newer one replaces one that was
-not sent yet: a leader has a newer one only if the older was decided otherwise. One request is under
-way at a time, with all proposals gathered meanwhile. It is repeated until the controller answers.
-The controller answers the same question twice alike, so a lost answer does no harm (A5, A6). The
-partition knows whether an answer still concerns its leader.
+not sent yet: a leader makes a newer one only after the older was settled in another way. One
+request is in flight at a time, with all proposals gathered before it. It is repeated until the
+controller answers. The controller gives a repeated proposal the same answer, so a lost answer does
+no harm (A5, A6). The partition knows whether an answer still concerns its leader.
 """
 
 import logging
@@ -32,7 +32,7 @@ PARTITIONS_MAX: Final = 1_000  # in one request, whose header must stay below it
 
 logger = logging.getLogger(__name__)
 
-# Sends a request to whoever is controller; OSError or BrokerError if nobody answers in time.
+# Sends a request to the active controller; OSError or BrokerError if it does not answer in time.
 Call = Callable[[ApiKey, AlterPartitionRequest], Awaitable[Any]]
 
 
@@ -41,20 +41,20 @@ class Leaders(Protocol):
 
     @property
     def broker_id(self) -> int:
-        """Of this broker."""
+        """The id of this broker."""
 
     @property
     def broker_epoch(self) -> int:
-        """Of its present registration."""
+        """The epoch of its current registration."""
 
     def has_silent_followers(self, now: float) -> bool:
         """Whether a follower sends no FETCH."""
 
     def review_isrs(self, now: float) -> Turns[None]:
-        """Ask for the removal of followers that fell behind or are silent."""
+        """Propose the removal of followers that fell behind or are silent."""
 
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
-        """Take over an answer; False if the proposal shall be sent again."""
+        """Apply an answer. Returns False if the proposal must be sent again."""
 
 
 class IsrProposals:
@@ -65,25 +65,25 @@ class IsrProposals:
         self._news = trio.Event()
 
     def put(self, proposal: IsrProposal) -> None:
-        """Have it sent; it replaces what waits of the same partition."""
+        """Queue a proposal; it replaces a waiting one of the same partition."""
         self._waiting[TopicPartition(proposal.topic, proposal.partition)] = proposal
         self._news.set()
 
     def put_back(self, proposals: Iterable[IsrProposal]) -> None:
-        """Have them sent again, but for those that were replaced meanwhile."""
+        """Queue proposals again, except those that were replaced in the meantime."""
         for proposal in proposals:
             name = TopicPartition(proposal.topic, proposal.partition)
             self._waiting.setdefault(name, proposal)
 
     async def next_batch(self) -> list[IsrProposal]:
-        """As `next_batch_nowait`, once there is something."""
+        """Wait for a proposal, then return `next_batch_nowait`."""
         while not self._waiting:
             self._news = trio.Event()
             await self._news.wait()
         return self.next_batch_nowait()
 
     def next_batch_nowait(self) -> list[IsrProposal]:
-        """What waits, as much as one request may hold."""
+        """Remove and return waiting proposals, as many as one request may hold."""
         names = [*self._waiting][:PARTITIONS_MAX]
         return [self._waiting.pop(name) for name in names]
 
@@ -93,8 +93,8 @@ class IsrProposals:
 
 
 class Intervals(NamedTuple):
-    """How often leaders look for followers that fell behind, and whether any follower is silent. In
-    seconds."""
+    """How often leaders look for followers that fell behind (`lag_s`) or are silent (`silence_s`),
+    in seconds."""
 
     lag_s: float
     silence_s: float
@@ -103,7 +103,7 @@ class Intervals(NamedTuple):
 async def keep_isrs(
     leaders: Leaders, queue: IsrProposals, call: Call, intervals: Intervals
 ) -> None:
-    """Look for followers that are to leave, and send what leaders wish, for ever."""
+    """Look for followers to remove, and send the leaders' proposals, until cancelled."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_send, leaders, queue, call)
         review_at = trio.current_time() + intervals.lag_s
@@ -137,7 +137,7 @@ async def _send(leaders: Leaders, queue: IsrProposals, call: Call) -> None:
 async def _ask(
     leaders: Leaders, proposals: list[IsrProposal], call: Call
 ) -> AlterPartitionResponse | str:
-    """The answer to one request for all of them, or why there is none."""
+    """Send all proposals in one request. Returns the answer, or why there is none."""
     request = AlterPartitionRequest(
         leaders.broker_id,
         leaders.broker_epoch,
@@ -153,7 +153,7 @@ async def _ask(
 def _hand_out(
     leaders: Leaders, proposals: list[IsrProposal], response: AlterPartitionResponse
 ) -> list[IsrProposal]:
-    """Have the leaders take the answers over; which proposals must be sent again."""
+    """Pass the answers to the leaders. Returns the proposals that must be sent again."""
     now = trio.current_time()
     answers = {(answer.topic, answer.partition): answer for answer in response.partitions}
     return [
@@ -166,13 +166,13 @@ def _hand_out(
 def _answer_of(
     proposal: IsrProposal, answers: dict[tuple[str, int], PartitionAltered]
 ) -> PartitionAltered:
-    """The answer to a proposal; one that has none is asked again."""
+    """Return the answer to a proposal; if none came, an error that makes it be sent again."""
     name = proposal.topic, proposal.partition
     return answers.get(name) or PartitionAltered(*name, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def change_of(proposal: IsrProposal) -> PartitionChange:
-    """A proposal as it is sent."""
+    """Return a proposal in the form of the request."""
     members = zip(proposal.pending.wanted, proposal.broker_epochs, strict=True)
     return PartitionChange(
         proposal.topic,

@@ -1,12 +1,12 @@
 """One replica of one partition: its log, its role, and the epochs under which it has that role.
 
-Every change of a partition goes through here, and nothing here waits: checks, append, producer
-state, epochs, in-sync set and high watermark change together or not at all, with no lock. What a
-change means for others (waiting requests, the controller, the next fsync) is returned as a
-`Change`, which `Replicas` performs. Only a leader's answers are applied past this module, by
-`Replicas.append_copied`, through the `Follower` role.
+Every change of a partition goes through this module, and nothing here waits: checks, append,
+producer state, epochs, in-sync set and high watermark change together or not at all, without a
+lock. A `Change` returns what a change means for others (waiting requests and the controller);
+`Replicas` carries it out. The exception is a leader's answer: `Replicas.append_copied` applies it
+through the `Follower` role.
 
-`version` orders the controller's orders: (leader epoch, partition epoch), which never falls. A
+`version` is (leader epoch, partition epoch). It numbers the controller's orders and never falls. A
 leader epoch is a term of one leader; a partition epoch counts every change of leader, in-sync set
 or assignment.
 
@@ -39,7 +39,7 @@ Role: TypeAlias = Leader | Follower | Offline
 
 # The change was not applied, for certain.
 NOT_APPLIED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-# This leader does not know the newest state, and is about to be told.
+# This leader does not know the newest state; the controller is about to send it.
 WAIT_FOR_NEWS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -53,7 +53,7 @@ WAIT_FOR_NEWS: Final = frozenset(
 
 
 class Change(NamedTuple):
-    """What became different for others: waiting requests, and the controller."""
+    """What a change means for others: waiting requests, and the controller."""
 
     high_watermark_rose: bool = False
     proposal: IsrProposal | None = None
@@ -95,12 +95,12 @@ class Partition:
 
     @property
     def topic_id(self) -> bytes:
-        """Which topic of that name."""
+        """The topic's id, which tells topics of the same name apart."""
         return self.log.topic_id
 
     @property
     def leader_epoch(self) -> int:
-        """The newest term this replica knows of, whoever leads in it."""
+        """The newest leader epoch that this replica knows of, whichever broker leads in it."""
         return self.version[0]
 
     @property
@@ -110,24 +110,25 @@ class Partition:
 
     @property
     def is_leader(self) -> bool:
-        """Whether it takes appends and serves reads."""
+        """Whether it accepts appends and serves reads."""
         return isinstance(self.role, Leader)
 
     @property
     def is_synced_before_ack(self) -> bool:
-        """With `flush=always` only what is durable counts, here as at the followers."""
+        """Whether only durable records count, here and on the followers (`flush=always`)."""
         return self.settings.flush == "always"
 
     @property
     def own_end(self) -> int:
-        """How far this replica has the log, as it counts for the high watermark."""
+        """This replica's log end as it counts for the high watermark: the durable one if
+        `is_synced_before_ack`."""
         return self.log.durable_end if self.is_synced_before_ack else self.log.log_end
 
     def leader(self, leader_epoch: int = NO_EPOCH) -> Leader:
-        """The role of leader, for who believes in `leader_epoch` (-1: not checked).
+        """Return the leader role, for a client that expects `leader_epoch` (-1: not checked).
 
-        Raises `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, or what the role says instead.
-        The epoch is looked at first: it tells the asker more than "not leader" does.
+        Raises `Refused`: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, or the error of another role.
+        The epoch is checked first: such an error tells the client more than "not leader" does.
         """
         if leader_epoch not in (NO_EPOCH, self.leader_epoch):
             if leader_epoch < self.leader_epoch:
@@ -144,7 +145,7 @@ class Partition:
         return self.role
 
     def statistics(self) -> ReplicaStatistics:
-        """The replica as it is now."""
+        """Return the replica's statistics now."""
         role, log, lag, needed = self.role, self.log, 0, 0
         isr: tuple[int, ...] = ()
         replicas: tuple[int, ...] = ()
@@ -171,13 +172,13 @@ class Partition:
     # -- how it changes role
 
     def is_news(self, state: PartitionState) -> bool:
-        """Whether the controller's word is newer than what is in force here (A18, RM-03)."""
+        """Whether the controller's order is newer than the last one obeyed here (A18, RM-03)."""
         return (state.leader_epoch, state.partition_epoch) > self.version
 
     def become_leader(self, state: PartitionState, now: float) -> Change:
-        """Lead, or go on leading with another in-sync set or assignment.
+        """Become the leader, or continue to lead with another in-sync set or assignment.
 
-        A new term leaves its mark in the log's epochs even if nothing is ever written in it.
+        A new term is recorded in the log's epochs even if nothing is ever appended in it.
         """
         before = self.role
         if isinstance(before, Leader) and before.leader_epoch == state.leader_epoch:
@@ -195,7 +196,8 @@ class Partition:
         return Change(self.advance(now))
 
     def follows(self, state: PartitionState) -> bool:
-        """Whether it copies as this state says, so that its fetcher may go on undisturbed."""
+        """Whether it already copies from this state's leader in this term, so that its fetcher may
+        continue undisturbed."""
         role = self.role
         return (
             isinstance(role, Follower)
@@ -204,7 +206,7 @@ class Partition:
         )
 
     def become_follower(self, state: PartitionState) -> None:
-        """Copy from another broker; from where on is told by the log alone (A11)."""
+        """Become a follower of another broker. The log alone determines the fetch offset (A11)."""
         if not self.follows(state):
             self.role = self.follower_type(state, self._fitted_high_watermark())
         self._take_version(state)
@@ -250,11 +252,11 @@ class Partition:
         return appended
 
     def delete_records(self, offset: int) -> int:
-        """Begin at an offset as the leader; -1: at the high watermark. Returns the offset that all
-        replicas are to begin at.
+        """Delete the records below an offset as the leader; -1: below the high watermark. Returns
+        the log start that all replicas must reach.
 
         Raises `Refused` as `leader` does, OFFSET_OUT_OF_RANGE for an offset that is not committed,
-        and OFFSET_NOT_AVAILABLE where a new leader does not know that yet.
+        and OFFSET_NOT_AVAILABLE if a new leader does not know yet whether it is.
         """
         leader = self.leader()
         end = leader.high_watermark
@@ -271,7 +273,8 @@ class Partition:
         return offset
 
     def hand_over(self, leader_epoch: int, target: int, now: float, until: float) -> bool:
-        """Prepare that `target` leads (-1: lead on); whether it may be elected without a loss.
+        """Prepare the election of `target` (-1: end the handover). Returns whether it may be
+        elected without loss.
 
         Raises `Refused` as `leader` does.
         """
@@ -283,21 +286,22 @@ class Partition:
         return leader.has_handed_over()
 
     def is_handing_over(self, now: float) -> bool:
-        """Whether this is a leader that promises nothing alone, since another may be elected."""
+        """Whether this leader refuses acks 0 and 1, since another replica may be elected."""
         return isinstance(self.role, Leader) and self.role.is_handing_over(now)
 
     def advance(self, now: float) -> bool:
-        """Raise the high watermark as far as it can go; say whether it rose."""
+        """Raise the high watermark as far as possible. Returns whether it rose."""
         role = self.role
         return isinstance(role, Leader) and role.advance(
             self.own_end, self.settings.min_insync_replicas, now
         )
 
     def readable_end(self, replica_id: int, leader_epoch: int = NO_EPOCH) -> int:
-        """Where a reader must stop: a consumer at the high watermark, a follower at the log end.
+        """Return where a reader must stop: a consumer at the high watermark, a follower at the log
+        end.
 
-        Raises `Refused` as `leader` does, and for a follower it is not assigned to: that one is
-        told to look for newer metadata if it does know this term (PAR-19).
+        Raises `Refused` as `leader` does, and for a broker that is not a follower: the error makes
+        it look for newer metadata if it knows this term (PAR-19).
         """
         leader = self.leader(leader_epoch)
         if replica_id < 0:
@@ -310,7 +314,8 @@ class Partition:
         return self.log.log_end
 
     def record_fetch(self, fetch: FollowerFetch, now: float) -> Change:
-        """A follower's read was granted: it has everything below its offset (A1 to A3)."""
+        """Record a follower's fetch that was accepted: it has everything below the offset (A1 to
+        A3)."""
         leader = self.leader()
         has_moved = leader.record_fetch(fetch, self.own_end, now)
         pending = leader.grow_isr(fetch.replica_id)
@@ -320,8 +325,8 @@ class Partition:
         return Change(rose, self._proposal(leader, pending))
 
     def review(self, now: float) -> Change:
-        """What the mere passing of time changes: who fell behind is to leave the in-sync set, and
-        who is not in it and fell behind holds the high watermark no longer (A4)."""
+        """Apply what time alone changes (A4). Propose to remove in-sync followers that fell behind;
+        other followers that fell behind no longer hold the high watermark."""
         role = self.role
         if not isinstance(role, Leader):
             return NO_CHANGE
@@ -339,10 +344,11 @@ class Partition:
         )
 
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> Change | None:
-        """The controller's answer to a proposal (A5); None if it shall be asked again."""
+        """Apply the controller's answer to a proposal (A5). Returns None if it must be sent
+        again."""
         role = self.role
         if not isinstance(role, Leader) or role.isr_state is not proposal.pending:
-            return NO_CHANGE  # another state was told, or another term began: it is decided
+            return NO_CHANGE  # settled: the controller sent another state, or another term began
         if answer.error in NOT_APPLIED:
             role.isr_state = Committed(role.isr)
         elif not answer.error:
@@ -356,10 +362,10 @@ class Partition:
         return NO_CHANGE
 
     def divergence(self, fetch_offset: int, last_fetched_epoch: int) -> OffsetAndEpoch | None:
-        """Where the asker's log parts from this one, or None where it does not (A10).
+        """Return where a client's log diverges from this one, or None if it does not (A10).
 
-        The answer is the largest epoch here that is not above the asker's, and where it ended.
-        Raises `Refused`: OFFSET_OUT_OF_RANGE below the log start, which comes first;
+        The result is the largest epoch here that is not above the client's, and its end offset.
+        Raises `Refused`: OFFSET_OUT_OF_RANGE below the log start, which is checked first;
         UNKNOWN_LEADER_EPOCH for an epoch that is newer than any here.
         """
         if fetch_offset < self.log.log_start:

@@ -1,17 +1,17 @@
-"""Where requests wait that cannot be answered yet: a queue with deadlines, and nothing more.
+"""The purgatory: requests that cannot be answered yet wait here, each until a deadline.
 
 A handler that must wait returns a `Parked`: what it waits on (keys), until when, how to try again,
 and what to answer when time is up. The session's writer task settles it, in the order of the
-connection's requests. Whoever changes something calls `notify` with the key of what changed.
+connection's requests. Code that changes something calls `notify` with the key of what changed.
 
 `notify` only marks the waiters; each of them tries again in its own task, at the next turn of the
-loop. So an appender never runs foreign code, a hundred appends in one turn cost a waiter one
-attempt, a failing attempt concerns its own session alone, and no lock is needed: between an
-attempt that said "not yet" and the wait for a mark nothing else can run. A waiter that stops
-waiting, for whatever reason, leaves the tables at once, so there is nothing to purge later.
+loop. So an appender never runs a waiter's code, a hundred appends in one turn cost a waiter one
+attempt, a failing attempt affects only its own session, and no lock is needed: nothing else can run
+between an attempt that returned None and the wait for a mark. A waiter that stops waiting leaves
+the tables at once, so there is nothing to purge later.
 
 Rejected: attempts called by `notify` itself (an answer would be made before it can be sent, and an
-exception would land in the appender), and a timer task that sweeps deadlines (trio has one).
+exception would reach the appender), and a timer task that sweeps deadlines (trio has one).
 """
 
 from collections.abc import Callable, Hashable
@@ -27,9 +27,9 @@ Answer = TypeVar("Answer")
 class Parked(Generic[Answer]):
     """A request that waits. It must not hold a view of the receive buffer.
 
-    `attempt(now)` gives the answer, or None to go on waiting; `expire()` gives the answer at
+    `attempt(now)` returns the answer, or None to keep waiting; `expire()` returns the answer at
     `deadline()` (seconds on trio's clock), which an attempt may bring forward. Exactly one of
-    `attempt` and `expire` gives the answer that is sent.
+    `attempt` and `expire` returns the answer that is sent.
     """
 
     keys: tuple[Hashable, ...]
@@ -39,7 +39,7 @@ class Parked(Generic[Answer]):
 
 
 class _Waiter:
-    """One waiting task. Its event is made anew whenever it tried in vain."""
+    """One waiting task. Each failed attempt replaces its event."""
 
     __slots__ = ("event",)
 
@@ -50,7 +50,7 @@ class _Waiter:
 class Watch:
     """Keys that one owner watches, and itself a key that can be waited on.
 
-    `notified` are those that were notified since the owner last emptied it, in that order.
+    `notified` holds the keys notified since the owner last emptied it, in that order.
     """
 
     __slots__ = ("notified",)
@@ -60,8 +60,8 @@ class Watch:
 
 
 class Purgatory:
-    """The tables of who waits for what. A waiter stands under each of its keys while it waits, a
-    watch under each of its keys until it is taken out."""
+    """The tables of waiters and watches by key. A waiter is in them while it waits, a watch until
+    `unwatch`."""
 
     def __init__(self) -> None:
         # A dict as an ordered set: waiters wake in the order in which they came.
@@ -69,7 +69,7 @@ class Purgatory:
         self._watches: dict[Hashable, tuple[Watch, ...]] = {}
 
     def notify(self, key: Hashable) -> None:
-        """Let everybody who waits on `key` try again."""
+        """Let every waiter on `key` try again."""
         waiters = self._waiters.get(key)
         if waiters is not None:
             for waiter in waiters:
@@ -79,11 +79,11 @@ class Purgatory:
             self.notify(watch)
 
     def watch(self, watch: Watch, key: Hashable) -> None:
-        """Have a watch told of each notification of `key`, which it does not watch yet."""
+        """Record each notification of `key` in a watch, which does not watch it yet."""
         self._watches[key] = (*self._watches.get(key, ()), watch)
 
     def unwatch(self, watch: Watch, key: Hashable) -> None:
-        """Have a watch told no more of `key`."""
+        """Stop recording notifications of `key` in a watch."""
         left = tuple([each for each in self._watches.pop(key, ()) if each is not watch])
         if left:
             self._watches[key] = left
@@ -91,8 +91,8 @@ class Purgatory:
     async def settle(self, parked: Parked[Answer]) -> Answer:
         """Wait until the request can be answered or its time is up; return the answer.
 
-        A last attempt is made at the deadline, so that what became possible in that very moment
-        is not answered as a failure.
+        A last attempt is made at the deadline, so that a request that becomes possible at that
+        moment does not fail.
         """
         waiter = _Waiter()
         self._register(parked, waiter)
@@ -112,7 +112,7 @@ class Purgatory:
             self._forget(parked, waiter)
 
     def statistics(self) -> int:
-        """How many keys are waited on, and how many are watched."""
+        """Return the number of keys with waiters plus the number of watched keys."""
         return len(self._waiters) + len(self._watches)
 
     def _register(self, parked: Parked[Answer], waiter: _Waiter) -> None:

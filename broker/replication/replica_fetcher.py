@@ -1,4 +1,4 @@
-"""Copies partitions from their leaders: one `ReplicaFetcher` for each leader and fetcher id.
+"""The replica fetchers copy partitions from leaders: a `ReplicaFetcher` per leader and fetcher id.
 
     ReplicaFetchers.run
      `- ReplicaFetcher.run     one per (leader, fetcher id) with partitions: fetch, apply, repeat
@@ -7,13 +7,13 @@ A hash of a partition's name, the same in every run, chooses one of the `num.rep
 fetchers of its leader. A fetcher ends when it has no partition left.
 
 Assignments are plain calls and take effect at once: after `unassign` no answer changes the
-partition any more, whatever is under way (RM-05). A new assignment ends a long poll by cancelling
-it, which closes the connection, so that the partition does not wait behind it (A18); many that
-come one after another do so now and then, for each time the session is opened anew.
+partition, even one in flight (RM-05). A new assignment cancels a long poll, which closes the
+connection, so that the partition does not wait behind it (A18). Each time the session must be
+opened again, so of many assignments in a row only some do this (`FetchPlan.may_reopen_at`).
 
-A lost connection delays all partitions of a fetcher and loses none (FOL-16). An error, or a batch
-that is none, delays its partition alone (FOL-12, FOL-14). An I/O error of the own disk comes out of
-`run` and ends the broker.
+A lost connection delays all partitions of a fetcher and drops none (FOL-16). An error or an invalid
+batch delays only its partition (FOL-12, FOL-14). `run` raises an I/O error of this broker's disk,
+which stops the broker.
 """
 
 import logging
@@ -41,12 +41,12 @@ from minibroker.protocol.types import Endpoint, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-SYNC_WAIT_S_MAX = 0.01  # how long a request waits for fsyncs, to have their partitions in it
+SYNC_WAIT_S_MAX = 0.01  # how long a request waits for fsyncs, to include their partitions
 RATE_WINDOW_S = 5.0
 
 
 class FetcherStatistics(NamedTuple):
-    """One fetcher now. `lags` are committed records that are missing, as far as is known."""
+    """One fetcher now. `lags` counts the committed records that are missing, as far as is known."""
 
     leader: int
     fetcher_id: int
@@ -57,17 +57,17 @@ class FetcherStatistics(NamedTuple):
 
 
 class CopiedReplicas(Protocol):
-    """The replicas of this broker, as their fetchers use them. Nothing here waits."""
+    """The replicas of this broker, as their fetchers use them. No method waits."""
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of the broker's present registration."""
+        """The epoch of the broker's current registration."""
 
     def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
-        """Apply a leader's answer to a follower. Raises an `OSError` of the own disk."""
+        """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
 
     def checkpoint_log_starts(self) -> bool:
-        """Make log starts durable that were raised; False if the disk is full."""
+        """Make raised log starts durable. Returns False if the disk is full."""
 
     def fit_to_range(
         self, partition: Partition, leader_range: tuple[int, int], now: float
@@ -91,7 +91,8 @@ class ReplicaFetchers:
         self._running: tuple[trio.Nursery, CopiedReplicas] | None = None
 
     def assign(self, partition: Partition) -> None:
-        """Copy a partition that is a follower. In the same role as before nothing changes."""
+        """Start to copy a partition that is a follower. No effect if it has the same role as
+        before."""
         name, role = partition.topic_partition, partition.role
         assert isinstance(role, Follower), "only a follower copies"
         if self._assigned.get(name) is role:
@@ -108,20 +109,20 @@ class ReplicaFetchers:
         fetcher.add(partition, role)
 
     def unassign(self, name: TopicPartition) -> None:
-        """Copy it no more. When this returns nothing copied can reach its log any more."""
+        """Stop copying it. After this call no copied record reaches its log."""
         role = self._assigned.pop(name, None)
         if role is not None:
             self._fetchers[self._key(name, role)].remove(name)
 
     def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
-        """Where these brokers are; of others what was known still holds (RM-09)."""
+        """Set the endpoints of these brokers. Those of other brokers stay as they are (RM-09)."""
         self._endpoints.update(endpoints)
         for (leader, _), fetcher in self._fetchers.items():
             if leader in endpoints:
                 fetcher.move(endpoints[leader])
 
     def on_flushed(self, partition: Partition) -> None:
-        """Its log was synced, so it may be asked for again."""
+        """Wake the fetcher of a partition whose log was synced: it may be asked for again."""
         name = partition.topic_partition
         role = self._assigned.get(name)
         if role is not None:
@@ -135,17 +136,17 @@ class ReplicaFetchers:
                 self._start(fetcher)
             try:
                 await trio.sleep_forever()
-            finally:  # before the nursery closes: a role may be given until the broker has stopped
+            finally:  # before the nursery closes: roles may arrive until the broker has stopped
                 self._running = None
 
     def statistics(self) -> list[FetcherStatistics]:
-        """Every fetcher now."""
+        """Return the statistics of every fetcher now."""
         now = trio.current_time()
         return [fetcher.statistics(now) for fetcher in self._fetchers.values()]
 
     def silent_leaders(self, now: float) -> list[int]:
-        """Who is copied from, and has answered nothing for replica.lag.time.max.ms: by then the
-        leader has taken this broker out of the in-sync sets, even if nobody could tell it so."""
+        """Return the leaders that have not answered for replica.lag.time.max.ms. By then they have
+        removed this broker from their in-sync sets, even if this broker cannot know it yet."""
         silent = {
             fetcher.leader
             for fetcher in self._fetchers.values()
@@ -163,7 +164,7 @@ class ReplicaFetchers:
 
     async def _run(self, fetcher: "ReplicaFetcher", replicas: CopiedReplicas) -> None:
         await fetcher.run(replicas)
-        # No wait lies between its end and this: nothing was assigned to it meanwhile.
+        # There is no await between its end and this line: nothing was assigned to it in between.
         del self._fetchers[fetcher.leader, fetcher.fetcher_id]
 
 
@@ -174,16 +175,14 @@ class ReplicaFetcher:
         self.leader = leader
         self.fetcher_id = fetcher_id
         self.endpoint: Endpoint | None = None
-        self.heard_at = math.inf  # its leader's last answer, or the start; before that, never
+        self.heard_at = math.inf  # when its leader last answered, or `run` started
         self._limits = limits
         self._connect = connect
         self._plan = FetchPlan(limits)
         self._reconnect = Backoff(min(limits.backoff_s_max, 2 * limits.keepalive_s))
         self._news = trio.Event()
-        self._events = PartitionEvents(
-            limits.node_id
-        )  # of its partitions, as they are to be expected
-        self._is_resting = False  # it waits for news, not for its leader
+        self._events = PartitionEvents(limits.node_id)  # of its partitions, for routine reasons
+        self._is_resting = False  # it waits for an event here, not for its leader
         self._connected = trio.CancelScope()
         self._opened_at = -math.inf
         self._requests = 0
@@ -191,7 +190,7 @@ class ReplicaFetcher:
         self._rate = Rate()
 
     def add(self, partition: Partition, role: Follower) -> None:
-        """Copy one more partition; it does not wait behind the others."""
+        """Start to copy a partition. It does not wait behind the others."""
         self._plan.add(partition, role)
         self._reconnect.reset()
         self._news.set()
@@ -200,24 +199,24 @@ class ReplicaFetcher:
             self._connected.deadline = min(self._connected.deadline, may_reopen_at)
 
     def remove(self, name: TopicPartition) -> None:
-        """Copy one partition less."""
+        """Stop copying a partition."""
         self._plan.remove(name)
         if not self._plan:
             self._interrupt()
 
     def move(self, endpoint: Endpoint) -> None:
-        """The leader is there now."""
+        """Set the leader's endpoint; a new one ends the connection to the old one."""
         if endpoint != self.endpoint:
             self.endpoint = endpoint
             self._reconnect.reset()
             self._interrupt()
 
     def wake(self) -> None:
-        """There may be something to ask for."""
+        """Look for something to ask for."""
         self._news.set()
 
     def statistics(self, now: float) -> FetcherStatistics:
-        """This fetcher now."""
+        """Return the statistics of this fetcher now."""
         lags = {
             each.partition.topic_partition: each.role.lag(each.partition.log) for each in self._plan
         }
@@ -227,7 +226,7 @@ class ReplicaFetcher:
         )
 
     async def run(self, replicas: CopiedReplicas) -> None:
-        """Copy until no partition is left. Raises an `OSError` of the own disk."""
+        """Copy until no partition is left. Raises `OSError` if this broker's disk fails."""
         self.heard_at = trio.current_time()
         while self._plan:
             endpoint = self.endpoint
@@ -265,12 +264,12 @@ class ReplicaFetcher:
     async def _copy(
         self, connection: FetchConnection, endpoint: Endpoint, replicas: CopiedReplicas
     ) -> None:
-        """Ask and apply, as long as there is something to copy from there."""
+        """Fetch and apply answers while partitions are left and the endpoint stays."""
         while self._plan and self.endpoint == endpoint:
             await self._wait_for_syncs()
             now = trio.current_time()
             self._events.flush(now)
-            self._connected.deadline = math.inf  # for who joined until now
+            self._connected.deadline = math.inf  # this request includes all that joined
             request = self._plan.next(
                 now, replicas.broker_epoch, are_starts_durable=replicas.checkpoint_log_starts()
             )
@@ -287,7 +286,7 @@ class ReplicaFetcher:
                 await self._fit_to_ranges(connection, without_range, replicas)
 
     async def _fetch(self, connection: FetchConnection, request: FetchRequest) -> Fetched:
-        """One request and its answer."""
+        """Send one request and return its answer."""
         fetched = await connection.fetch(request)
         if fetched.response.error:
             raise ConnectionLost(f"it answers FETCH with error {fetched.response.error}")
@@ -297,13 +296,13 @@ class ReplicaFetcher:
         return fetched
 
     async def _wait_for_syncs(self) -> None:
-        """For those that the last answer made necessary: mostly they take less than a turn."""
+        """Wait, at most `SYNC_WAIT_S_MAX`, for the fsyncs that the last answer made necessary."""
         patience = trio.current_time() + SYNC_WAIT_S_MAX
         while self._plan.is_syncing and trio.current_time() < patience:
             await self._rest_until(patience)
 
     async def _apply(self, fetched: Fetched, replicas: CopiedReplicas) -> list[Assignment]:
-        """Apply an answer; those whose end the leader does not have are returned."""
+        """Apply an answer. Returns the assignments whose log end the leader does not have."""
         without_range = []
         for answer, batches in zip(fetched.response.partitions, fetched.batches, strict=True):
             asked = self._plan.complete(answer)
@@ -317,11 +316,11 @@ class ReplicaFetcher:
             if outcome.next is Next.ASK_RANGE:
                 without_range.append(each)
             if outcome.size:
-                await trio.lowlevel.checkpoint()  # others may want to go on between appends
+                await trio.lowlevel.checkpoint()  # let other tasks run between appends
         return without_range
 
     def _record(self, assignment: Assignment, outcome: Outcome) -> None:
-        """Record what an answer came to, and when the partition is asked for next."""
+        """Record the outcome of an answer, and when to ask for the partition next."""
         now = trio.current_time()
         if outcome.size:
             self._bytes += outcome.size
@@ -346,7 +345,7 @@ class ReplicaFetcher:
         assignments: list[Assignment],
         replicas: CopiedReplicas,
     ) -> None:
-        """Ask where the leader's logs start and end, and start again within."""
+        """Ask where the leader's logs start and end, and fit the local logs to that range."""
         asked = tuple(
             PartitionListOffsets(*each.partition.topic_partition, time, each.role.leader_epoch)
             for each in assignments
@@ -368,7 +367,7 @@ class ReplicaFetcher:
 
 
 class Rate:
-    """Bytes per second, of which the last `RATE_WINDOW_S` seconds count most."""
+    """A decaying average of bytes per second, with time constant `RATE_WINDOW_S`."""
 
     __slots__ = ("_per_s", "_since")
 
@@ -377,10 +376,10 @@ class Rate:
         self._since = 0.0
 
     def add(self, size: int, now: float) -> None:
-        """So many bytes more."""
+        """Count bytes."""
         self._per_s = self.per_s(now) + size / RATE_WINDOW_S
         self._since = now
 
     def per_s(self, now: float) -> float:
-        """The rate as it is now."""
+        """Return the rate now."""
         return self._per_s * math.exp((self._since - now) / RATE_WINDOW_S)

@@ -1,18 +1,18 @@
-"""The table of the replicas on this broker: their creation, their roles, their end.
+"""The table of the replicas on this broker: it creates them, gives them roles, deletes them.
 
-Here an order of the controller about one partition becomes a role. Orders are numbered by (leader
-epoch, partition epoch), so a late or repeated order cannot undo a newer one. An order whose topic
-id differs from the local one means another topic of the same name; it changes nothing.
+This module turns the controller's order about one partition into a role. Orders are numbered by
+(leader epoch, partition epoch), so a late or repeated order cannot undo a newer one. An order whose
+topic id differs from the local one means another topic of the same name; it changes nothing.
 
-Before a replica enters a new term, its fetcher stops copying it, at once: no copied record can land
-behind the offset where a new leader's term begins (RM-05).
+Before a replica enters a new term, its fetcher stops copying it, at once: no copied record can be
+appended after the offset where a new leader's term begins (RM-05).
 
 If the disk is full (or the process has no file descriptor left), a partition's log cannot be
 created. Then that partition has no replica: its requests get KAFKA_STORAGE_ERROR, the order is
-kept, and `retry` obeys it later. The other partitions go on. A log that lost records (`damage`)
-never leads. It follows, from where the loss begins, once the controller has taken it out of the
-in-sync set and another replica leads; otherwise it is offline until an operator accepts the loss. A
-leader whose bytes turn out to be bad gives up the partition (`corruption.py`).
+kept, and `retry` obeys it later. The other partitions are not affected. A log that lost records
+(`damage`) never leads. It follows, truncated where the loss begins, once the controller has removed
+it from the in-sync set and another replica leads; otherwise it is offline until an operator accepts
+the loss. A leader whose bytes turn out to be corrupt gives up the partition (`corruption.py`).
 """
 
 import logging
@@ -59,33 +59,33 @@ logger = logging.getLogger(__name__)
 
 
 class Copier(Protocol):
-    """Who copies from other brokers. Nothing here waits."""
+    """The fetchers, which copy from other brokers. No method waits."""
 
     def assign(self, partition: Partition) -> None:
-        """Copy from the leader that its `Follower` role names, as soon as its endpoint is known."""
+        """Copy from the leader that its `Follower` role names, once its endpoint is known."""
 
     def unassign(self, name: TopicPartition) -> None:
-        """Copy it no more. When this returns nothing copied can reach its log any more."""
+        """Stop copying it. After this call no copied record reaches its log."""
 
     def set_endpoints(self, endpoints: Mapping[int, Endpoint]) -> None:
-        """Where these brokers are; of others what was known still holds."""
+        """Set the endpoints of these brokers. Endpoints of other brokers stay as they are."""
 
     def on_flushed(self, partition: Partition) -> None:
-        """A partition's log is durable further than before."""
+        """Handle a flush: a partition's log is durable further than before."""
 
 
 class Broker(Protocol):
-    """The broker that replicas belong to, as they see it. Nothing here waits."""
+    """The broker that replicas belong to, as they see it. No method waits."""
 
     @property
     def broker_epoch(self) -> int:
-        """The epoch of its present registration, -1 before the first."""
+        """The epoch of its current registration, -1 before the first."""
 
     def on_damage(self) -> None:
-        """Follow that a log turned out to be damaged: the controller must be told."""
+        """Handle a log that turned out to be damaged: the controller must learn of it."""
 
     def on_topic_removed(self, topic: str, now: float) -> None:
-        """Follow that a topic was deleted, or is another topic of the same name now."""
+        """Handle the deletion of a topic, or its replacement by another topic of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class Collaborators:
 
 
 class ReplicaTable:
-    """See the head of this module. `settings_of` knows what holds for a topic.
+    """See the head of this module. `settings_of` returns the settings of a topic.
 
-    `partitions` is the table of what is here, whatever its role, and `uncreated` that of the orders
-    that could not be obeyed for want of room, never of the same name; others only read them.
+    `partitions` holds the replicas here, whatever their role. `uncreated` holds the orders whose
+    log could not be created (disk full). No name is in both. Other modules only read them.
     """
 
     def __init__(
@@ -122,17 +122,17 @@ class ReplicaTable:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.uncreated: dict[TopicPartition, PartitionState] = {}
         self.events = PartitionEvents(local_broker.broker_id)
-        self.gone = Traffic()  # what went through replicas that were deleted
+        self.gone = Traffic()  # of replicas that were deleted
         self._reported_corruption: dict[
             TopicPartition, Damage
-        ] = {}  # what the operator was told of last
+        ] = {}  # the damage that was last logged
 
     def obey(self, state: PartitionState, now: float) -> PartitionObeyed:
         """Give a partition the role that the controller wants (A18)."""
         name = TopicPartition(state.topic, state.partition)
         try:
             error = self._take_role(name, state, now)
-        except Refused as refused:  # for want of room
+        except Refused as refused:  # the disk is full
             error = refused.code
         partition = self.partitions.get(name)
         if partition is None:
@@ -157,7 +157,8 @@ class ReplicaTable:
         return ErrorCode.NONE
 
     def _open(self, name: TopicPartition, state: PartitionState) -> Partition:
-        """The log that was found at start, or a new one. Raises `Refused` if there is no room."""
+        """Open the log that was found at start, or create one. Raises `Refused` if the disk is
+        full."""
         settings = self._settings_of(name.topic)
         manager = self._collaborators.manager
         self._make_way(name, state.topic_id)
@@ -179,9 +180,10 @@ class ReplicaTable:
         return partition
 
     def _make_way(self, name: TopicPartition, topic_id: bytes) -> None:
-        """See that a log of this name which has no role yet is of this topic.
+        """Make sure that a log of this name without a role, if there is one, is of this topic.
 
-        One that does not say whose it is, and is empty, is what stands for one that is gone.
+        An empty log without a topic id stands in for one whose files are gone: this topic claims
+        it. A log of another topic is set aside.
         """
         manager = self._collaborators.manager
         log = manager.get(name)
@@ -207,8 +209,8 @@ class ReplicaTable:
             partition.become_follower(state)
             self._collaborators.copier.assign(partition)
         elif state.leader_epoch < partition.log.epochs.newest_epoch:
-            # What it would append under an epoch that was used before, nobody could tell from
-            # what is there.
+            # Batches appended under an epoch that was used before could not be told apart from
+            # those already in the logs.
             reason = old_metadata_text(partition.log, state)
             logger.error("%s is not led: %s", partition.topic_partition, reason)
             partition.become_offline(state, ErrorCode.KAFKA_STORAGE_ERROR, reason)
@@ -217,10 +219,11 @@ class ReplicaTable:
         return NO_CHANGE
 
     def _is_sound(self, partition: Partition, state: PartitionState) -> bool:
-        """Whether the log can take the role: not damaged, or cut where it is and copied anew.
+        """Whether the log can take the role: it is not damaged, or was truncated at the damage.
 
-        That loses nothing if the others hold it all: the controller has taken this replica out of
-        the in-sync set, and another one leads. Raises `Refused` if the disk is full.
+        Truncation loses nothing if the other replicas hold all records: it happens only once the
+        controller has removed this replica from the in-sync set and another one leads. The follower
+        then replicates the rest. Raises `Refused` if the disk is full.
         """
         log = partition.log
         if log.damage is None:
@@ -234,16 +237,16 @@ class ReplicaTable:
             log.damage.reason,
             state.leader,
         )
-        # The cut first: until it is done the log must go on saying that it is damaged.
+        # Truncate first: until that is done the log must stay marked as damaged.
         try:
             log.truncate_to(log.damage.offset, self._collaborators.wall_ms())
-        except BadBytes as bad:  # and that is not all
+        except BadBytes as bad:  # there is more damage, below
             log.truncate_to(bad.offset, self._collaborators.wall_ms())
         log.accept_damage()
         return True
 
     def give_up(self, stopped: StoppedPartition) -> PartitionObeyed:
-        """Serve a partition no more; what is not here was given up before."""
+        """Stop serving a partition. One that is not here counts as stopped before."""
         name = TopicPartition(stopped.topic, stopped.partition)
         manager = self._collaborators.manager
         partition = self.partitions.get(name)
@@ -271,7 +274,7 @@ class ReplicaTable:
         return PartitionObeyed(*name, ErrorCode.NONE, *partition.version)
 
     def hand_over(self, request: HandOverRequest, now: float) -> tuple[PartitionHandedOver, ...]:
-        """Prepare that other replicas lead (see `Leader.hand_over`)."""
+        """Prepare the election of other replicas (see `Leader.hand_over`)."""
         until = now + request.hold_ms / 1000
         return tuple(self._hand_over(wanted, now, until) for wanted in request.partitions)
 
@@ -289,8 +292,8 @@ class ReplicaTable:
         return PartitionHandedOver(*name, is_ready=is_ready)
 
     def describe(self, topics: Collection[str] | None) -> Turns[list[ReplicaDescription]]:
-        """How far the replicas of these topics, or all of them, are; those without a role or a log
-        too."""
+        """Describe the replicas of these topics (None: of all), also those without a role or a
+        log."""
         logs = self._collaborators.manager.logs
         found = yield from describe_all(
             logs, self.partitions, self.uncreated, self._local_broker.broker_id
@@ -298,15 +301,16 @@ class ReplicaTable:
         return [replica for replica in found if topics is None or replica.topic in topics]
 
     def check(self, partition: Partition, offset: int) -> None:
-        """A follower asks again for the records at an offset: see whether they are sound here."""
+        """Check the records at an offset, because a follower asks for them again."""
         damage = find_corruption(partition.log, offset)
         if damage is not None:
             self.on_corruption(partition, damage)
 
     def on_corruption(self, partition: Partition, damage: Damage) -> None:
-        """Bytes here are not what was written: have another replica lead, if there is one in sync.
+        """Handle corrupt bytes here: let another replica lead, if one is in sync.
 
-        This one may have the only copy of all the rest otherwise: it goes on, and says what is bad.
+        Otherwise this replica may have the only copy of all other records: it continues to lead,
+        and logs what is corrupt.
         """
         role, log = partition.role, partition.log
         if not isinstance(role, Leader):
@@ -322,20 +326,20 @@ class ReplicaTable:
         self._collaborators.broker.on_damage()
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
-        """Make the logs for which there was no room before; called now and then."""
+        """Create the logs that could not be created before (disk full); called periodically."""
         for name, state in list(self.uncreated.items()):
             if self.uncreated.get(name) is state and not self.obey(state, clock()).error:
                 logger.info("%s is made", name)
             yield
 
     def set_strays_aside(self) -> None:
-        """Every role was told: a log without one is kept, but in nobody's way."""
+        """Set aside each log without a role, once every role was sent. Its files are kept."""
         for name in self._collaborators.manager.logs:
             if name not in self.partitions:
                 self._collaborators.manager.set_aside(name)
 
     def perform(self, partition: Partition, change: Change, now: float) -> None:
-        """Do what a change asks for: notify waiting requests, log and queue a proposal."""
+        """Carry out what a change requires: notify waiting requests, log and queue a proposal."""
         if change.high_watermark_rose:
             self._collaborators.purgatory.notify(partition.topic_partition)
         role = partition.role

@@ -1,13 +1,13 @@
-"""All replicas of this broker: the one door for orders, appends, follower fetches and flushes.
+"""All replicas of this broker: the one entry for orders, appends, follower fetches and flushes.
 
 The controller's orders are LEADER_AND_ISR, STOP_REPLICA and UPDATE_METADATA. All are
-level-triggered: an order that was obeyed before is answered like a new one and changes nothing. An
-order is refused, without effect, if its controller epoch is old or if it is meant for an earlier
+level-triggered: a repeated order is answered like a new one and changes nothing. An order is
+refused, without effect, if its controller epoch is old or if it is meant for an earlier
 registration of this broker. `replica_table.py` says what an order does to each partition.
 
-Settings of topics come with UPDATE_METADATA, which a controller always sends before the roles of a
-new topic. Requests that wait for it are woken by the purgatory's key `IMAGE`. A full image comes in
-many parts; which topics were deleted is known only behind the last part, with the last roles.
+UPDATE_METADATA carries the settings of topics. A controller always sends it before the roles of a
+new topic. The purgatory's key `IMAGE` wakes requests that wait for it. A full image comes in many
+parts; which topics were deleted is known only after the last part, with the last roles.
 
 An append is one call, for producers, the group coordinator and fetchers alike: it writes, wakes the
 waiting requests and schedules the flush.
@@ -15,9 +15,9 @@ waiting requests and schedules the flush.
 After any change that may let a waiting request go on, or that a fetch session must report (an
 append, a flush, another high watermark or log start, another role or in-sync set, another setting),
 the partition's name is notified in the purgatory. There is no other coupling: a request's attempt
-looks at the partition again. A fetch session looks at a resting partition for no other reason.
+reads the partition again. Only such a notification makes a fetch session read a resting partition.
 
-Rejected: a registry that also answers clients. That is in `server/handlers`.
+Rejected: a registry that also answers clients. `server/handlers` does that.
 """
 
 import logging
@@ -68,7 +68,7 @@ from minibroker.protocol.messages.replicas import (
 from minibroker.protocol.types import Endpoint, TopicPartition
 
 WEAK_ACKS_INTERVAL_S: Final = 3_600.0  # between two warnings about one topic
-# The purgatory's keys for who waits on the cluster as last told, or on any change of a role here.
+# The purgatory's keys for requests that wait for a new image, or for any change of a role here.
 IMAGE: Final = "image"
 ROLES: Final = "roles"
 
@@ -76,10 +76,11 @@ logger = logging.getLogger(__name__)
 
 
 class Statistics(NamedTuple):
-    """Every replica now, and what was counted since the start.
+    """Statistics of every replica now, and counts since the start.
 
-    `uncreated` replicas have no log for want of room. Shrinks and expansions of in-sync sets are
-    those that the controller confirmed. `gone` is what went through replicas that were deleted.
+    `uncreated` is how many replicas have no log because the disk is full. Shrinks and expansions of
+    in-sync sets are those that the controller confirmed. `gone` is the traffic of replicas that
+    were deleted.
     """
 
     replicas: list[ReplicaStatistics]
@@ -90,9 +91,9 @@ class Statistics(NamedTuple):
 
 
 class Replicas:
-    """See the head of this module. `image` is the cluster as last told.
+    """See the head of this module. `image` is the cluster as the controller last sent it.
 
-    `ready` is set once a controller has told all roles and the whole cluster.
+    `ready` is set once a controller has sent all roles and the full image.
     """
 
     partition_type: ClassVar[type[Partition]] = Partition
@@ -115,13 +116,13 @@ class Replicas:
         self._controller_epoch = NO_EPOCH
         self._told_of_weak_acks: dict[str, float] = {}
         self._has_all_roles = False
-        # The registration (its broker epoch) in which each role was last told.
+        # The broker epoch of the registration in which the controller last sent each role.
         self._told_in: dict[TopicPartition, int] = {}
-        self._all_told_in = NO_EPOCH  # and that in which the controller said that they stand
+        self._all_told_in = NO_EPOCH  # and the one in which it confirmed that all roles hold
         self._is_image_whole = False
         # Topics that the parts of a full image have not named so far, with their ids.
         self._unnamed: dict[str, bytes] = {}
-        self._has_raised_start = False  # a log start is not in the checkpoint
+        self._has_raised_start = False  # a log start is not in the checkpoint yet
         self._isr_shrinks = 0
         self._isr_expands = 0
         self.image = ClusterImage()
@@ -131,43 +132,43 @@ class Replicas:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a controller has told all roles and the whole cluster."""
+        """Whether a controller has sent all roles and the full image."""
         return self.ready.is_set()
 
     @property
     def broker_id(self) -> int:
-        """Of this broker."""
+        """The id of this broker."""
         return self._local_broker.broker_id
 
     @property
     def broker_epoch(self) -> int:
-        """Of its present registration, -1 before the first."""
+        """The epoch of the broker's current registration, -1 before the first."""
         return self._collaborators.broker.broker_epoch
 
     def get(self, name: TopicPartition) -> Partition | None:
-        """The replica of this name, whatever its role."""
+        """Return the replica of this name, whatever its role."""
         return self._partitions.get(name)
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """All replicas that have a log and were told a role."""
+        """All replicas that have a log and were given a role."""
         return self._partitions
 
     @property
     def uncreated(self) -> Collection[TopicPartition]:
-        """Those that belong here, but there was no room for their logs yet."""
+        """Replicas assigned to this broker whose logs could not be created yet (disk full)."""
         return self._table.uncreated.keys()
 
     def is_uncreated(self, name: TopicPartition) -> bool:
-        """Whether it belongs here, but there was no room for its log yet."""
+        """Whether it is assigned here, but its log could not be created yet (disk full)."""
         return name in self._table.uncreated
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """For the checkpoint."""
+        """Return the high watermark of each replica, for the checkpoint."""
         return {name: partition.high_watermark for name, partition in self._partitions.items()}
 
     def statistics(self) -> Turns[Statistics]:
-        """Each replica at some moment: takes about 4 us for one."""
+        """Return the statistics of each replica, read in turns; about 4 us for one replica."""
         found = []
         for partitions in at_once(list(self._partitions.values())):
             found += [partition.statistics() for partition in partitions]
@@ -183,7 +184,7 @@ class Replicas:
     def describe(
         self, request: DescribeReplicasRequest, now: float
     ) -> Turns[DescribeReplicasResponse]:
-        """How far every replica is, those without a role or a log too; the broker epoch is that of
+        """Describe every replica, also those without a role or a log. The broker epoch is that of
         the first turn."""
         epoch = self.broker_epoch
         found = yield from self._table.describe(request.topics)
@@ -192,8 +193,8 @@ class Replicas:
     # -- what the controller orders
 
     def is_role_present(self, name: TopicPartition) -> bool:
-        """Whether a role was told in the present registration. Until then another broker may have
-        been elected in the place of this one, however sure its session is."""
+        """Whether the controller has sent the role in the current registration. Until then another
+        broker may have been elected in place of this one, even while its session is valid."""
         told_in = self._told_in.get(name)
         return told_in is not None and max(told_in, self._all_told_in) >= self.broker_epoch
 
@@ -202,7 +203,8 @@ class Replicas:
         return controller_epoch < self._controller_epoch
 
     def _refusal(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        """Why a whole request is refused, or NONE: then its controller is the one to obey."""
+        """Return why a whole request is refused. On NONE, record its controller epoch as the
+        newest."""
         if self.is_stale_controller(controller_epoch):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self.broker_epoch == NO_EPOCH or broker_epoch < self.broker_epoch:
@@ -211,7 +213,7 @@ class Replicas:
         return ErrorCode.NONE
 
     def update_metadata(self, request: UpdateMetadataRequest, now: float) -> UpdateMetadataResponse:
-        """Take over how the cluster stands, and the settings of its topics."""
+        """Update the image of the cluster, and the settings of its topics."""
         error = self._refusal(request.controller_epoch, request.broker_epoch)
         if not error and not are_sound(request.partitions):
             error = ErrorCode.INVALID_REQUEST
@@ -262,7 +264,7 @@ class Replicas:
         return LeaderAndIsrResponse(ErrorCode.NONE, obeyed)
 
     def _expect_followers(self, states: Iterable[PartitionState], now: float) -> None:
-        """Count the silence of followers that were not known, from now on."""
+        """Start to watch for silence of followers that were not known before."""
         for state in states:
             if state.leader == self.broker_id:
                 for replica in state.isr:
@@ -270,8 +272,8 @@ class Replicas:
                         self._silence.expect(replica, now)
 
     def _on_whole_image(self, now: float) -> None:
-        """All parts of a full image are here, for roles are told last: what none of them has named
-        is no more (MET-01)."""
+        """Remove the topics that no part of a full image has named (MET-01). All parts have
+        arrived, because the controller sends roles last."""
         unnamed, self._unnamed = self._unnamed, {}
         topics = self.image.topics
         removed = [
@@ -289,7 +291,7 @@ class Replicas:
             self._collaborators.broker.on_topic_removed(topic, now)
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
-        """Give replicas up. What is not here was given up before."""
+        """Stop replicas. One that is not here counts as stopped before."""
         error = self._refusal(request.controller_epoch, request.broker_epoch)
         if error:
             return StopReplicaResponse(error)
@@ -302,16 +304,16 @@ class Replicas:
         return StopReplicaResponse(ErrorCode.NONE, obeyed)
 
     def hand_over(self, request: HandOverRequest, now: float) -> HandOverResponse:
-        """Prepare that other replicas lead (see `Leader.hand_over`)."""
+        """Prepare the election of other replicas (see `Leader.hand_over`)."""
         error = self._refusal(request.controller_epoch, request.broker_epoch)
         return HandOverResponse(error, () if error else self._table.hand_over(request, now))
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
-        """Make the logs for which there was no room before; called now and then."""
+        """Create the logs that could not be created before (disk full); called periodically."""
         return self._table.retry(clock)
 
     def _reconfigure(self, topic: str, now: float) -> None:
-        """A topic has these settings from now on."""
+        """Apply a topic's new settings to its partitions."""
         settings = self._settings_of(topic)
         image = self.image.topics[topic]
         for number in range(len(image.partitions)):
@@ -329,7 +331,8 @@ class Replicas:
         return self._config.for_topic(NOTHING if image is None else image.configs)
 
     def _without_foreign_settings(self, topic: TopicState) -> TopicState:
-        """Settings that a controller of another version knows, and this broker does not."""
+        """Return a topic without its settings if this broker does not know one of them: a
+        controller of another version may."""
         try:
             self._config.for_topic({entry.name: entry.value for entry in topic.configs})
         except ConfigError as error:
@@ -352,21 +355,21 @@ class Replicas:
         return appended
 
     def delete_records(self, partition: Partition, offset: int) -> int:
-        """Begin at an offset as the leader (see `Partition.delete_records`). It is durable with
-        `checkpoint_log_starts`. Raises `Refused`."""
+        """Delete the records below an offset as the leader (see `Partition.delete_records`). The
+        new log start is durable after `checkpoint_log_starts`. Raises `Refused`."""
         offset = partition.delete_records(offset)
         self._has_raised_start = True
         self._collaborators.purgatory.notify(partition.topic_partition)
         return offset
 
     def checkpoint_log_starts(self) -> bool:
-        """Make log starts durable that were raised; False if the disk is full."""
+        """Make raised log starts durable. Returns False if the disk is full."""
         if self._has_raised_start:
             self._has_raised_start = not self._collaborators.manager.checkpoint_log_starts()
         return not self._has_raised_start
 
     def append_copied(self, partition: Partition, answer: LeaderAnswer, now: float) -> Outcome:
-        """Apply a leader's answer to a follower. Raises an `OSError` of the own disk."""
+        """Apply a leader's answer to a follower. Raises `OSError` if this broker's disk fails."""
         log_end, log_start = partition.log.log_end, partition.log.log_start
         outcome = partition.follower().handle_answer(
             partition.log, answer, partition.settings, self._collaborators.wall_ms()
@@ -396,7 +399,8 @@ class Replicas:
         self._collaborators.flusher.schedule(partition, now)
 
     def warn_of_weak_acks(self, partition: Partition, acks: int, now: float) -> None:
-        """A producer does not wait for the followers; the operator is told now and then (K4)."""
+        """Warn the operator, at most once per `WEAK_ACKS_INTERVAL_S` and topic, that a producer
+        does not wait for the followers (K4)."""
         role, topic = partition.role, partition.topic_partition.topic
         if not isinstance(role, Leader) or len(role.replicas) == 1:
             return
@@ -411,17 +415,18 @@ class Replicas:
             )
 
     def on_flushed(self, partition: Partition, now: float) -> None:
-        """Follow that a partition's log is durable further than before."""
+        """Handle a flush: a partition's log is durable further than before."""
         partition.advance(now)
         self._collaborators.purgatory.notify(partition.topic_partition)
         self._collaborators.copier.on_flushed(partition)
 
     def record_fetch(self, partition: Partition, fetch: FollowerFetch, now: float) -> None:
-        """A follower's read was granted. A log that turns out to be damaged does not lead on."""
+        """Record a follower's fetch that was accepted. A replica whose log turns out to be damaged
+        stops leading."""
         role = partition.role
         if isinstance(role, Leader):
             if role.is_resting(fetch.replica_id):
-                # In another fetch session, which has to look at it again.
+                # It rests in another fetch session, which has to read the partition again.
                 self._collaborators.purgatory.notify(partition.topic_partition)
             if role.is_asked_again(fetch):
                 self._table.check(partition, fetch.offset)
@@ -435,10 +440,10 @@ class Replicas:
             self._table.perform(partition, change, now)
 
     def refusal_of(self, partition: Partition, bad: BadBytes) -> Refused:
-        """A read met records that are not what was written: what the asker is told.
+        """Return the refusal for a read that met corrupt records.
 
-        If another replica can lead, this one gives the partition up, and the asker shall look for
-        that one; else it is told of the damage.
+        If another replica can lead, this one gives the partition up, and the error makes the client
+        look for the new leader; otherwise the error is CORRUPT_MESSAGE.
         """
         self._table.on_corruption(partition, Damage(bad.offset, bad.message))
         if partition.is_leader:
@@ -446,17 +451,17 @@ class Replicas:
         return Refused(ErrorCode.KAFKA_STORAGE_ERROR, bad.message)
 
     def record_follower(self, node_id: int, now: float) -> None:
-        """A FETCH of another broker arrived, whatever it asks for."""
+        """Record that a FETCH of another broker arrived, whatever it asks for."""
         self._silence.record_fetch(node_id, now)
 
     def has_silent_followers(self, now: float) -> bool:
-        """Whether a broker that follows a partition which is led here sends no FETCH; called every
+        """Whether a follower of a partition led here sends no FETCH; called every
         `follower_silence_interval_s`."""
         self._silence.tick(now)
         return self._silence.has_silent(now)
 
     def review_isrs(self, now: float) -> Turns[None]:
-        """Ask for the removal of followers that fell behind or are silent; called by timer."""
+        """Propose the removal of followers that fell behind or are silent; called by a timer."""
         followers: set[int] = set()
         for some in at_once(list(self._partitions.values())):
             for partition in some:
@@ -467,7 +472,7 @@ class Replicas:
         self._silence.keep(followers, now)
 
     def apply_retention(self, now_ms: int) -> Turns[None]:
-        """Delete expired segments; called by timer."""
+        """Delete expired segments; called by a timer."""
         for some in at_once(list(self._partitions.values())):
             for partition in some:
                 name, log = partition.topic_partition, partition.log
@@ -481,11 +486,11 @@ class Replicas:
             yield
 
     def flush_events(self, now: float) -> None:
-        """Say what happened to partitions, as far as that was put off; called now and then."""
+        """Log the partition events that were held back; called periodically."""
         self._table.events.flush(now)
 
     def resolve(self, proposal: IsrProposal, answer: PartitionAltered, now: float) -> bool:
-        """The controller's answer to a proposal; False if it shall be asked again."""
+        """Apply the controller's answer to a proposal. Returns False if it must be sent again."""
         partition = self._partitions.get(TopicPartition(proposal.topic, proposal.partition))
         if partition is None:
             return True
@@ -496,7 +501,7 @@ class Replicas:
         self._table.perform(partition, change, now)
         role = partition.role
         if partition.version != version and isinstance(role, Leader):
-            # A follower that has left the in-sync set asks to join by its next fetch.
+            # The next fetch of a follower that was removed is its request to join again.
             self._collaborators.purgatory.notify(partition.topic_partition)
             name, text = partition.topic_partition, confirmed_text(partition, role)
             self._table.events.record(name, text, now)
@@ -504,6 +509,6 @@ class Replicas:
         return True
 
     def _count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """The controller has confirmed another in-sync set."""
+        """Count a change of an in-sync set that the controller confirmed."""
         self._isr_shrinks += len(after) < len(before)
         self._isr_expands += len(after) > len(before)

@@ -1,27 +1,27 @@
-"""What a broker is for one partition, one class a role; each carries only what its role needs.
+"""The roles of a replica, one class each; a class holds only the state that its role needs.
 
-* `Leader`: takes appends, serves reads, and says how far records are committed. It alone moves
+* `Leader`: accepts appends, serves reads, and says how far records are committed. It alone moves
   the high watermark, and only upwards.
 * `Follower` (`follower.py`): copies the leader's log.
-* `Offline`: holds the log but serves nothing, and says why.
+* `Offline`: keeps the log but serves nothing, and says why.
 
-`Partition` is the only one that swaps them. The high watermark is the first offset that is not
-committed: every replica that counts has everything below it. Those that count are the in-sync set,
-and who is about to join it: a replica that keeps up but is not confirmed yet holds the high
-watermark as well, or it would have to catch up with a moving target. It is looked at again after
-an own append, a follower's progress, a change of the in-sync set, the start of a term and the
-timer's turn; and, with `flush=always`, when an own fsync returns, because then the own end is the
-durable one.
+Only `Partition` swaps them. The high watermark is the first offset that is not committed: every
+replica that counts has everything below it. The replicas that count are the in-sync set and those
+about to join it: a replica that keeps up but is not confirmed yet also holds the high watermark
+back, or it would have to catch up with a moving target. The leader recomputes the high watermark
+after its own append, a follower's progress, a change of the in-sync set, the start of a term and
+on a timer; with `flush=always` also when its own fsync returns, because its end is then the durable
+one.
 
-The in-sync set is the controller's to change. A leader asks for a change, one at a time, and until
-the answer is there it counts with the more careful of both: a replica that is to join counts at
-once, one that is to leave counts until the controller has confirmed that it may go. Otherwise a
-leader that was replaced meanwhile could commit what its successor does not have.
+Only the controller changes the in-sync set. A leader proposes one change at a time. Until the
+answer arrives it counts with the stricter of both sets: a replica that joins counts at once, one
+that leaves counts until the controller has confirmed the removal. Otherwise a leader that was
+replaced in the meantime could commit records that its successor does not have.
 
-Before the controller elects another leader while this one lives, it has this one hand over
-(HAND_OVER): the leader takes no more records that it would acknowledge alone (acks 0 and 1), until
-the target has all that it took before. It goes on with acks=all, which no in-sync set without the
-target can acknowledge. So the election loses nothing that was acknowledged.
+Before the controller elects another leader while this one is alive, it tells this one to hand over
+(HAND_OVER): the leader refuses records that it would acknowledge alone (acks 0 and 1) until the
+target has everything appended before. The leader still accepts acks=all, which no in-sync set
+without the target can acknowledge. So the election loses no acknowledged record.
 
 Methods that decide are small and public, so that a test can replace the one rule it is about.
 """
@@ -40,9 +40,9 @@ NEVER: Final = -math.inf  # a clock may begin at 0
 
 
 class LocalBroker(NamedTuple):
-    """The broker that a replica is on, and what it knows of the others.
+    """The broker that a replica is on, and what it knows about the other brokers.
 
-    `lag_s_max` is how long a follower may be behind; `live_broker` looks a registered broker up;
+    `lag_s_max` is how long a follower may be behind; `live_broker` looks up a registered broker;
     `follower_silence` knows which followers send no FETCH.
     """
 
@@ -53,39 +53,40 @@ class LocalBroker(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The in-sync set as the controller has it, and nothing under way."""
+    """The in-sync set as the controller confirmed it, with no change in flight."""
 
     isr: tuple[int, ...]
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Who counts."""
+        """The replicas that count: the in-sync set."""
         return self.isr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingExpand:
-    """A replica is to join; equal only to itself, so that an answer finds its own question."""
+    """A proposal to add a replica, in flight. Equal only to itself, so that an answer matches only
+    its own proposal."""
 
     isr: tuple[int, ...]
     wanted: tuple[int, ...]
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Who counts: who is to join, at once."""
+        """The replicas that count: a replica that joins counts at once."""
         return self.wanted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingShrink:
-    """Replicas are to leave; equal only to itself."""
+    """A proposal to remove replicas, in flight. Equal only to itself."""
 
     isr: tuple[int, ...]
     wanted: tuple[int, ...]
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """Who counts: who is to leave, until that is confirmed."""
+        """The replicas that count: those that leave count until the removal is confirmed."""
         return self.isr
 
 
@@ -94,7 +95,7 @@ IsrState: TypeAlias = Committed | Pending
 
 
 class FollowerFetch(NamedTuple):
-    """What a follower says with a fetch: it has everything below `offset`."""
+    """What a follower reports with a fetch: it has everything below `offset`."""
 
     replica_id: int
     offset: int
@@ -103,8 +104,8 @@ class FollowerFetch(NamedTuple):
 
 
 class LastFetch:
-    """A follower's last fetch in one fetch session, which counts for every partition that rests in
-    this session; `fetched_at` in seconds."""
+    """A follower's last fetch in one fetch session. It counts for every partition that rests in
+    this session. `fetched_at` in seconds."""
 
     __slots__ = ("broker_epoch", "fetched_at")
 
@@ -114,12 +115,11 @@ class LastFetch:
 
 
 class Progress:
-    """What a leader knows of one follower (A1). Times in seconds, offsets -1 until it fetches.
+    """A leader's view of one follower (A1). Times in seconds, offsets -1 until it fetches.
 
-    `sent_from` is the first offset of the records that answered its last fetch, -1 without any.
-
-    `leader_end` is how far the leader was at the follower's last fetch; `caught_up_at` when it was
-    last known to have all that the leader had at that time.
+    `sent_from` is the first offset of the records sent in answer to its last fetch, -1 if none
+    were. `leader_end` is the leader's log end at the follower's last fetch. `caught_up_at` is the
+    last time at which the follower is known to have had everything that the leader had.
 
     While the partition rests in a fetch session, each fetch of the session repeats the follower's
     last fetch of the partition, at the leader's end. Then the times are those of `_resting_in`.
@@ -148,7 +148,7 @@ class Progress:
 
     @property
     def broker_epoch(self) -> int:
-        """The registration in which the follower last fetched."""
+        """The broker epoch of the follower at its last fetch."""
         last = self._resting_in
         return self._broker_epoch if last is None else last.broker_epoch
 
@@ -160,18 +160,21 @@ class Progress:
 
     @property
     def caught_up_at(self) -> float:
-        """When the follower last had all that the leader had."""
+        """When the follower last had everything that the leader had."""
         last = self._resting_in
         return self._caught_up_at if last is None else last.fetched_at
 
     @property
     def is_resting(self) -> bool:
-        """Whether the fetches of a session count without being noted one by one."""
+        """Whether the fetches of a session count without being recorded one by one."""
         return self._resting_in is not None
 
     def record_fetch(self, fetch: FollowerFetch, leader_end: int, now: float) -> None:
-        """Record a fetch. A follower that reaches the leader's end as of its previous fetch was
-        caught up then: otherwise a busy leader would have no in-sync follower."""
+        """Record a fetch.
+
+        A follower that has reached the leader's end as of its previous fetch was caught up at that
+        time: otherwise a busy leader would have no in-sync follower.
+        """
         self._keep_times()
         if fetch.offset >= leader_end:
             self._caught_up_at = max(self._caught_up_at, now)
@@ -185,18 +188,18 @@ class Progress:
         self._fetched_at = now
 
     def carry_on(self, *, is_in_sync: bool, leader_end: int, now: float) -> None:
-        """The same leader begins its next term: what it knows of the follower's log stays."""
+        """Start the same leader's next term: keep what it knows about the follower's log."""
         self._keep_times()
         self.leader_end = leader_end
         self._caught_up_at = self._fetched_at = now if is_in_sync else NEVER
 
     def rest_in(self, last: LastFetch) -> None:
-        """From now on the fetches of a session count. The last one was noted, at the leader's
-        end."""
+        """Count the fetches of a session from now on. Its last fetch, at the leader's end, was
+        recorded."""
         self._resting_in = last
 
     def end_rest(self, last: LastFetch) -> None:
-        """From now on the fetches of this session count no more."""
+        """Stop counting the fetches of this session."""
         if self._resting_in is last:
             self._keep_times()
 
@@ -209,8 +212,8 @@ class Progress:
 
 
 class Handover(NamedTuple):
-    """Who is to lead next, and the log end that it must reach first: nothing above was taken with
-    acks 0 or 1. It lapses at `until` (seconds)."""
+    """The target that is to lead next, and the log end that it must reach first: nothing above it
+    was appended with acks 0 or 1. A handover expires at `until` (seconds)."""
 
     target: int
     end: int
@@ -218,21 +221,22 @@ class Handover(NamedTuple):
 
 
 class Offline:
-    """No role that serves. `error` and `reason` are what a request gets to hear."""
+    """A replica that serves nothing. Requests are refused with `error` and `reason`."""
 
     __slots__ = ("error", "high_watermark", "reason")
 
     def __init__(self, error: ErrorCode, reason: str, high_watermark: int) -> None:
         self.error = error
         self.reason = reason
-        # As last known: it goes on into checkpoints and into the next role.
+        # The last known one, for checkpoints and for the next role.
         self.high_watermark = high_watermark
 
 
 class Leader:
-    """The leader's term: one leader epoch, from the log end at which it began.
+    """The leader role in one term: a leader epoch, and the log end at which it began.
 
-    `own_end` in the methods is how far this replica has the log, as it counts here.
+    `own_end` in the methods is `Partition.own_end`: this replica's log end, as far as it counts for
+    the high watermark.
     """
 
     __slots__ = (
@@ -262,8 +266,8 @@ class Leader:
         self.epoch_start = epoch_start
         # Never falls within the term, never above the own log end.
         self.high_watermark = high_watermark
-        # Nobody's end is known until it fetches in this term: it may lack anything before that,
-        # and holds the high watermark where it is.
+        # A follower's end is unknown until it fetches in this term: until then it may lack
+        # anything, and holds the high watermark where it is.
         self._progress = {
             replica: Progress(caught_up_at=now if replica in state.isr else NEVER)
             for replica in state.replicas
@@ -272,13 +276,14 @@ class Leader:
         self.replicas: tuple[int, ...] = state.replicas
         self.isr_state: IsrState = Committed(state.isr)
         self._handover: Handover | None = None
-        # A follower whose log starts below may hold records that were deleted, and must not lead.
+        # A follower whose log starts below this may hold deleted records, and must not lead.
         self.start_required = 0
 
     def succeed(self, before: "Leader", now: float) -> None:
-        """Keep what this broker learnt in the term right before, which was its own.
+        """Keep the followers' progress from the term right before, in which this broker led too.
 
-        After any other term nothing is kept: a leader in between may have cut the followers' logs.
+        After any other term nothing is kept: a leader in between may have made the followers
+        truncate their logs.
         """
         assert before.leader_epoch + 1 == self.leader_epoch
         for replica in self._progress:
@@ -289,8 +294,8 @@ class Leader:
                 self._progress[replica] = known
 
     def update(self, state: PartitionState) -> None:
-        """Take over a confirmed in-sync set and assignment of the same term; what was pending is
-        decided by it."""
+        """Set a confirmed in-sync set and assignment of the same term. It settles a pending
+        proposal."""
         assert state.leader_epoch == self.leader_epoch, "another term is another Leader"
         known = self._progress
         self.replicas = state.replicas
@@ -304,8 +309,8 @@ class Leader:
     # -- handing over
 
     def hand_over(self, target: int, log_end: int, now: float, until: float) -> None:
-        """Take no records with acks 0 or 1 before `until`. An order that is repeated in time keeps
-        the log end of the first one."""
+        """Refuse records with acks 0 or 1 until `until`. If the order is repeated before it
+        expires, the log end of the first one stays."""
         before = self._handover
         end = log_end
         if before is not None and self.is_handing_over(now) and before.target == target:
@@ -321,7 +326,7 @@ class Leader:
         return self._handover is not None and now < self._handover.until
 
     def has_handed_over(self) -> bool:
-        """Whether the target has every record that was acknowledged here alone."""
+        """Whether the target has every record that this leader acknowledged alone."""
         handover = self._handover
         if handover is None:
             return False
@@ -336,7 +341,7 @@ class Leader:
 
     @property
     def broker_id(self) -> int:
-        """Of the broker that leads."""
+        """The id of the leading broker."""
         return self._local_broker.broker_id
 
     @property
@@ -346,24 +351,24 @@ class Leader:
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """The replicas that count, whatever becomes of the change that is under way (K1)."""
+        """The replicas that count: in sync now or after the change in flight (K1)."""
         return self.isr_state.maximal_isr
 
     @property
     def minimal_isr(self) -> tuple[int, ...]:
-        """The replicas that are in sync whatever becomes of the change that is under way."""
+        """The replicas that are in sync both now and after the change in flight."""
         state = self.isr_state
         return state.wanted if isinstance(state, PendingShrink) else state.isr
 
     def progress_of(self, replica_id: int) -> Progress | None:
-        """What is known of a follower; None for who is none."""
+        """The progress of a follower; None for a broker that is not one."""
         return self._progress.get(replica_id)
 
     def is_caught_up(self, progress: Progress, own_end: int, now: float) -> bool:
-        """Whether a follower keeps up: it is at the end, or was not long ago (PAR-11, PAR-13).
+        """Whether a follower is at the end, or was within `lag_s_max` (PAR-11, PAR-13).
 
-        Where nothing was written yet, even a follower that never fetched is at the end: it may
-        still be busy with the other logs that it has to make.
+        If the log is empty, even a follower that never fetched is at the end: it may still be busy
+        creating its other logs.
         """
         return (
             own_end == 0
@@ -372,7 +377,8 @@ class Leader:
         )
 
     def is_eligible(self, replica_id: int, progress: Progress) -> bool:
-        """Whether a follower may join: it lives, stays, and is who has fetched (A3.3)."""
+        """Whether a follower may join: it is live, not fenced, not shutting down, and its current
+        registration is the one that fetched (A3.3)."""
         live = self._local_broker.live_broker(replica_id)
         return (
             live is not None
@@ -382,20 +388,21 @@ class Leader:
         )
 
     def has_reached(self, progress: Progress) -> bool:
-        """Whether a follower has all that may be committed (A3.4, A3.5; PAR-06).
+        """Whether a follower has everything that may be committed (A3.4, A3.5; PAR-06).
 
-        The start of the term counts because a new leader's high watermark may lag behind what the
-        leader before it had committed, and all of that lies below the start.
+        The start of the term counts because a new leader's high watermark may lag behind what its
+        predecessor committed, and all of that lies below the start.
         """
         return progress.log_end >= max(self.high_watermark, self.epoch_start)
 
     def has_deleted(self, progress: Progress) -> bool:
-        """Whether a follower has none of the records that were deleted (A3.6)."""
+        """Whether a follower has none of the deleted records (A3.6)."""
         return self.start_required == 0 or progress.log_start >= self.start_required
 
     def low_watermark(self, log_start: int) -> int:
         """The lowest log start of the replicas that may lead now or soon: those in sync, and those
-        that live. -1 while one of them has not said it in this term. `log_start` is the own one."""
+        that are live and not fenced. -1 while one of them has not reported it in this term.
+        `log_start` is this replica's own."""
         starts = [
             progress.log_start
             for replica, progress in self._progress.items()
@@ -408,7 +415,8 @@ class Leader:
         return live is not None and not live.is_fenced
 
     def grow_isr(self, replica_id: int) -> PendingExpand | None:
-        """Want a follower in the in-sync set, if it may join and nothing is under way (A3)."""
+        """Propose to add a follower to the in-sync set, if it may join and no change is in flight
+        (A3). Returns the proposal, or None."""
         state = self.isr_state
         progress = self._progress.get(replica_id)
         if not isinstance(state, Committed) or progress is None or replica_id in state.isr:
@@ -424,8 +432,8 @@ class Leader:
     def shrink_isr(
         self, own_end: int, min_insync_replicas: int, now: float
     ) -> PendingShrink | None:
-        """Want who fell behind out of the in-sync set, if nothing is under way (A4); and sooner who
-        lacks records and sends no FETCH, if enough stay for acks=all."""
+        """Propose to remove followers that fell behind, if no change is in flight (A4). Followers
+        that lack records and send no FETCH are removed sooner, if enough stay for acks=all."""
         state = self.isr_state
         if not isinstance(state, Committed):
             return None
@@ -446,8 +454,8 @@ class Leader:
         return progress is None or not self.is_caught_up(progress, own_end, now)
 
     def _is_silent(self, replica_id: int, own_end: int, now: float) -> bool:
-        """Whether a follower lacks records and sends no FETCH. In each term it has the whole
-        time-out. Nobody lacks anything of an empty log."""
+        """Whether a follower lacks records and sends no FETCH. The time-out starts again in each
+        term. No follower lacks records of an empty log."""
         progress = self._progress.get(replica_id)
         return (
             progress is not None
@@ -458,39 +466,40 @@ class Leader:
         )
 
     def may_leave_silent(self, staying: Collection[int], min_insync_replicas: int) -> bool:
-        """Whether the silent ones leave: not if acks=all would only be refused sooner. All of them
-        leave or none, since those that stay are waited for."""
+        """Whether silent followers leave: not if acks=all would then only be refused sooner. All of
+        them leave or none, since acks=all waits for each that stays."""
         return self.are_enough(staying, min_insync_replicas)
 
     def are_enough(self, staying: Collection[int], min_insync_replicas: int) -> bool:
-        """Whether an in-sync set of these acknowledges acks=all."""
+        """Whether an in-sync set of these replicas is large enough for acks=all."""
         return len(staying) >= min(min_insync_replicas, len(self.replicas))
 
     # -- what is committed
 
     def record_fetch(self, fetch: FollowerFetch, own_end: int, now: float) -> bool:
-        """Record that a follower has everything below the offset that it fetches from; what the
-        answer brings it is not known yet (PAR-03). Returns whether the offset changed."""
+        """Record that a follower has everything below the offset that it fetches from. What this
+        answer sends does not count yet (PAR-03). Returns whether the offset changed."""
         progress = self._progress[fetch.replica_id]
         before = progress.log_end
         progress.record_fetch(fetch, own_end, now)
         return before != fetch.offset
 
     def record_sent(self, replica_id: int, offset: int) -> None:
-        """Record that a follower's fetch is answered with records from this offset on."""
+        """Record that a follower's fetch is answered with records starting at this offset."""
         progress = self._progress.get(replica_id)
         if progress is not None:
             progress.sent_from = offset
 
     def is_asked_again(self, fetch: FollowerFetch) -> bool:
-        """Whether a follower asks again for what it was sent: it got nothing, or cannot use it."""
+        """Whether a follower asks again for records that it was sent: they did not arrive, or it
+        cannot use them."""
         progress = self._progress.get(fetch.replica_id)
         return progress is not None and progress.sent_from == fetch.offset
 
     def rest(self, replica_id: int, offset: int, last: LastFetch) -> Progress | None:
-        """Let the fetches of a session count for a follower whose last one was from the log end, at
-        this offset; its progress. None where each of them must be noted: it may join the in-sync
-        set, or another fetch of it was noted meanwhile."""
+        """Let the fetches of a session count for a follower whose last fetch was at the log end,
+        this offset. Returns its progress; or None if each fetch must be recorded: the follower may
+        join the in-sync set, or another fetch by it was recorded in the meantime."""
         progress = self._progress.get(replica_id)
         if (
             progress is None
@@ -509,19 +518,20 @@ class Leader:
         return progress is not None and progress.is_resting
 
     def is_isr_large_enough(self, min_insync_replicas: int) -> bool:
-        """Whether acks=all may be promised. More than there are replicas cannot be asked for."""
+        """Whether acks=all appends are accepted: enough replicas are in sync. At most as many are
+        required as the partition has replicas."""
         return self.are_enough(self.isr, min_insync_replicas)
 
     def is_abandoned(self, now: float, patience_s: float) -> bool:
-        """Whether none of the others that are in sync has asked for anything for so long: then
-        they may have another leader."""
+        """Whether no other in-sync replica has fetched for `patience_s`: they may then have another
+        leader."""
         others = [one for replica in self.isr if (one := self.progress_of(replica)) is not None]
         return bool(others) and all(
             now - max(one.fetched_at, one.caught_up_at) > patience_s for one in others
         )
 
     def is_acknowledgeable(self, min_insync_replicas: int) -> bool:
-        """Whether acks=all may be acknowledged: by then a replica that joins counts too (A16)."""
+        """Whether acks=all may be acknowledged. Here a replica that is joining counts too (A16)."""
         return self.are_enough(self.maximal_isr, min_insync_replicas)
 
     def is_committed(self, end: int) -> bool:
@@ -529,7 +539,8 @@ class Leader:
         return self.high_watermark >= end
 
     def advance(self, own_end: int, min_insync_replicas: int, now: float) -> bool:
-        """Raise the high watermark to what every replica that counts has (A2); whether it rose."""
+        """Raise the high watermark to the lowest log end of the replicas that count (A2). Returns
+        whether it rose."""
         if not self.is_isr_large_enough(min_insync_replicas):
             return False
         candidate = own_end
@@ -550,10 +561,10 @@ class Leader:
 
 
 class IsrProposal(NamedTuple):
-    """A change of an in-sync set that a leader asks the controller for.
+    """A change of an in-sync set that a leader proposes to the controller.
 
-    `pending` is the state of the leader that waits for it. `broker_epochs` are those in which the
-    wanted members were seen, in their order; the leader's own is -1 here.
+    `pending` is the leader's state that waits for the answer. `broker_epochs` are the epochs of the
+    proposed members at their last fetch, in the same order; the leader's own is -1 here.
     """
 
     topic: str

@@ -1,7 +1,7 @@
-"""What a replica tells of itself at one moment, and what went through it since it is here.
+"""Statistics of a replica: its state at one moment, and its traffic since it was opened.
 
-The counts are plain ints that grow; whoever wants a rate looks twice. They are noted where records
-are appended and where answers are made, so nothing else is done with them there.
+The counts are plain ints that only grow; a reader computes a rate from two samples. Hot paths
+(append, fetch answers) update them, so updating does nothing but add.
 """
 
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from minibroker.protocol.types import TopicPartition
 
 
 class Traffic:
-    """What went through one replica. Sizes in bytes, of batches as they are stored.
+    """The traffic of one replica. Sizes in bytes, of batches as they are stored.
 
-    `records_in` and `bytes_in` came from producers, `bytes_out` went to consumers; followers were
-    sent `bytes_to_followers`, and from a leader came `bytes_from_leader`.
+    `records_in` and `bytes_in` came from producers, `bytes_out` went to consumers,
+    `bytes_to_followers` to followers; `bytes_from_leader` came from the leader.
     """
 
     __slots__ = ("bytes_from_leader", "bytes_in", "bytes_out", "bytes_to_followers", "records_in")
@@ -27,7 +27,7 @@ class Traffic:
         self.bytes_from_leader = 0
 
     def add(self, other: "Traffic") -> None:
-        """Count what another one has seen as well."""
+        """Add the counts of another one."""
         self.records_in += other.records_in
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
@@ -35,7 +35,7 @@ class Traffic:
         self.bytes_from_leader += other.bytes_from_leader
 
     def statistics(self) -> "TrafficStatistics":
-        """The counts of now."""
+        """Return the counts now."""
         return TrafficStatistics(
             self.records_in,
             self.bytes_in,
@@ -46,7 +46,7 @@ class Traffic:
 
 
 class TrafficStatistics(NamedTuple):
-    """As `Traffic`, at one moment."""
+    """The counts of a `Traffic` at one moment."""
 
     records_in: int
     bytes_in: int
@@ -58,10 +58,10 @@ class TrafficStatistics(NamedTuple):
 class ReplicaStatistics(NamedTuple):
     """One replica at one moment.
 
-    `role` is "leader", "follower", "failed" (a follower that does not copy any more) or "offline".
-    `lag` is how many committed records are missing here, as far as is known. `isr`, `replicas` and
-    `needed` (how many of them acks=all needs in sync) are known to the leader alone, else empty, 0.
-    `flush` is when its records are forced to the disk.
+    `role` is "leader", "follower", "failed" (a follower that stopped copying) or "offline". `lag`
+    is how many committed records are missing here, as far as is known. Only a leader knows `isr`,
+    `replicas` and `needed` (how many in-sync replicas acks=all needs); elsewhere they are empty or
+    0. `flush` is the mode of `flusher.py`.
     """
 
     name: TopicPartition
@@ -78,5 +78,5 @@ class ReplicaStatistics(NamedTuple):
 
     @property
     def is_leader(self) -> bool:
-        """Whether it takes appends and serves reads."""
+        """Whether it accepts appends and serves reads."""
         return self.role == "leader"
