@@ -24,7 +24,7 @@ from typing import Any
 
 from minibroker.client import ClientClosed, ClientError, ClientTimeout, CommitFailed, ConsumerRecord
 from minibroker.client import TopicPartition as Partition
-from tests.adversary.faces import INTERRUPTIONS
+from tests.adversary.faces import INTERRUPTIONS, OutOfTime
 from tests.adversary.worker import Closer, Worker, parse
 
 SESSION_MS = 3_000
@@ -305,7 +305,7 @@ class Member(Worker):
     async def on_revoked(self, partitions: list[Partition]) -> None:
         """Commit before the next owner begins. After that it is too late."""
         self.log("revoked", *(each.partition for each in partitions))
-        with suppress(ClientClosed):  # it is written down
+        with suppress(ClientClosed, OutOfTime):  # it is written down
             await self.commit()
         for each in partitions:
             self.ends.pop(each.partition, None)

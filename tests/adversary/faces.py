@@ -37,6 +37,10 @@ CLOSES_LIMITED: Final = 0.4
 LIMIT_S: Final = (0.0005, 0.005, 0.05)  # on average
 
 
+class OutOfTime(asyncio.CancelledError):
+    """A call of an asyncio client had no more time, and was cancelled by `asyncio.timeout`."""
+
+
 class Face(ABC):
     """How a life's program runs and calls its client. `clients` has the classes of the clients."""
 
@@ -261,7 +265,7 @@ class AsyncioFace(Face):
             async with asyncio.timeout(limit_s):
                 return await call
         except TimeoutError as error:
-            raise asyncio.CancelledError("the call had no more time") from error
+            raise OutOfTime from error
 
 
 def is_of_client(frame: FrameType) -> bool:
