@@ -32,11 +32,11 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._total_s = 0.0
 
-    def note(self, duration_s: float) -> None:
-        """It has taken so long once more; a bound itself belongs to the range below."""
+    def record(self, duration_s: float) -> None:
+        """Count a duration. One that equals a bound belongs to the range below it."""
         self._counts[bisect_left(self._bounds, duration_s)] += 1
         self._total_s += duration_s
 
     def statistics(self) -> Distribution:
-        """All that was noted."""
+        """Return all recorded durations."""
         return Distribution(self._bounds, tuple(self._counts), self._total_s)

@@ -112,8 +112,8 @@ class SimulatedBroker:
         self.node: ControllerNode | None = None
         self._world = world
         self._nursery = nursery
-        self._replicas_type = _telling(replicas_type, self._note_replicas)
-        self._node_type = _telling(ControllerNode, self._note_node)
+        self._replicas_type = _telling(replicas_type, self._set_replicas)
+        self._node_type = _telling(ControllerNode, self._set_node)
         self._rng = world.rng(self.name)
         self._boot = 0
         self._scope = trio.CancelScope()
@@ -176,10 +176,10 @@ class SimulatedBroker:
             self.is_running = self.is_serving = False
             self._ended.set()
 
-    def _note_replicas(self, replicas: Replicas) -> None:
+    def _set_replicas(self, replicas: Replicas) -> None:
         self.replicas = replicas
 
-    def _note_node(self, node: ControllerNode) -> None:
+    def _set_node(self, node: ControllerNode) -> None:
         self.node = node
 
     def _wall_ms(self) -> int:

@@ -237,9 +237,9 @@ class _Partition:
         }
         judged_end = self._judged_end(left)
         self._in_sync |= self._stopped_in_sync(left, judged_end)
-        self._note_doubts(judged_end)
-        self._note_emptied()
-        self._note_unexplained(kept, judged_end)
+        self._add_doubts(judged_end)
+        self._add_emptied()
+        self._add_unexplained(kept, judged_end)
         self.above = self._above(judged_end)
         reference = max(
             self._replicas,
@@ -333,7 +333,7 @@ class _Partition:
             )
         }
 
-    def _note_unexplained(self, kept: Mapping[int, int], judged_end: int) -> None:
+    def _add_unexplained(self, kept: Mapping[int, int], judged_end: int) -> None:
         """Hold the verdict back for assigned replicas that lack records, if only their own files
         could say why."""
         if self._assignment is None or any(each.state == LIVE for each in self._replicas):
@@ -360,7 +360,7 @@ class _Partition:
             )
             self.unjudged.append(self._unjudged(reason, None, holds_back=True))
 
-    def _note_doubts(self, judged_end: int) -> None:
+    def _add_doubts(self, judged_end: int) -> None:
         """Record the logs of which too little would be judged: the log is gone, its start is
         impossible, or it is unknown what of it was committed."""
         longest = max(replica.log.log_end for replica in self._replicas)
@@ -389,7 +389,7 @@ class _Partition:
             )
             self.unjudged.append(self._unjudged(reason, None, holds_back=True))
 
-    def _note_emptied(self) -> None:
+    def _add_emptied(self) -> None:
         """Hold the verdict back on a partition without records that may have had some.
 
         Files beside the segments may show records even if no log and no high watermark does. If

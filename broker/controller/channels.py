@@ -185,11 +185,11 @@ class Channels:
         pushes.stop(state.tombstones.values())
         return pushes
 
-    def note(self, change: Change, tombstones: Sequence[Tombstone]) -> None:
-        """Have it told what has changed, and which topics have been deleted."""
+    def add_change(self, change: Change, tombstones: Sequence[Tombstone]) -> None:
+        """Queue for each broker what has changed, and which topics have been deleted."""
         for pushes in (*(channel.pushes for channel in self.live.values()), *self._away.values()):
             if change != NO_CHANGE:
-                pushes.note(change)
+                pushes.add(change)
             pushes.stop(tombstones)
         for channel in self.live.values():
             channel.wake()

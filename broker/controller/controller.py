@@ -356,7 +356,7 @@ class Controller:
             self._handovers.restart_balance(trio.current_time())
             self._deletions.review(self._state.tombstones)
         new = [one for key, one in self._state.tombstones.items() if key not in old.tombstones]
-        self._channels.note(change, new)
+        self._channels.add_change(change, new)
         for report in plan.reports[:REPORTS_MAX]:
             log.log(report.level, "%s %s", self._name, report.text)
         if len(plan.reports) > REPORTS_MAX:

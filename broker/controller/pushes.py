@@ -165,8 +165,8 @@ class Pushes:
     def _metadata_queues(self) -> tuple["_Queue[Any]", ...]:
         return (self._news, self._topics, self._deleted, self._partitions)
 
-    def note(self, change: Change) -> None:
-        """Something is not as it was told."""
+    def add(self, change: Change) -> None:
+        """Queue what has changed since it was sent."""
         self.wanted += 1
         self._news.setdefault(None, self.wanted)
         _add(self._topics, change.topics, self.wanted)

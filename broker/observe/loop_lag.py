@@ -26,7 +26,7 @@ class LoopLag:
         while True:
             wanted = trio.current_time() + INTERVAL_S
             await trio.sleep_until(wanted)
-            self._lateness.note(trio.current_time() - wanted)
+            self._lateness.record(trio.current_time() - wanted)
 
     def statistics(self) -> Distribution:
         """All looks since the start."""

@@ -144,7 +144,7 @@ class _FlushQueue:
             # A log that was deleted in the meantime need not be durable.
             if self._flushing is partition:
                 raise
-        self._times.note(trio.current_time() - began_at)
+        self._times.record(trio.current_time() - began_at)
         partition.log.finish_flush(flush)
         on_flushed(partition, trio.current_time())
 

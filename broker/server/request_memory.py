@@ -28,8 +28,9 @@ class RequestMemory:
         self._held: dict[Holder, int] = {}
         self._total = 0  # the sum of `_held`, never above `_bytes_max` between two calls
 
-    def note(self, holder: Holder, size: int) -> None:
-        """From now on it holds `size` bytes."""
+    def set_held(self, holder: Holder, size: int) -> None:
+        """Record that a connection now holds `size` bytes. Hang up on the largest holders while all
+        together hold too much."""
         self._total += size - self._held.pop(holder, 0)
         if size:
             self._held[holder] = size

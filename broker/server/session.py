@@ -95,7 +95,7 @@ class Session:
                     self._scope.deadline = trio.current_time() + DRAIN_S
         finally:
             self._stream.close()
-            self._memory.note(self, 0)
+            self._memory.set_held(self, 0)
             if self._client is not None:
                 self._services.clients.disconnect(self._client)
             for kind, count in self._parked.items():
@@ -146,7 +146,7 @@ class Session:
     async def _read_some(self, wire: Wire, replies: trio.MemorySendChannel[_Reply]) -> bool:
         """Receive once and handle the requests that are whole; False at the end of the stream."""
         space = self._frames.space(self._buffer)
-        self._note_memory()
+        self._update_memory()
         count = await self._stream.receive_into(space)
         if count == 0:
             return False
@@ -158,17 +158,17 @@ class Session:
                 replies.send_nowait(reply)
             except trio.WouldBlock:
                 self._frames.park()
-                self._note_memory()
+                self._update_memory()
                 await replies.send(reply)
                 now = trio.current_time()
         self._frames.park()
         return True
 
-    def _note_memory(self) -> None:
+    def _update_memory(self) -> None:
         held = self._frames.held_size
         if held != self._held:
             self._held = held
-            self._memory.note(self, held)
+            self._memory.set_held(self, held)
 
     def _handle(self, wire: Wire, frame: memoryview, now: float) -> _Reply:
         envelope, encode = wire.decode_request(frame)
@@ -176,7 +176,7 @@ class Session:
         kind = self._services.times.kind_of(envelope)
         outcome = self._dispatch(self._services, envelope, self._stream.peer, now)
         if isinstance(outcome, Parked):
-            self._note_parked(kind, 1)
+            self._count_parked(kind, 1)
         return _Reply(envelope.correlation_id, outcome, encode, kind, now)
 
     def _count(self, envelope: RequestEnvelope) -> None:
@@ -189,7 +189,7 @@ class Session:
                 )
         self._client.requests += 1
 
-    def _note_parked(self, kind: RequestKind, change: int) -> None:
+    def _count_parked(self, kind: RequestKind, change: int) -> None:
         kind.parked += change
         self._parked[kind] += change
 
@@ -222,7 +222,7 @@ class Session:
                     if done:
                         await self._send(ready, done)
                     answer = await self._services.purgatory.settle(parked)
-                self._note_parked(reply.kind, -1)
+                self._count_parked(reply.kind, -1)
             if isinstance(answer, Generator):
                 answer = await take_turns(answer)
             done.append(reply)
@@ -246,5 +246,5 @@ class Session:
             ready.clear()
         now = trio.current_time()
         for reply in done:
-            reply.kind.times.note(now - reply.received_at)
+            reply.kind.times.record(now - reply.received_at)
         done.clear()

@@ -59,7 +59,7 @@ class Announcer:
         """Print the last line."""
         self._tell(f"[KafkaServer id={self._config.node_id}] shut down completed")
 
-    def note(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Print a note for the operator."""
         if self._is_bare:
             terminal.note(text)

@@ -162,7 +162,7 @@ async def _shut_down_on_signal(
         async for number in signals:
             if shutdown.is_set():
                 end_now(number)
-            announcer.note("shutting down; a second signal ends at once")
+            announcer.announce("shutting down; a second signal ends at once")
             shutdown.set()
 
 

@@ -72,9 +72,9 @@ class GroupReader:
         self._ends = self._consumer.end_offsets(*self._names)
         self._consumer.subscribe(
             *{name.topic for name in self._names},
-            on_assigned=lambda names: _note_partitions("assigned", names),
-            on_revoked=lambda names: _note_partitions("given back", names),
-            on_lost=lambda names: _note_partitions("lost", names),
+            on_assigned=lambda names: _name_partitions("assigned", names),
+            on_revoked=lambda names: _name_partitions("given back", names),
+            on_lost=lambda names: _name_partitions("lost", names),
         )
 
     def warn_of_offsets_beyond(self) -> None:
@@ -102,6 +102,6 @@ class GroupReader:
         )
 
 
-def _note_partitions(what: str, names: list[TopicPartition]) -> None:
+def _name_partitions(what: str, names: list[TopicPartition]) -> None:
     if names:
         note(f"partitions {what}: {', '.join(map(str, names))}")

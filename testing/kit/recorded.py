@@ -32,10 +32,10 @@ class RecordedProducer(Producer[Any, Any]):
         except BaseException:
             self._history.forget(value)
             raise
-        future.add_done_callback(partial(self._note, value))
+        future.add_done_callback(partial(self._on_delivered, value))
         return future
 
-    def _note(self, value: Any, future: DeliveryFuture) -> None:
+    def _on_delivered(self, value: Any, future: DeliveryFuture) -> None:
         if future.exception() is None:
             self._history.acknowledged(value)
 

@@ -137,7 +137,7 @@ def test_a_process_that_registers_anew_is_told_what_it_missed():
     topic = old.topics["t"]
     records = (replace(topic.partitions[0], partition_epoch=1), *topic.partitions[1:])
     state = replace(old, topics={"t": replace(topic, partitions=records)})
-    pushes.note(difference(old, state))
+    pushes.add(difference(old, state))
     pushes.renew(replace(broker(1), epoch=99))
     (metadata, roles), _ = tell(pushes, state)
     assert [push.request.broker_epoch for push in (metadata, roles)] == [99, 99]
@@ -172,7 +172,7 @@ def test_only_what_changed_is_told():
         (3, [ApiKey.UPDATE_METADATA]),
     ):
         pushes = told(old, node)
-        pushes.note(change)
+        pushes.add(change)
         taken, _ = tell(pushes, new)
         assert kinds(taken) == wanted
         for push in taken:
@@ -187,8 +187,8 @@ def test_changes_are_merged():
     second = state_of(topic_of("t", 1, epoch=1))
     third = state_of(topic_of("t", 1, epoch=2))
     pushes = told(first)
-    pushes.note(difference(first, second))
-    pushes.note(difference(second, third))
+    pushes.add(difference(first, second))
+    pushes.add(difference(second, third))
     (_, roles), _ = tell(pushes, third)
     (state,) = roles.request.partitions
     assert state.leader_epoch == 2
@@ -199,7 +199,7 @@ def test_what_changes_meanwhile_is_told_next():
     first, second = state_of(topic_of("t", 1)), state_of(topic_of("t", 1, epoch=1))
     pushes = pushes_of()
     metadata = pushes.next(first)
-    pushes.note(difference(first, second))
+    pushes.add(difference(first, second))
     pushes.settle(metadata, answer_of(metadata))
     assert pushes.told < pushes.wanted
     taken, _ = tell(pushes, second)
@@ -240,12 +240,12 @@ def test_a_stream_of_changes_holds_nothing_up():
     and who waits for a change is not kept by those after it."""
     state = state_of(topic_of("t", 10, epoch=1))
     pushes = told(state)
-    pushes.note(Change(partitions=(TopicPartition("t", 0),)))
+    pushes.add(Change(partitions=(TopicPartition("t", 0),)))
     mark = pushes.wanted
     taken = []
     for number in range(1, 10):
         push = pushes.next(state)
-        pushes.note(Change(partitions=(TopicPartition("t", number),)))
+        pushes.add(Change(partitions=(TopicPartition("t", number),)))
         pushes.settle(push, answer_of(push))
         taken.append(push.api_key)
         if pushes.told >= mark:
@@ -263,7 +263,7 @@ def test_a_deleted_topic():
         (2, [ApiKey.UPDATE_METADATA]),
     ):
         pushes = told(old, node)
-        pushes.note(difference(old, new))
+        pushes.add(difference(old, new))
         pushes.stop(new.tombstones.values())
         taken, came = tell(pushes, new)
         assert kinds(taken) == wanted
@@ -282,7 +282,7 @@ def test_a_deletion_comes_before_the_new_topic_of_the_name():
     old, new = state_of(topic_of("t", 2)), state_of(topic_of("t", 1))
     new = state_of(replace(new.topics["t"], id=b"n" * 16))
     pushes = told(old)
-    pushes.note(difference(old, new))
+    pushes.add(difference(old, new))
     pushes.stop([OLD])
     (metadata, stop, roles), _ = tell(pushes, new)
     assert [one.id for one in metadata.request.topics] == [b"n" * 16]
@@ -385,12 +385,12 @@ def test_a_partition_that_changed_before_it_was_told_is_still_new():
     old = state_of()
     pushes = told(old)
     state = state_of(topic_of("t", 10, epoch=1))
-    pushes.note(difference(old, state))
+    pushes.add(difference(old, state))
     taken, _ = tell(pushes, state)
     roles = [push.request for push in taken if push.api_key == ApiKey.LEADER_AND_ISR]
     assert [len(one.partitions) for one in roles] == [4, 4, 2]
     again = state_of(topic_of("t", 10, epoch=2))
-    pushes.note(difference(state, again))
+    pushes.add(difference(state, again))
     assert [len(push.request.partitions) for push in tell(pushes, again)[0]] == [10, 10]
 
 
@@ -399,10 +399,10 @@ def test_a_role_waits_for_the_settings_of_its_topic():
     of the old one, then the role."""
     old = state_of(topic_of("t", 1, epoch=1))
     pushes = told(old)
-    pushes.note(Change(partitions=(TopicPartition("t", 0),)))
+    pushes.add(Change(partitions=(TopicPartition("t", 0),)))
     metadata = pushes.next(old)
     new = state_of(replace(topic_of("t", 1), id=b"n" * 16))
-    pushes.note(difference(old, new))
+    pushes.add(difference(old, new))
     pushes.settle(metadata, answer_of(metadata))
     pushes.stop([OLD])
     taken, _ = tell(pushes, new)
@@ -429,7 +429,7 @@ def check_random(seed):
         is_ending = rng.random() < 0.03
         for _ in range(0 if is_ending else rng.choice((0, 0, 1, 3))):
             before, state = state, changed(state, rng)
-            pushes.note(difference(before, state))
+            pushes.add(difference(before, state))
         while (push := pushes.next(state)) is not None:
             is_taken, is_answered = rng.random() < 0.9, rng.random() < 0.9
             if is_taken or is_ending:

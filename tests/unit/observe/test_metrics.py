@@ -65,7 +65,7 @@ async def test_a_distribution_counts_up_to_each_bound() -> None:
     """Prometheus' buckets hold all that is not above them."""
     durations = Histogram((0.001, 0.5))
     for duration_s in (0.0005, 0.2, 0.2, 3):
-        durations.note(duration_s)
+        durations.record(duration_s)
     family = histogram("d_seconds", "Meaning", "mode")
     add_distribution(family, ["always"], durations.statistics())
     _, samples = parsed((await write([family])).decode())

@@ -29,16 +29,16 @@ def test_the_largest_is_closed_until_the_sum_fits() -> None:
     memory = RequestMemory(100)
     small, large, larger = connections = [Connection() for _ in range(3)]
     for connection, size in zip(connections, (20, 30, 40), strict=True):
-        memory.note(connection, size)
-    memory.note(small, 30)
+        memory.set_held(connection, size)
+    memory.set_held(small, 30)
     assert memory.statistics() == 100
-    memory.note(small, 69)
+    memory.set_held(small, 69)
     assert [len(one.reasons) for one in connections] == [1, 0, 0]
-    memory.note(small, 0)
-    memory.note(large, 99)
+    memory.set_held(small, 0)
+    memory.set_held(large, 99)
     assert [len(one.reasons) for one in connections] == [1, 1, 0]
     assert memory.statistics() == 40
-    memory.note(larger, 0)
+    memory.set_held(larger, 0)
     assert memory.statistics() == 0
 
 

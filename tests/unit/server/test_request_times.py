@@ -22,7 +22,7 @@ def test_a_duration_is_counted_in_its_range() -> None:
     """A bound belongs to the range below it; what is longer than all bounds is counted too."""
     histogram = Histogram((0.1, 1.0))
     for duration_s in (0.05, 0.1, 0.2, 1.0, 7.0):
-        histogram.note(duration_s)
+        histogram.record(duration_s)
     bounds, counts, total_s = histogram.statistics()
     assert (bounds, counts) == ((0.1, 1.0), (2, 2, 1))
     assert total_s == pytest.approx(8.35)

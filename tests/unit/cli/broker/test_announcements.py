@@ -35,7 +35,7 @@ def announce(log_format: str) -> list[str]:
         configure_logs(output, log_format)
         announcer = Announcer(replace(Config(), node_id=7, log_format=log_format))
         announcer.announce_started(Started(listening, advertised, "id", (TopicPartition("t", 0),)))
-        announcer.note("shutting down")
+        announcer.announce("shutting down")
         announcer.announce_stopped()
     return output.getvalue().splitlines()
 
