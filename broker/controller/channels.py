@@ -30,7 +30,7 @@ import trio
 from minibroker.broker.controller.context import NodeContext, OrderHandlers
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import NO_CHANGE, Change
-from minibroker.broker.controller.pushes import Push, Pushes, Told
+from minibroker.broker.controller.pushes import Acknowledgement, Push, Pushes
 from minibroker.broker.controller.state import Registered, State, Tombstone
 from minibroker.broker.turns import take_turns
 from minibroker.client.net.channel import ChannelOptions, RpcChannel, open_channel
@@ -62,13 +62,13 @@ class Channel:
         context: NodeContext,
         pushes: Pushes,
         state: Callable[[], State],
-        on_told: Callable[[Registered, Told], None],
+        on_acknowledged: Callable[[Registered, Acknowledgement], None],
     ) -> None:
         self.pushes = pushes
         self.scope = trio.CancelScope()
         self._context = context
         self._state = state
-        self._on_told = on_told
+        self._on_acknowledged = on_acknowledged
         self._woken = trio.Event()
 
     def wake(self) -> None:
@@ -117,12 +117,12 @@ class Channel:
             return True
         response = await send(push)
         await trio.lowlevel.checkpoint_if_cancelled()
-        told = self.pushes.settle(push, response)
-        if told is None:
+        acknowledgement = self.pushes.handle_response(push, response)
+        if acknowledgement is None:
             node_id, error = self.pushes.broker.node_id, response.error
             log.info("Broker %d refuses what it is told: error %d", node_id, error)
             return False
-        self._on_told(self.pushes.broker, told)
+        self._on_acknowledged(self.pushes.broker, acknowledgement)
         return True
 
     @asynccontextmanager
@@ -152,7 +152,7 @@ class Channels:
         active: ActiveController,
         controller_epoch: int,
         state: Callable[[], State],
-        on_told: Callable[[Registered, Told], None],
+        on_acknowledged: Callable[[Registered, Acknowledgement], None],
     ) -> None:
         self.live: dict[int, Channel] = {}
         self._away: dict[int, Pushes] = {}
@@ -160,7 +160,7 @@ class Channels:
         self._active = active
         self._controller_epoch = controller_epoch
         self._get_state = state
-        self._on_told = on_told
+        self._on_acknowledged = on_acknowledged
 
     def set(self, state: State, nursery: trio.Nursery) -> None:
         """Open one for who has come, and end those of who has gone."""
@@ -171,7 +171,7 @@ class Channels:
         for node, broker in state.brokers.items():
             if node not in self.live:
                 pushes = self._pushes_of(broker, state)
-                channel = Channel(self._context, pushes, self._get_state, self._on_told)
+                channel = Channel(self._context, pushes, self._get_state, self._on_acknowledged)
                 self.live[node] = channel
                 nursery.start_soon(channel.run)
 
@@ -217,20 +217,20 @@ class Channels:
     def are_acknowledged(self, broker: Registered) -> bool:
         """Whether no order waits for this registration."""
         channel = self._of(broker)
-        return channel is None or channel.pushes.told >= channel.pushes.wanted
+        return channel is None or channel.pushes.acknowledged >= channel.pushes.wanted
 
-    def told(self, broker: Registered) -> int:
+    def acknowledged(self, broker: Registered) -> int:
         """What this registration was told, to be compared with a mark; -1 before anything."""
         channel = self._of(broker)
-        return -1 if channel is None else channel.pushes.told
+        return -1 if channel is None else channel.pushes.acknowledged
 
-    def tell_all_roles(self, broker: Registered) -> int | None:
+    def resend_all_roles(self, broker: Registered) -> int | None:
         """Have this registration told that its roles stand, once it knows them all; the mark of
         that. None where it was not admitted yet."""
         channel = self._of(broker)
         if channel is None:
             return None
-        mark = channel.pushes.tell_all_roles()
+        mark = channel.pushes.resend_all_roles()
         channel.wake()
         return mark
 
@@ -240,7 +240,9 @@ class Channels:
 
     def has_told(self, marks: Mapping[int, int]) -> bool:
         """Whether all of them that still live know it."""
-        return all(channel.pushes.told >= marks.get(node, 0) for node, channel in self.live.items())
+        return all(
+            channel.pushes.acknowledged >= marks.get(node, 0) for node, channel in self.live.items()
+        )
 
 
 async def _send(channel: RpcChannel, push: Push) -> Any:

@@ -49,7 +49,7 @@ from minibroker.broker.controller.heartbeats import BrokerHeartbeats
 from minibroker.broker.controller.leadership import Move
 from minibroker.broker.controller.plans import Plan
 from minibroker.broker.controller.prober import Orders, Prober
-from minibroker.broker.controller.pushes import Told
+from minibroker.broker.controller.pushes import Acknowledgement
 from minibroker.broker.controller.requests import Request, refuse
 from minibroker.broker.controller.state import Registered, State
 from minibroker.broker.controller.statistics import Statistics, count
@@ -134,7 +134,7 @@ class Controller:
         self._without_heirs: set[TopicPartition] = set()  # see elections.without_heirs
         self._revision = 0  # of the registrations
         self._is_review_due = True
-        self._channels = Channels(context, active, epoch, self._get_state, self._on_told)
+        self._channels = Channels(context, active, epoch, self._get_state, self._on_acknowledged)
         self._deletions = Deletions()
         self._handovers = Handovers(
             context.config, self, self._channels.live, (active.node_id, epoch), trio.current_time()
@@ -143,7 +143,7 @@ class Controller:
         now = trio.current_time()
         self._heartbeats = BrokerHeartbeats(active.node_id, interval_s, now)
         channels = self._channels
-        orders = Orders(channels.are_acknowledged, channels.tell_all_roles, channels.told)
+        orders = Orders(channels.are_acknowledged, channels.resend_all_roles, channels.acknowledged)
         self._prober = Prober(
             context, (active, epoch), self._heartbeats, orders, self._review_again
         )
@@ -391,14 +391,14 @@ class Controller:
     def _get_state(self) -> State:
         return self._state
 
-    def _on_told(self, broker: Registered, told: Told) -> None:
+    def _on_acknowledged(self, broker: Registered, acknowledgement: Acknowledgement) -> None:
         node_id = broker.node_id
         self._heartbeats.on_acknowledgement(broker)
-        for topic_id in told.stopped:
+        for topic_id in acknowledgement.stopped:
             self._deletions.record(node_id, topic_id, self._state.tombstones)
-        for name, error in told.refusals:
+        for name, error in acknowledgement.refusals:
             log.warning("%s Broker %d refuses %s: error %d", self._name, node_id, name, error)
-        if told.stopped:
+        if acknowledgement.stopped:
             self._work.set()
         self._on_progress()
 

@@ -66,7 +66,8 @@ class _Heartbeats:
         self.waiting: tuple[float, int] | None = None
         self.lapse = NO_LAPSE  # of the broker's standing, as it said last
         self.told_lapse = NO_LAPSE
-        self.mark: int | None = None  # `Pushes.told` that says that all roles were told again
+        # `Pushes.acknowledged` once the broker has all roles again.
+        self.mark: int | None = None
 
     @property
     def timeout_s(self) -> float:
@@ -162,16 +163,17 @@ class BrokerHeartbeats:
         )
 
     def begin_roles(self, broker: Registered, mark: int) -> None:
-        """All roles are being told again; they are told when so much is (`Pushes.told`)."""
+        """Record that the broker is being sent all roles again. It has them once
+        `Pushes.acknowledged` reaches `mark`."""
         known = self._of(broker)
         assert known is not None, "it needed roles just now"
         assert not known.is_fenced, "others are elected first"
         known.mark = mark
 
-    def on_told(self, broker: Registered, told: int) -> None:
-        """So much was told."""
+    def on_acknowledged(self, broker: Registered, acknowledged: int) -> None:
+        """Record how much the broker has acknowledged: perhaps all roles, again."""
         known = self._of(broker)
-        if known is not None and known.mark is not None and told >= known.mark:
+        if known is not None and known.mark is not None and acknowledged >= known.mark:
             known.told_lapse, known.mark = known.lapse, None
 
     # -- judging

@@ -32,13 +32,13 @@ Ask: TypeAlias = Callable[[ProbeRequest], Awaitable[ProbeResponse]]
 class Orders(NamedTuple):
     """How far a broker's orders are. Each takes its registration.
 
-    `are_acknowledged`: none waits. `tell_all_roles` has all roles told again and returns a mark, or
-    None where nothing can be told yet; `told` is compared with it.
+    `are_acknowledged`: none waits. `resend_all_roles` sends all roles again and returns a mark, or
+    None if nothing can be sent yet. `acknowledged` is compared with the mark.
     """
 
     are_acknowledged: Callable[[Registered], bool]
-    tell_all_roles: Callable[[Registered], int | None]
-    told: Callable[[Registered], int]
+    resend_all_roles: Callable[[Registered], int | None]
+    acknowledged: Callable[[Registered], int]
 
 
 class Prober:
@@ -136,10 +136,10 @@ class Prober:
         """Nothing, once another broker may be the controller."""
         heartbeats, orders = self._heartbeats, self._orders
         if heartbeats.needs_roles(broker):
-            mark = orders.tell_all_roles(broker)
+            mark = orders.resend_all_roles(broker)
             if mark is not None:
                 heartbeats.begin_roles(broker, mark)
-        heartbeats.on_told(broker, orders.told(broker))
+        heartbeats.on_acknowledged(broker, orders.acknowledged(broker))
         return self.allowed(heartbeats.confirmation(broker), trio.current_time())
 
     def allowed(self, confirmation: Confirmation, now: float) -> Confirmation:

@@ -88,7 +88,7 @@ class Refusal(NamedTuple):
     error: int
 
 
-class Told(NamedTuple):
+class Acknowledgement(NamedTuple):
     """What came of a push: deleted topics that are gone there, and what was refused."""
 
     stopped: tuple[bytes, ...] = ()
@@ -131,16 +131,16 @@ class Pushes:
         self.wanted += 1
         self._is_last_due = True
 
-    def tell_all_roles(self) -> int:
-        """The broker may have missed that others lead: tell it that all its roles stand, once what
-        it was not told is told. What `told` is then."""
+    def resend_all_roles(self) -> int:
+        """Tell the broker that all its roles stand, once it has all changes: it may have missed
+        that others lead. Return what `acknowledged` is then."""
         self.wanted += 1
         self._is_last_due = True
         return self.wanted
 
     @property
-    def told(self) -> int:
-        """The number of the newest change that was told, with all before it."""
+    def acknowledged(self) -> int:
+        """The number of the newest change that the broker has acknowledged with all before it."""
         oldest = [number for _, _, number in self._sent]
         oldest += [next(iter(queue.values())) for queue in self._queues if queue]
         if self._is_first_due or self._is_last_due:
@@ -210,7 +210,7 @@ class Pushes:
         self._sent.clear()  # roles of other brokers
         return None if metadata == NOTHING else self._next_metadata(states)
 
-    def settle(self, push: Push, response: Any) -> Told | None:
+    def handle_response(self, push: Push, response: Any) -> Acknowledgement | None:
         """What the broker answered; None if it refused the request as a whole."""
         if is_refused_whole(response):
             self.fail()
@@ -218,11 +218,11 @@ class Pushes:
         self._sent.clear()
         if push.api_key == ApiKey.UPDATE_METADATA:
             self._is_first_due = False
-            return Told()
+            return Acknowledgement()
         if push.api_key == ApiKey.STOP_REPLICA:
-            return Told(tuple(self._settle_stops(push.request, response)))
+            return Acknowledgement(tuple(self._handle_stops(push.request, response)))
         self._is_last_due &= not push.request.is_full
-        return Told(refusals=tuple(self._settle_roles(response)))
+        return Acknowledgement(refusals=tuple(self._handle_roles(response)))
 
     def fail(self) -> None:
         """Nobody knows whether the request under way arrived: it is made again."""
@@ -293,7 +293,7 @@ class Pushes:
             ApiKey.STOP_REPLICA, StopReplicaRequest(*self._sender, partitions=tuple(stopped))
         )
 
-    def _settle_stops(
+    def _handle_stops(
         self, request: StopReplicaRequest, response: StopReplicaResponse
     ) -> Iterator[bytes]:
         """The deleted topics of which nothing is left there."""
@@ -348,7 +348,7 @@ class Pushes:
         was made, or the broker was never told of it."""
         return role.partition_epoch == 0 or name.partition not in self._held.get(name.topic, ())
 
-    def _settle_roles(self, response: LeaderAndIsrResponse) -> Iterator[Refusal]:
+    def _handle_roles(self, response: LeaderAndIsrResponse) -> Iterator[Refusal]:
         for one in response.partitions:
             name = TopicPartition(one.topic, one.partition)
             if one.error in REPEATED:

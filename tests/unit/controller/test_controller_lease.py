@@ -120,7 +120,7 @@ def test_the_broker_stops_believing_before_the_controller_does(ways):
     for there_s, back_s, arrives, is_obedient, acknowledges in ways:
         if beats.needs_roles(broker):
             beats.begin_roles(broker, 0)
-        beats.on_told(broker, 0)
+        beats.on_acknowledged(broker, 0)
         confirmation = beats.confirmation(broker)
         now += there_s
         answer = lease.on_probe(ProbeRequest(1, 1, EPOCH, *confirmation), EPOCH, now)

@@ -163,9 +163,9 @@ def test_roles_are_told_again_once_for_each_lapse():
     assert hearing.beats.needs_roles(broker)
     hearing.beats.begin_roles(broker, 7)
     assert not hearing.beats.needs_roles(broker)
-    hearing.beats.on_told(broker, 6)
+    hearing.beats.on_acknowledged(broker, 6)
     assert hearing.confirmed(3) == Confirmation(1_000, 0)
-    hearing.beats.on_told(broker, 7)
+    hearing.beats.on_acknowledged(broker, 7)
     assert hearing.confirmed(3) == Confirmation(1_000, 1)
     hearing.run(1.0, 1.5, 3, lapse=1)
     assert not hearing.beats.needs_roles(broker)
@@ -173,7 +173,7 @@ def test_roles_are_told_again_once_for_each_lapse():
     assert hearing.beats.needs_roles(broker)
     hearing.beats.begin_roles(broker, 9)
     hearing.run(2.0, 2.5, 3, lapse=3)
-    hearing.beats.on_told(broker, 9)
+    hearing.beats.on_acknowledged(broker, 9)
     assert hearing.confirmed(3).told_lapse == 1
     hearing.run(2.5, 4.5, 1, 2)
     assert hearing.beats.judge(4.5) == {3}

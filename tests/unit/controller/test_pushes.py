@@ -7,7 +7,7 @@ import pytest
 
 from minibroker.broker.controller.entries import ActiveController
 from minibroker.broker.controller.plans import Change
-from minibroker.broker.controller.pushes import Pushes, Refusal, Told
+from minibroker.broker.controller.pushes import Acknowledgement, Pushes, Refusal
 from minibroker.broker.controller.state import (
     Admission,
     PartitionRecord,
@@ -77,19 +77,19 @@ def tell(pushes, state, errors=()):
     taken, stopped, refusals = [], (), ()
     while (push := pushes.next(state)) is not None:
         taken.append(push)
-        told = pushes.settle(push, answer_of(push, errors))
+        told = pushes.handle_response(push, answer_of(push, errors))
         stopped, refusals = stopped + told.stopped, refusals + told.refusals
         assert len(taken) < 1000
     assert not pushes.has_more
-    assert pushes.told == pushes.wanted
-    return taken, Told(stopped, refusals)
+    assert pushes.acknowledged == pushes.wanted
+    return taken, Acknowledgement(stopped, refusals)
 
 
 def told(state, node=1):
     """Pushes to a broker that knows this state."""
     pushes = pushes_of(node)
     _, came = tell(pushes, state)
-    assert came == Told()
+    assert came == Acknowledgement()
     return pushes
 
 
@@ -200,8 +200,8 @@ def test_what_changes_meanwhile_is_told_next():
     pushes = pushes_of()
     metadata = pushes.next(first)
     pushes.add(difference(first, second))
-    pushes.settle(metadata, answer_of(metadata))
-    assert pushes.told < pushes.wanted
+    pushes.handle_response(metadata, answer_of(metadata))
+    assert pushes.acknowledged < pushes.wanted
     taken, _ = tell(pushes, second)
     assert [push.request.partitions[0].leader_epoch for push in taken] == [1, 1]
     assert kinds(taken) == [ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA]
@@ -223,15 +223,15 @@ def test_what_was_acknowledged_is_not_told_again(is_answered, lost):
             break
         if number != lost:
             named += [(push.api_key, one.topic, one.partition) for one in push.request.partitions]
-            pushes.settle(push, answer_of(push))
+            pushes.handle_response(push, answer_of(push))
         elif is_answered:
             stale = type(answer_of(push))(ErrorCode.STALE_BROKER_EPOCH)
-            assert pushes.settle(push, stale) is None
-            assert pushes.told < pushes.wanted
+            assert pushes.handle_response(push, stale) is None
+            assert pushes.acknowledged < pushes.wanted
         else:
             pushes.fail()
-            assert pushes.told < pushes.wanted
-    assert pushes.told == pushes.wanted
+            assert pushes.acknowledged < pushes.wanted
+    assert pushes.acknowledged == pushes.wanted
     assert len(named) == len(set(named)) == 2 * 270 + 2
 
 
@@ -246,12 +246,12 @@ def test_a_stream_of_changes_holds_nothing_up():
     for number in range(1, 10):
         push = pushes.next(state)
         pushes.add(Change(partitions=(TopicPartition("t", number),)))
-        pushes.settle(push, answer_of(push))
+        pushes.handle_response(push, answer_of(push))
         taken.append(push.api_key)
-        if pushes.told >= mark:
+        if pushes.acknowledged >= mark:
             break
     assert taken == [ApiKey.UPDATE_METADATA, ApiKey.LEADER_AND_ISR]
-    assert pushes.told < pushes.wanted
+    assert pushes.acknowledged < pushes.wanted
     tell(pushes, state)
 
 
@@ -273,7 +273,7 @@ def test_a_deleted_topic():
             stops = taken[1].request.partitions
             assert [(one.topic_id, one.partition) for one in stops] == [(OLD.id, 0), (OLD.id, 1)]
             assert all(one.delete and one.leader_epoch == EPOCH_DURING_DELETE for one in stops)
-            assert came == Told((OLD.id,))
+            assert came == Acknowledgement((OLD.id,))
             assert pushes.next(new) is None
 
 
@@ -297,12 +297,12 @@ def test_a_deletion_that_failed_is_repeated():
     pushes.stop([OLD])
     taken, came = tell(pushes, state_of(), {1: ErrorCode.KAFKA_STORAGE_ERROR})
     assert kinds(taken) == [ApiKey.STOP_REPLICA]
-    assert came == Told()
+    assert came == Acknowledgement()
     assert pushes.has_refused
     pushes.repeat()
     (stop,), came = tell(pushes, state_of())
     assert [one.partition for one in stop.request.partitions] == [1]
-    assert came == Told((OLD.id,))
+    assert came == Acknowledgement((OLD.id,))
     assert not pushes.has_refused
 
 
@@ -313,7 +313,7 @@ def test_many_deletions_come_in_parts():
     pushes.stop([many, OLD])
     taken, came = tell(pushes, state_of())
     assert [len(push.request.partitions) for push in taken] == [20, 20, 12]
-    assert came == Told((many.id, OLD.id))
+    assert came == Acknowledgement((many.id, OLD.id))
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_refused_partition(error, is_repeated):
     state = state_of(topic_of("t", 3))
     pushes = pushes_of()
     name = TopicPartition("t", 1)
-    assert tell(pushes, state, {1: error})[1] == Told((), (Refusal(name, error),))
+    assert tell(pushes, state, {1: error})[1] == Acknowledgement((), (Refusal(name, error),))
     assert pushes.uncreated == ({name: error} if is_repeated else {})
     pushes.repeat()
     taken, _ = tell(pushes, state)
@@ -403,7 +403,7 @@ def test_a_role_waits_for_the_settings_of_its_topic():
     metadata = pushes.next(old)
     new = state_of(replace(topic_of("t", 1), id=b"n" * 16))
     pushes.add(difference(old, new))
-    pushes.settle(metadata, answer_of(metadata))
+    pushes.handle_response(metadata, answer_of(metadata))
     pushes.stop([OLD])
     taken, _ = tell(pushes, new)
     roles = [one.topic_id for one in taken[-1].request.partitions]
@@ -435,7 +435,7 @@ def check_random(seed):
             if is_taken or is_ending:
                 take(push, image, settings, roles, seed)
             if is_ending or (is_taken and is_answered):
-                pushes.settle(push, answer_of(push))
+                pushes.handle_response(push, answer_of(push))
             else:
                 pushes.fail()
             if not is_ending and rng.random() < 0.3:
@@ -443,7 +443,7 @@ def check_random(seed):
         if rng.random() < 0.1:
             pushes.renew(replace(pushes.broker, epoch=pushes.broker.epoch + 1))
         is_done = is_ending and not pushes.has_more
-    assert pushes.told == pushes.wanted, seed
+    assert pushes.acknowledged == pushes.wanted, seed
     names = {name for name, _ in state.partitions()}
     assert {name: image[name] for name in names} == dict(state.partitions()), seed
     assert {name: roles[name] for name in names} == dict(state.partitions()), seed
