@@ -164,13 +164,13 @@ EACH_ONCE = (
     Fault(cut_off, Meanwhile.ANOTHER_LEADS),
     Fault(mute_to_brokers, Meanwhile.ANOTHER_LEADS),
     Fault(cut_off_from_etcd, Meanwhile.ANOTHER_LEADS),
-    Fault(deaf_to_etcd, Meanwhile.ANOTHER_LEADS),
     Fault(parted_from_one, Meanwhile.ONE_LEADS, waits_s_max=2 * FENCE_S + 1),
     Fault(without_one_member, Meanwhile.GOES_ON, lasts_s=2.0),
 )
 MORE = (
     Fault(without_two_members, Meanwhile.GOES_ON, lasts_s=20.0),
     Fault(cut_off_from_brokers, Meanwhile.ANOTHER_LEADS),
+    Fault(deaf_to_etcd, Meanwhile.ANOTHER_LEADS),
     Fault(mute_to_etcd, Meanwhile.ANOTHER_LEADS),
     Fault(deaf_to_brokers, Meanwhile.ANOTHER_LEADS),
     Fault(deaf_to_one, Meanwhile.ONE_LEADS),
