@@ -24,6 +24,11 @@ PATHS: Final = (
     "tests/acceptance/test_failover.py",
     "tests/interop/test_failover.py",  # with these and the audits, all that need Spark
     "tests/sim",
+    # These compute, too; with them both parts take about as long.
+    "tests/acceptance/test_examples.py",
+    "tests/acceptance/test_typing.py",
+    "tests/acceptance/test_wheel.py",
+    "tests/unit/client/blocking/test_blocking_interrupts.py",
 )
 NICE: Final = 5
 
