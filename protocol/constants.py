@@ -1,8 +1,8 @@
-"""Every number that two parties must agree on: api keys, error codes, sentinels, wire limits.
+"""Numbers that both ends of a connection must agree on: api keys, error codes, sentinels, limits.
 
-The numbers are Kafka's public ones (its protocol guide, "API keys" and "Error codes"), because a
-Kafka wire will share this table. Nothing here is computed; the assertions at the end hold the
-relations between the numbers, at import time.
+The numbers are Kafka's public ones (its protocol guide, "API keys" and "Error codes"), because the
+Kafka wire uses this table too. Nothing here is computed; the assertions at the end check the
+relations between the numbers at import time.
 """
 
 from enum import IntEnum
@@ -10,7 +10,7 @@ from typing import Final
 
 
 class ApiKey(IntEnum):
-    """What a request asks for. A broker lists the ones it serves in its API_VERSIONS answer."""
+    """The kind of a request. A broker lists the kinds it serves in its API_VERSIONS answer."""
 
     PRODUCE = 0
     FETCH = 1
@@ -39,25 +39,25 @@ class ApiKey(IntEnum):
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
-    ALTER_CONFIGS = 44  # Kafka's incremental form: what is not named stays as it is
+    ALTER_CONFIGS = 44  # Kafka's incremental form: properties not named keep their values
     OFFSET_DELETE = 47
     ALTER_PARTITION = 56
     UNREGISTER_BROKER = 64
-    DESCRIBE_REPLICAS = 1001  # ours, as what follows
+    DESCRIBE_REPLICAS = 1001  # from here on: not in Kafka
     DESCRIBE_BROKER = 1002
     PROBE = 1003
     HAND_OVER = 1004
 
 
 class ConfigResourceType(IntEnum):
-    """What settings belong to."""
+    """The kind of resource that a setting belongs to."""
 
     TOPIC = 2
     BROKER = 4
 
 
 class ConfigSource(IntEnum):
-    """Where the value of a setting comes from."""
+    """The source of a setting's value."""
 
     TOPIC = 1
     BROKER = 4  # a broker's file, environment or flags
@@ -65,7 +65,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigOperation(IntEnum):
-    """How a setting is changed. The last two are for settings that are lists."""
+    """A way to change a setting. The last two are for settings that are lists."""
 
     SET = 0
     DELETE = 1  # back to the default
@@ -74,7 +74,7 @@ class ConfigOperation(IntEnum):
 
 
 class ErrorCode(IntEnum):
-    """What went wrong, as it travels. `protocol.errors` says what a client does about each."""
+    """An error on the wire. `protocol.errors` groups the codes by a client's reaction."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -149,7 +149,7 @@ class ErrorCode(IntEnum):
     NEW_LEADER_ELECTED = 108
 
 
-INT64_MAX: Final = 2**63 - 1  # of an offset, and of a time in milliseconds
+INT64_MAX: Final = 2**63 - 1  # the largest offset, and the largest time in milliseconds
 
 # Sentinels.
 NO_NODE: Final = -1  # a partition without a leader; a FETCH from a consumer
@@ -158,7 +158,7 @@ NO_EPOCH: Final = -1
 EPOCH_DURING_DELETE: Final = -2  # in a STOP_REPLICA: whatever epoch the replica has
 NO_OFFSET: Final = -1
 NO_STAMP: Final = -1  # a PROBE that confirms no answer
-NO_LAPSE: Final = 0  # a broker's standing with the controller has not lapsed
+NO_LAPSE: Final = 0  # the controller has not missed the broker's answers since its registration
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -166,7 +166,7 @@ NO_SEQUENCE: Final = -1
 LATEST_TIMESTAMP: Final = -1  # LIST_OFFSETS: the high watermark (a follower: the log end)
 EARLIEST_TIMESTAMP: Final = -2  # LIST_OFFSETS: the log start
 
-PLAINTEXT: Final = "PLAINTEXT"  # a listener that has no other name, and what it speaks
+PLAINTEXT: Final = "PLAINTEXT"  # a listener's default name, and its security protocol
 
 # acks of a PRODUCE.
 ACKS_NONE: Final = 0
@@ -176,25 +176,25 @@ ACKS_ALL: Final = -1
 # Idempotence (docs/guarantees.md).
 SEQUENCE_MAX: Final = 2**31 - 1  # the sequence after it is 0
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
-CACHED_BATCHES: Final = 5  # batches a broker can recognise when they are sent again
-IN_FLIGHT_MAX: Final = 5  # produce requests a client may have under way per connection
+CACHED_BATCHES: Final = 5  # batches of a producer that a broker recognises as duplicates
+IN_FLIGHT_MAX: Final = 5  # produce requests that a client may have in flight per connection
 
 # The msgpack wire (docs/wire.md).
 PREFACE: Final = b"MBK1"
 FRAME_BYTES_MAX: Final = 104_857_600  # socket.request.max.bytes of Kafka
 HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
-# A byte of msgpack can become 80 in memory, so a stranger's header is held shorter.
+# A byte of msgpack can become 80 in memory, so a request's header has a lower limit.
 REQUEST_HEADER_BYTES_MAX: Final = 1024 * 1024
 
 # Record batches (format version 2).
 MAGIC: Final = 2
 BATCH_HEADER_BYTES: Final = 61
-BATCH_OVERHEAD_BYTES: Final = 12  # base offset and length, which the length does not count
+BATCH_OVERHEAD_BYTES: Final = 12  # base offset and length field, not counted by the length
 
 TOPIC_NAME_CHARS_MAX: Final = 249
-OFFSETS_TOPIC: Final = "__consumer_offsets"  # where groups are kept; written by brokers only
+OFFSETS_TOPIC: Final = "__consumer_offsets"  # stores the groups; only brokers write it
 
 assert CACHED_BATCHES >= IN_FLIGHT_MAX, "a re-sent batch must still be recognised"
 assert REQUEST_HEADER_BYTES_MAX < HEADER_BYTES_MAX < FRAME_BYTES_MAX
-# As a length prefix of a Kafka frame the preface would be far above any frame it may send.
+# Read as the length prefix of a Kafka frame, the preface exceeds every allowed frame length.
 assert int.from_bytes(PREFACE, "big") > FRAME_BYTES_MAX

@@ -1,9 +1,9 @@
-"""Which leader wrote which records: the offset at which each leader epoch of one log starts.
+"""The leader epochs of one log, each with the offset at which it starts.
 
-Kept by a broker for each of its logs, and by a consumer for what it has fetched. A follower and a
-consumer compare theirs with the leader's to find where the logs diverge (A9 to A11): two logs that
-have the same epoch at an offset have the same records up to there. So a broker's history must name
-every epoch that wrote, and a new leader records its epoch even before it writes anything.
+A broker keeps a history for each of its logs, a consumer for the records that it has fetched. A
+follower and a consumer compare theirs with the leader's to find where the logs diverge (A9 to A11):
+two logs that have the same epoch at an offset have the same records up to there. So a broker's
+history must name every epoch that wrote, and a new leader records its epoch before it writes.
 
 Invariant: epochs and start offsets both ascend strictly.
 """
@@ -16,16 +16,16 @@ from minibroker.protocol.types import OffsetAndEpoch
 
 
 class EpochStart(NamedTuple):
-    """The first offset that a leader of this epoch wrote, or would have written."""
+    """An epoch, and the first offset that its leader wrote or would have written."""
 
     epoch: int
     offset: int
 
 
 class EpochHistory:
-    """The epoch starts of one log. The methods that change it return whether they did.
+    """The epoch starts of one log. Methods that change it return whether anything changed.
 
-    `entries_max` is how many are kept, the newest ones; None: all.
+    Only the newest `entries_max` entries are kept; None: all.
     """
 
     __slots__ = ("_entries", "_entries_max")
@@ -42,7 +42,7 @@ class EpochHistory:
 
     @property
     def newest_epoch(self) -> int:
-        """-1 if there is none."""
+        """The newest epoch, -1 if there is none."""
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> bool:
@@ -60,17 +60,17 @@ class EpochHistory:
         return True
 
     def epoch_at(self, offset: int, unknown: int) -> int:
-        """In which epoch an offset was written; `unknown` below the first that is known."""
+        """Return the epoch of an offset, or `unknown` below the first known start."""
         for entry in reversed(self._entries):
             if entry.offset <= offset:
                 return entry.epoch
         return unknown
 
     def end_offset_for(self, epoch: int, log_end: int) -> OffsetAndEpoch:
-        """Where the largest known epoch up to `epoch` ends, and that epoch.
+        """Return the largest known epoch up to `epoch`, and the offset where it ends.
 
-        (-1, -1) if the log cannot know: the epoch is undefined or newer than all here. An epoch
-        older than all here ends where the oldest starts, and is returned as asked.
+        Returns (-1, -1) if the log cannot know: `epoch` is undefined or newer than all entries. An
+        `epoch` older than all entries ends where the oldest starts, and is itself returned.
         """
         if epoch == NO_EPOCH or epoch > self.newest_epoch:
             return OffsetAndEpoch(NO_OFFSET, NO_EPOCH)
@@ -84,14 +84,14 @@ class EpochHistory:
         raise AssertionError("the newest epoch is larger, so the loop met a larger one")
 
     def truncate_from_end(self, offset: int) -> bool:
-        """Forget epochs that start at or after `offset`; at -1, none."""
+        """Remove epochs that start at or after `offset`; -1 removes none."""
         count = len(self._entries)
         if offset >= 0:
             self._entries = [entry for entry in self._entries if entry.offset < offset]
         return len(self._entries) != count
 
     def truncate_from_start(self, offset: int) -> bool:
-        """Forget epochs that ended before `offset`; the one that covers it starts there now."""
+        """Remove epochs that end at or before `offset`; the one that covers it starts there."""
         older = [entry for entry in self._entries if entry.offset <= offset]
         if not older or (len(older) == 1 and older[0].offset == offset):
             return False

@@ -1,23 +1,23 @@
-"""What an error code means to who receives it.
+"""The two kinds of failure, and the error codes grouped by the receiver's reaction.
 
-Two kinds of failure, and no third. A peer that breaks the protocol (bytes that are no frame, a
-field of the wrong type) is a `ProtocolError`: it ends that connection. A request that was
-understood and refused is an `ErrorCode` in its answer: a value, raised as a `BrokerError` only
-where an application asked for one thing and did not get it.
+A peer that breaks the protocol (bytes that are no frame, a field of the wrong type) causes a
+`ProtocolError`, which ends that connection. A request that was understood and refused has an
+`ErrorCode` in its answer. The code is a value; it is raised as a `BrokerError` only where an
+application's own call fails.
 """
 
 from minibroker.protocol.constants import ErrorCode
 
 
 class ProtocolError(Exception):
-    """The peer sent bytes that this protocol does not allow; the connection is of no more use."""
+    """The peer sent bytes that the protocol does not allow; the connection must be closed."""
 
 
 class BrokerError(Exception):
-    """A broker refused what an application asked for.
+    """A broker refused an application's request.
 
-    `code` is the `ErrorCode`; the text names what was asked for and what to do. `reason` is the
-    text without the code.
+    `code` is the `ErrorCode`. The message names the request and what to do; `reason` is the message
+    without the code.
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
@@ -27,11 +27,11 @@ class BrokerError(Exception):
 
     @property
     def is_retriable(self) -> bool:
-        """Whether the same request may succeed later, unchanged."""
+        """Whether the same request may succeed later."""
         return self.code in RETRIABLE
 
 
-# The client's metadata is probably old: ask again who leads before the next try.
+# The client's metadata is probably stale: the client refreshes it before the next attempt.
 REFRESH_METADATA = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -47,7 +47,7 @@ REFRESH_METADATA = frozenset(
     }
 )
 
-# The same request may succeed later, unchanged.
+# The same request may succeed later.
 RETRIABLE = REFRESH_METADATA | {
     ErrorCode.CORRUPT_MESSAGE,
     ErrorCode.REQUEST_TIMED_OUT,

@@ -1,11 +1,11 @@
-"""The asking side of a fetch session, for followers and consumers alike.
+"""The client side of a fetch session, for followers and consumers alike.
 
-What the broker already knows need not travel again. `ask` and `forget` say what is wanted from now
-on; `build` makes a request of what is new or changed since the last one, and names as forgotten
-what is no longer wanted. `on_response` follows the answer. Whatever may have put the two sides out
-of step (an error, a lost connection) ends in `reset`: the next request is a full one, names the old
-session so that the broker drops it, and opens another. A broker that has no session to give answers
-with id 0; then every request is a full one.
+A fetch session saves resending what the broker already knows. `ask` and `forget` set the wanted
+partitions; `build` makes a request from those that are new or changed since the last request, and
+lists as forgotten those no longer wanted. `on_response` processes the answer. After anything that
+may leave the two sides with different state (an error, a lost connection) the caller uses `reset`:
+the next request is a full one, names the old session so that the broker drops it, and opens
+another. A broker that grants no session answers with id 0; then every request is a full one.
 """
 
 from minibroker.protocol.constants import NO_EPOCH, NO_NODE
@@ -22,7 +22,7 @@ SESSION_EPOCH_MAX = 2**31 - 1
 
 
 class FetchSessionHandler:
-    """One session with one broker. One request is under way at a time.
+    """One session with one broker. One request is in flight at a time.
 
     Each request is made in the same order: `begin`, then `ask` and `forget`, then `build`.
     """
@@ -30,10 +30,11 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self._session_id = SESSION_NONE
         self._next_epoch = SESSION_EPOCH_OPEN
-        # What the broker fetches for us; what is new or changed in it; and what it fetches in vain.
+        # The partitions that the session fetches; those of them that are new or changed; and those
+        # that it still fetches but no longer should.
         self._asked: dict[TopicPartition, PartitionFetch] = {}
         self._changed: list[PartitionFetch] = []
-        # Whether it is named as forgotten, too, where it is asked for again at once.
+        # The value: whether to list the partition as forgotten even if it is asked for again.
         self._forgotten: dict[TopicPartition, bool] = {}
 
     def __len__(self) -> int:
@@ -41,23 +42,23 @@ class FetchSessionHandler:
 
     @property
     def is_new(self) -> bool:
-        """Whether the next request opens a session, and says everything."""
+        """Whether the next request opens a session and lists all partitions."""
         return self._next_epoch == SESSION_EPOCH_OPEN
 
     @property
     def changed_count(self) -> int:
-        """How many partitions the next request names as new or changed."""
+        """The number of partitions that the next request lists as new or changed."""
         return len(self._changed)
 
     def begin(self) -> None:
-        """Begin a request: a new session knows nothing."""
+        """Begin a request; for a new session, clear the state of the old one."""
         if self.is_new:
             self._asked.clear()
             self._changed.clear()
             self._forgotten.clear()
 
     def ask(self, name: TopicPartition, wanted: PartitionFetch) -> None:
-        """Have the broker fetch this from now on."""
+        """Add a partition to the session, or change how it is fetched."""
         known = self._asked.get(name)
         if known is not wanted and known != wanted:
             self._asked[name] = wanted
@@ -66,24 +67,26 @@ class FetchSessionHandler:
                 del self._forgotten[name]
 
     def forget(self, name: TopicPartition) -> None:
-        """Have the broker fetch it no more."""
+        """Remove a partition from the session."""
         if self._asked.pop(name, None) is not None:
             self._forgotten[name] = False
 
     def renew(self, name: TopicPartition) -> None:
-        """Have the broker fetch it no more, and tell everything about it if it is asked for again:
-        an answer that is under way is not taken."""
+        """Remove a partition, and list it as forgotten even if it is asked for again.
+
+        The broker then sends its full state again: an answer in flight is going to be discarded.
+        """
         self.forget(name)
         if name in self._forgotten:
             self._forgotten[name] = True
 
     def forget_all_but(self, names: set[TopicPartition]) -> None:
-        """Have the broker fetch no other partitions."""
+        """Remove all other partitions from the session."""
         for name in [name for name in self._asked if name not in names]:
             self.forget(name)
 
     def asked(self, name: TopicPartition) -> PartitionFetch | None:
-        """Return what the broker was asked for, in the request under way or an earlier one."""
+        """Return the partition's last request, in flight or earlier; None if it has none."""
         return self._asked.get(name)
 
     def build(
@@ -95,7 +98,7 @@ class FetchSessionHandler:
         replica_id: int = NO_NODE,
         broker_epoch: int = NO_EPOCH,
     ) -> FetchRequest:
-        """Return the request: times in ms, sizes in bytes."""
+        """Return the next request. Times are in ms, sizes in bytes."""
         request = FetchRequest(
             replica_id=replica_id,
             wait_ms_max=wait_ms_max,
@@ -112,7 +115,7 @@ class FetchSessionHandler:
         return request
 
     def on_response(self, response: FetchResponse) -> None:
-        """Follow the answer. With an error in it, or without a session, the next one is new."""
+        """Process an answer. The next request is full if this one has an error or no session."""
         if response.error or response.session_id == SESSION_NONE:
             self.reset()
             return
@@ -120,5 +123,5 @@ class FetchSessionHandler:
         self._next_epoch = 1 if self._next_epoch == SESSION_EPOCH_MAX else self._next_epoch + 1
 
     def reset(self) -> None:
-        """Say everything in the next request, and open another session."""
+        """Make the next request a full one that opens another session."""
         self._next_epoch = SESSION_EPOCH_OPEN

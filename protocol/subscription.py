@@ -1,9 +1,9 @@
-"""What the members of a consumer group tell each other: Kafka's consumer protocol.
+"""Kafka's consumer protocol: the subscriptions and assignments of a consumer group's members.
 
-A member joins with a subscription; the leader answers it with an assignment. Brokers carry both as
-opaque bytes, so this format is one between clients, which may be of different age and make. It is
-that of Kafka's `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`, all numbers
-big-endian:
+A member joins with a subscription; the group's leader returns an assignment for it. Brokers carry
+both as opaque bytes, so the format is between clients, which may be of different versions and
+libraries. It is that of Kafka's `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`,
+all numbers big-endian:
 
     subscription = version i16 | topics [string] | user data bytes?
                    1: owned [topic string, partitions [i32]] | 2: generation i32 | 3: rack string?
@@ -11,11 +11,12 @@ big-endian:
 
 An array is its length as i32 and its elements, a string its length as i16 and UTF-8, bytes their
 length as i32; length -1 is null, where `?` allows it. Every version only adds fields at the end, so
-a reader takes what it knows of a newer one, and what an older one left out has its default.
+a reader ignores the extra fields of a newer version and uses defaults for those that an older one
+lacks.
 
-What arrives was written by somebody else's program: `ProtocolError` is the only exception, and what
-a length claims costs nothing before the bytes are there. Topics and partitions are written in
-order, so that the same subscription is always the same bytes: a coordinator compares them.
+Received bytes are not trusted: `ProtocolError` is the only exception, and nothing is allocated for
+a claimed length before the bytes are there. Topics and partitions are written in order, so that
+equal subscriptions have equal bytes: a coordinator compares them.
 """
 
 from collections import defaultdict
@@ -27,7 +28,7 @@ from minibroker.protocol.errors import ProtocolError
 from minibroker.protocol.messages.groups import NO_GENERATION
 from minibroker.protocol.types import Buffer, TopicPartition
 
-VERSION: Final = 3  # that is written
+VERSION: Final = 3  # the version that is written
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -38,9 +39,9 @@ _RACK_SINCE: Final = 3
 
 
 class Subscription(NamedTuple):
-    """What a member wants to read, and what it holds.
+    """A member's subscribed topics, and the partitions that it owns.
 
-    `owned` are the partitions that it was given in `generation` and has not given back.
+    `owned` are the partitions that it was assigned in `generation` and has not revoked.
     """
 
     topics: tuple[str, ...]
@@ -51,14 +52,14 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """What a member may read."""
+    """The partitions that a member may read."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes | None = None
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """The bytes, in version 3. Raises `ProtocolError` for a name that does not fit."""
+    """Encode a subscription in version 3. Raises `ProtocolError` for a name that is too long."""
     return b"".join(
         [
             _INT16.pack(VERSION),
@@ -73,13 +74,13 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
-    """The bytes, in version 3. Raises `ProtocolError` for a name that does not fit."""
+    """Encode an assignment in version 3. Raises `ProtocolError` for a name that is too long."""
     partitions = _partitions(assignment.partitions)
     return b"".join([_INT16.pack(VERSION), *partitions, _nullable_bytes(assignment.user_data)])
 
 
 def decode_subscription(data: Buffer) -> Subscription:
-    """The subscription in these bytes, of any version. Raises `ProtocolError`."""
+    """Decode a subscription of any version. Raises `ProtocolError` for malformed bytes."""
     reader = _Reader(data, "subscription")
     version = reader.version()
     topics = tuple(reader.string() for _ in range(reader.count()))
@@ -94,10 +95,10 @@ def decode_subscription(data: Buffer) -> Subscription:
 
 
 def decode_assignment(data: Buffer) -> Assignment:
-    """The assignment in these bytes, of any version; none at all is an empty one.
+    """Decode an assignment of any version; no bytes are an empty assignment.
 
-    Kafka's coordinator answers members for whom the leader sent nothing with no bytes. Raises
-    `ProtocolError`.
+    Kafka's coordinator sends no bytes to members for which the leader sent no assignment. Raises
+    `ProtocolError` for malformed bytes.
     """
     if not data:
         return Assignment()
@@ -129,7 +130,7 @@ def _partitions(names: Iterable[TopicPartition]) -> list[bytes]:
 
 
 class _Reader:
-    """Goes through the bytes of `what`."""
+    """Reads fields from bytes in order. `what` names the bytes in errors."""
 
     def __init__(self, data: Buffer, what: str) -> None:
         self._data = memoryview(data)

@@ -1,4 +1,4 @@
-"""What a topic may be called. The broker refuses other names; a client says so at the call."""
+"""The rule for topic names. The broker refuses other names; a client refuses them at the call."""
 
 import re
 from typing import Final
@@ -9,7 +9,7 @@ TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name; it becomes part of a directory's."""
+    """Return whether a topic may have this name; it becomes part of a directory's name."""
     return (
         len(name) <= TOPIC_NAME_CHARS_MAX
         and name not in (".", "..")

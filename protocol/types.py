@@ -1,9 +1,9 @@
-"""Small values that every part uses: names of partitions, endpoints, record bytes."""
+"""Small value types that all parts use: names of partitions, endpoints, record bytes."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-# Anything with the buffer protocol that this project passes around.
+# The types with the buffer protocol that this project uses.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
@@ -18,14 +18,14 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An offset, and the leader epoch it belongs to (-1: not known)."""
+    """An offset, and its leader epoch (-1: unknown)."""
 
     offset: int
     leader_epoch: int
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens."""
+    """The host and port on which a broker listens."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class Endpoint(NamedTuple):
 
 
 class NamedEndpoint(NamedTuple):
-    """One of a broker's listeners: its name, and where it is."""
+    """One of a broker's listeners: its name, host and port."""
 
     name: str
     host: str
@@ -43,7 +43,7 @@ class NamedEndpoint(NamedTuple):
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it is, without its name."""
+        """Host and port, without the name."""
         return Endpoint(self.host, self.port)
 
     def __str__(self) -> str:
@@ -51,49 +51,49 @@ class NamedEndpoint(NamedTuple):
 
 
 class Slice(Protocol):
-    """A run of bytes in an open file, sent without being read into Python.
+    """A range of bytes in an open file, sent without being read into Python.
 
-    Declared here because the wires put slices into answers and streams send them; the broker's
-    log makes them. `len()` is its size in bytes.
+    It is declared here because the wires put slices into answers and streams send them; the
+    broker's log creates them. `len()` is the size in bytes.
     """
 
     @property
     def position(self) -> int:
-        """First byte, counted from the start of the file."""
+        """The first byte, counted from the start of the file."""
 
     def __len__(self) -> int: ...
 
     def fileno(self) -> int:
-        """The file for `sendfile`, or -1 where the disk is simulated."""
+        """Return the file descriptor for `sendfile`, or -1 if the disk is simulated."""
 
     def pieces(self, bytes_max: int) -> "Iterator[Slice]":
-        """The same bytes, in slices of at most so many."""
+        """Yield the same bytes as slices of at most `bytes_max` bytes."""
 
     def read(self) -> bytes:
-        """The bytes. Raises `StaleSlice` if the log was cut since the slice was made."""
+        """Return the bytes. Raises `StaleSlice` if the log was truncated since then."""
 
     def is_valid(self) -> bool:
-        """False once the log was truncated: the bytes may now be of another epoch."""
+        """Return False once the log was truncated: the bytes may now be of another epoch."""
 
     def is_cached(self) -> bool:
-        """Whether a read would not wait for the disk."""
+        """Return whether a read would not wait for the disk."""
 
 
 class StaleSlice(Exception):
-    """A slice whose log was truncated, or whose file ended early; its connection is closed."""
+    """A slice's log was truncated, or its file ended early; the connection is closed."""
 
 
-# Whole record batches, end to end: bytes at a client, a slice of a log in a broker's answer,
-# a view of the receive buffer in a request (it dies with the handler's call).
+# Whole record batches, one after another: bytes at a client, a slice of a log in a broker's answer,
+# a view of the receive buffer in a request (valid only until the handler returns).
 Records: TypeAlias = Buffer | Slice | Sequence[Slice]
 EMPTY_RECORDS: Records = b""
 
-# What a frame is sent as: bytes, and slices of files between them.
+# A part of a frame to send: bytes, or a slice of a file.
 Part: TypeAlias = Buffer | Slice
 
 
 def records_size(records: Records) -> int:
-    """Bytes of records in any of their forms."""
+    """Return the size of records in bytes, in any of their forms."""
     if isinstance(records, list | tuple):
         return sum(map(len, records))
     return len(records)
