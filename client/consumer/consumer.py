@@ -1,30 +1,22 @@
-"""A consumer: of partitions that the application names, or as a member of a group.
+"""A consumer reads partitions that the application names, or those that a group gives it.
 
-    async with Consumer("127.0.0.1:9092", auto_offset_reset="earliest") as consumer:
-        await consumer.assign_topics("events")
-        async for record in consumer:
-            ...
+`poll` returns the records that have arrived, up to `max.poll.records`. Iteration polls, and returns
+one record at a time. An application may mix both: `poll` first takes back the records that
+iteration has polled and not returned. A position is the offset after the last record that was
+returned. Records come in order within a partition, each once, and only committed ones.
 
-    async with Consumer("127.0.0.1:9092", group_id="workers") as consumer:
-        await consumer.subscribe("events")
-        async for record in consumer:
-            ...
+`PositionError` (a gap that no policy covers, corrupt data) concerns one partition. The consumer
+reads no further in this partition until the application seeks; until then each poll raises the
+error, so that the application cannot overlook it.
 
-`poll` returns what has come, up to `max.poll.records`; iterating polls and hands out one record
-after the other. Both may be mixed: what iteration has taken and not handed out goes back first.
-A position is always behind the last record handed out, never behind one that the application has
-not seen. Records come in order within a partition, each once, and only what is committed.
-
-`PositionError` (a gap that no policy covers, damaged data) concerns one partition, which stands
-still until the application seeks; every poll raises it until then, so that it is not overlooked.
-
-Members of a group share the partitions of what they subscribe to. Each partition begins behind what
-the group has committed, else where `auto.offset.reset` says. With `enable.auto.commit` (the
-default) that is what the application has come back from: the records of earlier polls, and those
-that iteration has handed out before the current one; they are committed every
-`auto.commit.interval.ms`, before a partition goes to another member, and at the end. What an
-exception interrupted is not, and is read again. Whoever commits by itself, after its work, turns it
-off. Either way a record is read again after a crash, rather than not at all (K6, CCO-06).
+Members of a group share the partitions of the topics that they subscribe to. A partition begins at
+the offset that the group has committed, or else as `auto.offset.reset` says. With
+`enable.auto.commit` (the default) the consumer commits the records that the application has
+processed: those of earlier polls, and those that iteration returned before the current one. It
+commits every `auto.commit.interval.ms`, before a partition goes to another member, and at the end.
+It does not commit the records whose processing an exception interrupted; they are read again. An
+application that commits by itself, after its work, turns auto-commit off. Either way a crash makes
+the group read records again; it skips none (K6, CCO-06).
 """
 
 import logging
@@ -90,34 +82,36 @@ log = logging.getLogger("minibroker.client")
 
 
 class ConsumerStatistics(NamedTuple):
-    """What a consumer holds: assigned partitions, and bytes fetched but not yet returned."""
+    """The number of assigned partitions, and the bytes fetched but not yet returned."""
 
     partition_count: int
     queued_bytes: int
 
 
 class Consumer(Generic[K, V]):
-    """Reads records, of partitions that the application names or as a member of a group.
+    """Reads records: of partitions that the application names, or as a member of a group.
 
         async with Consumer("127.0.0.1:9092", group_id="billing") as consumer:
             await consumer.subscribe("orders")
             async for record in consumer:
                 print(record.partition, record.offset, record.value)
 
-    Members of a group share the partitions. What the loop has come back from is committed now and
-    then, and at the end. One task polls or iterates; any may call the rest. docs/consumer.md has
-    every option and error.
+    Without a group: `await consumer.assign_topics("orders")`. One task polls or iterates; any task
+    may call the other methods. docs/consumer.md has every option and error.
 
-    Options are Kafka's, as keywords or as a mapping of dotted names (`ConfigError`). Where
-    `partitions` may be left out, all assigned ones are meant. `ledger` is a file for every record
-    that a poll returns, as JSON lines (client/ledger.py); iteration polls, too, and a record that
-    it gives back is told again. `on_statistics` is a plain function, called in the loop with
-    `statistics()` every statistics.interval.ms; what it raises ends the consumer.
-    `on_partition_eof` is one that a poll calls with a partition and its end, as last heard, once
-    earlier polls have returned all before it. It is called again when more has come and was
-    returned, and after a seek. What it raises, the poll raises.
+    Options are Kafka's, as keywords or as a mapping of dotted names. A wrong one raises
+    `ConfigError`. Methods with `*partitions` apply to all assigned partitions if none is named.
+
+    `ledger` is a file to which every record that a poll returns is written, as JSON lines
+    (client/ledger.py). Iteration polls, too; a record that it gives back is written again.
+    `on_statistics` is a plain function, called in the loop with `statistics()` every
+    statistics.interval.ms. If it raises, the consumer ends with that error.
+    `on_partition_eof` is a plain function that a poll calls with a partition and its end as last
+    known, once earlier polls have returned all records before that end. The poll calls it again
+    after it has returned further records, and after a seek. The poll raises what it raises.
     `key_deserializer` and `value_deserializer` are functions of bytes. A poll calls them, but not
-    for None, and raises `DeserializationFailed` for a record once those before it were returned.
+    for None. For a record that cannot be deserialized it raises `DeserializationFailed`, after the
+    records before it were returned.
     """
 
     def __init__(
@@ -145,13 +139,13 @@ class Consumer(Generic[K, V]):
         self._fetcher: Fetcher | None = None
         self._delivered: DeliveredPositions[K, V] = DeliveredPositions(self._positions)
         self._group: ConsumerGroup | None = None
-        self._reader: trio.lowlevel.Task | None = None  # who polls
+        self._reader: trio.lowlevel.Task | None = None  # the one that polls
         self._has_chosen = False  # something to read
         self._is_closing = False
         self._closed = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be open until `close`, or until cancelled, which leaves the group without a commit."""
+        """Open the consumer, and wait until `close`. A cancellation closes it without a commit."""
         async with self:
             task_status.started(self)
             await self._closed.wait()
@@ -193,19 +187,18 @@ class Consumer(Generic[K, V]):
         return await self._stack.__aexit__(kind, error, traceback)
 
     async def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Commit what may be committed, leave the group, read no more: in this time, whoever
-        answers. Whoever waits in `poll` gets `ClientClosed` at once.
+        """Commit, leave the group, and end the consumer, in at most `timeout_s`, whether brokers
+        answer or not. A task that waits in `poll` gets `ClientClosed` at once.
 
-        Called by another task than that which polls, it does not commit what that one may still be
-        working on. `on_revoked` is told of all partitions; what it raises comes out.
+        If another task than the polling one closes the consumer, `close` does not commit the
+        records that the polling task may still be processing. It calls `on_revoked` with all
+        partitions, and raises what that raises.
         """
         await self.close_from(timeout_s, is_reader=trio.lowlevel.current_task() is self._reader)
 
     async def close_from(self, timeout_s: float, *, is_reader: bool, may_call: bool = True) -> None:
-        """The same, for one who knows who calls: with `is_reader` all that was handed out is done.
-
-        `may_call`: whether callbacks are called.
-        """
+        """Close, for a caller that knows whether the polling task calls (`is_reader`). If so, all
+        records that were returned count as processed. `may_call`: whether callbacks are called."""
         if self._group is not None:
             self._group.check_outside()
         with trio.move_on_after(timeout_s) as scope:
@@ -231,11 +224,11 @@ class Consumer(Generic[K, V]):
     async def _end(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """The block is left. Interrupted, by a cancellation too, it leaves the group at once.
+        """End the block. After an interrupt or a cancellation leave the group at once.
 
-        What another task polled may not be done, and is not committed: see `close`.
-        After `sys.exit` it does so in order, but the records of the last poll are not committed:
-        the program may have given up on it.
+        Do not commit what another task polled and may still process: see `close`. After an
+        exception or `sys.exit` close in order, but do not commit the records of the last poll: the
+        program may have given up on them.
         """
         if error is None:
             await self.close()
@@ -252,16 +245,15 @@ class Consumer(Generic[K, V]):
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The assigned partitions, by name."""
+        """The assigned partitions, sorted by name."""
         return self._positions.assignment
 
     async def assign_topics(self, *topics: Topics) -> list[TopicPartition]:
-        """Read all partitions of these topics, and only them. Returns the partitions.
+        """Assign all partitions of these topics, instead of those before. Return the partitions.
 
-        Topics are names, or one list of names.
-
-        Those that a topic is given later are not read until this is called again.
-        Raises `BrokerError` for a topic that cannot be read, and `ClientTimeout`.
+        `topics` are names, or one list of names. Partitions that a topic gets later are not read
+        until this is called again. Raises `BrokerError` for a topic that cannot be read, and
+        `ClientTimeout`.
         """
         cluster = self._open_cluster()
         names = []
@@ -272,10 +264,8 @@ class Consumer(Generic[K, V]):
         return names
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read these partitions, and only them. One that was assigned before goes on.
-
-        Raises `ClientError` for who is subscribed.
-        """
+        """Assign these partitions, instead of those before. One that stays keeps its position.
+        Raises `ClientError` while the consumer is subscribed to topics."""
         fetcher = self._open_fetcher()
         self._delivered.return_buffered()
         if self._group is not None:
@@ -287,40 +277,41 @@ class Consumer(Generic[K, V]):
             self._group.on_manual_assignment()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Return nothing of these until `resume`; they keep their positions."""
+        """Return no records of these partitions until `resume`. They keep their positions."""
         self._delivered.return_buffered()
         for name in partitions or self.assignment:
             self._positions.pause(name)
         self._open_fetcher().wake()
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """End a pause."""
+        """Return records of these partitions again."""
         for name in partitions or self.assignment:
             self._positions.resume(name)
         self._open_fetcher().fetch_now()
 
-    # -- where in them
+    # -- positions
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record; None while the broker was not asked where to begin."""
+        """Return the offset of the next record; None until the consumer knows where to begin."""
         return self._delivered.position(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at this offset, or at the first record behind it."""
+        """Continue at this offset, or at the first record after it."""
         self._delivered.return_buffered()
         self._positions.seek(partition, offset)
         self._open_fetcher().fetch_now()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on at the earliest record there is."""
+        """Continue at the earliest record of each partition."""
         self._seek_to(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on with what comes after now."""
+        """Continue after the last record of each partition."""
         self._seek_to(partitions, LATEST_TIMESTAMP)
 
     async def seek_to_time(self, timestamp_ms: int, *partitions: TopicPartition) -> None:
-        """Go on at the first record of this time or later; at the end where none is as late."""
+        """Continue at the first record with this time (ms since 1970) or a later one; at the end of
+        a partition that has none. Raises `ValueError`, `BrokerError` and `ClientTimeout`."""
         if not 0 <= timestamp_ms <= INT64_MAX:
             raise ValueError(f"a time is 0 to {INT64_MAX} ms, not {timestamp_ms}")
         names = [TopicPartition(*name) for name in partitions or self.assignment]
@@ -329,22 +320,23 @@ class Consumer(Generic[K, V]):
             self.seek(name, offset)
 
     async def beginning_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The earliest offset of each. Raises `BrokerError` and `ClientTimeout`."""
+        """Return each partition's earliest offset. Raises `BrokerError` and `ClientTimeout`."""
         return await self._offsets(partitions, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-        """The offset behind the last readable record of each, as of now. Raises the same.
+        """Return the offset after the last readable record of each partition.
 
-        A record that was sent with acks=1 or 0 may become readable later.
+        A record sent with acks=1 or 0 may become readable later. Raises `BrokerError` and
+        `ClientTimeout`.
         """
         return await self._offsets(partitions, LATEST_TIMESTAMP)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record at or after a time (ms since 1970), None where none
-        is as late. Raises the same.
-        """
+        """Return for each partition the offset and time of the first record with the given time
+        (ms since 1970) or a later one; None if it has none. Raises `ValueError` for what is no
+        time, otherwise as `end_offsets`."""
         for name, time in times.items():
             if isinstance(time, bool) or not isinstance(time, int) or not 0 <= time <= INT64_MAX:
                 raise ValueError(f"a time is 0 to {INT64_MAX} ms, not {time!r} ({name})")
@@ -358,7 +350,7 @@ class Consumer(Generic[K, V]):
         }
 
     async def partitions_for_topic(self, topic: str) -> set[int]:
-        """The numbers of a topic's partitions.
+        """Return the numbers of a topic's partitions.
 
         Raises `BrokerError` for a topic that does not exist, and `ClientTimeout`.
         """
@@ -366,7 +358,8 @@ class Consumer(Generic[K, V]):
         return {each.partition for each in (await self._open_cluster().topic(name)).partitions}
 
     async def lag(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
-        """How far each is behind its end; None while it has no position. Raises the same."""
+        """Return how many offsets each partition is behind its end; None while it has no position.
+        Raises as `end_offsets`."""
         ends = await self.end_offsets(*partitions)
         positions = {name: self.position(name) for name in ends}
         return {
@@ -375,7 +368,7 @@ class Consumer(Generic[K, V]):
         }
 
     def health(self) -> ConsumerHealth:
-        """Whether it is a member, and when each partition moved last."""
+        """Return the membership, and for each partition its position and how long it was idle."""
         member = None if self._group is None else self._group.membership
         return describe(member, self._positions, self._delivered, trio.current_time())
 
@@ -388,14 +381,17 @@ class Consumer(Generic[K, V]):
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
     ) -> None:
-        """Share these topics with the group, from the next poll: names, one list of names, or a
-        pattern, as a compiled regular expression or a text that begins with `^`.
+        """Subscribe to topics as a member of the group, from the next poll on.
 
-        They take the place of what was subscribed to before. A topic that does not exist is logged
-        once, and read when it is created. The callbacks are async functions of a list of
-        partitions, and are called inside of polls, `unsubscribe` and `close`; they may call
-        anything but these. `on_revoked` comes before partitions go to others, and may commit;
-        `on_lost`, or `on_revoked` where there is none, when that is too late.
+        `topics` are names, one list of names, or a pattern: a compiled regular expression, or a
+        text that begins with `^`. They replace the subscription before. A topic that does not exist
+        is logged once, and read once it is created.
+
+        The callbacks are async functions of a list of partitions. Polls, `unsubscribe` and `close`
+        call them; a callback may call any method but these. `on_revoked` is called before
+        partitions go to other members, and may commit. `on_lost` is called when they have gone to
+        others already; without it, `on_revoked` is.
+
         Raises `ClientError` while partitions are assigned by hand, and `TypeError` and `ValueError`
         for what cannot be a topic.
         """
@@ -411,60 +407,61 @@ class Consumer(Generic[K, V]):
         group.subscribe(selection, callbacks)
 
     async def unsubscribe(self) -> None:
-        """Let go of all partitions, and leave the group. Raises what `on_revoked` raises."""
+        """Give up all partitions, and leave the group. Raises what `on_revoked` raises."""
         group = self._open_group()
         self._delivered.return_buffered()
         await group.unsubscribe()
 
     @property
     def subscription(self) -> list[str]:
-        """The topics that are subscribed to, by name; those of a pattern as of the last look."""
+        """The names of the subscribed topics; for a pattern those that matched last."""
         return self._open_group().subscription
 
     async def commit(self, offsets: OffsetsToCommit | None = None) -> None:
-        """Commit how far the group has come, and wait until the coordinator has it.
+        """Commit offsets for the group, and wait until the coordinator has stored them.
 
-            await consumer.commit()                               all that was handed out
+            await consumer.commit()                               all records that were returned
             await consumer.commit(record)                         up to and with this record
             await consumer.commit({TopicPartition("t", 0): 7})    the next offset to read
 
-        Without an argument that is all positions, which are behind all records that were handed
-        out, so call it when they are done with. What `commit_async` has begun is done first.
+        Without an argument it commits all positions. A position is after the last record that was
+        returned, so call it once these records are processed. Commits of `commit_async` come first.
 
-        Raises `CommitFailed` for who is no member any more, `BrokerError` for a partition that is
-        refused (the others are committed), and `ClientTimeout` when nobody knows. While another
-        task closes the consumer, positions are no longer committed, but for callbacks:
-        `ClientClosed`.
+        Raises `CommitFailed` if the consumer is no longer a member, `BrokerError` for a partition
+        that the coordinator refuses (the others are committed), and `ClientTimeout` if it is not
+        known whether the offsets are committed. Raises `ClientClosed` while another task closes the
+        consumer, unless a callback commits.
         """
         await self.commit_from(offsets, is_callback=False)
 
     def commit_async(
         self, offsets: OffsetsToCommit | None = None, *, on_commit: OnCommit | None = None
     ) -> None:
-        """The same without waiting: the commit is sent in the background, after those before it.
+        """Commit offsets in the background, after the commits before. Arguments as for `commit`.
 
-        The name is that of Java's and kafka-python's clients. Commits that gather while one is
-        under way are sent as one, the last offset of each partition. `on_commit` is a plain
-        function, called in the loop with the offsets and with None or the error; what it raises
-        ends the consumer. Without it an error is logged. `commit`, a rebalance and `close` wait
-        for it. Raises `ClientClosed`, and `TypeError` and `ValueError` for what is no offset.
+        The name is that of Java's and kafka-python's clients. Commits that gather while one is in
+        flight are sent as one, with the last offset of each partition. `on_commit` is a plain
+        function, called in the loop with the offsets and with None or the error. If it raises, the
+        consumer ends with that error. Without it an error is logged. `commit`, a rebalance and
+        `close` wait for these commits. Raises `ClientClosed`, and `TypeError` and `ValueError` for
+        what is no offset.
         """
         self.commit_async_from(offsets, on_commit, is_callback=False)
 
     def commit_async_from(
         self, offsets: OffsetsToCommit | None, on_commit: OnCommit | None, *, is_callback: bool
     ) -> None:
-        """The same; `is_callback`: whether a rebalance callback is the caller."""
+        """As `commit_async`. `is_callback`: whether a rebalance callback is the caller."""
         self._open_group().commit_async(offsets, on_commit, is_callback=is_callback)
 
     async def commit_from(self, offsets: OffsetsToCommit | None, *, is_callback: bool) -> None:
-        """The same; `is_callback`: whether a rebalance callback is the caller."""
+        """As `commit`. `is_callback`: whether a rebalance callback is the caller."""
         await self._open_group().commit(offsets, is_callback=is_callback)
 
     async def committed(
         self, *partitions: TopicPartition
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of each; None where nothing was.
+        """Return the offset that the group has committed of each partition; None without one.
 
         Raises `BrokerError` and `ClientTimeout`.
         """
@@ -473,14 +470,15 @@ class Consumer(Generic[K, V]):
             [TopicPartition(*n) for n in partitions or self._delivered.assignment]
         )
 
-    # -- what is in them
+    # -- their records
 
     async def poll(self, timeout_s: float = float("inf")) -> list[ConsumerRecord[K, V]]:
-        """Wait for records; none if none came in time. 0 takes what is there.
+        """Wait at most `timeout_s` for records and return them; an empty list if none came. With 0
+        it returns what has arrived.
 
-        In a group, rebalances happen in here, and are waited for whatever the time.
-        Raises `PositionError`, `ClientClosed`, what a callback raises, and `BrokerError` where the
-        group refuses this consumer.
+        In a group, `poll` takes part in rebalances, and waits for them beyond `timeout_s`.
+        Raises `PositionError`, `DeserializationFailed`, `ClientClosed`, what a callback raises, and
+        `BrokerError` if the group refuses this consumer.
         """
         fetcher = self._open_fetcher()
         if not self._has_chosen:
@@ -524,15 +522,15 @@ class Consumer(Generic[K, V]):
     async def poll_iterator(
         self, timeout_s: float = float("inf"), *, as_one: bool = False
     ) -> Iterator[ConsumerRecord[K, V]]:
-        """As `poll`, but only what is taken from the iterator counts as returned.
+        """Poll, and return an iterator. Only records taken from it count as returned.
 
-        What is left in it at the next call of anything goes back, and the iterator is empty then.
-        `as_one`: it is taken from all at once, or not at all, and counts as one poll's return.
+        At the next call of any method the records left in it go back, and the iterator is empty.
+        `as_one`: the caller takes all records at once or none, and they count as one poll's.
         """
         return self._delivered.iterate(await self.poll(timeout_s), as_one=as_one)
 
     def statistics(self) -> ConsumerStatistics:
-        """What it holds now."""
+        """Return the assigned partitions' number and the buffered bytes."""
         return ConsumerStatistics(len(self._positions.assignment), self._positions.queued_bytes)
 
     # -- inside
@@ -567,7 +565,8 @@ class Consumer(Generic[K, V]):
         return records
 
     def _deserialize(self, records: list[Any]) -> list[ConsumerRecord[K, V]]:
-        """What is not deserialized goes back: the next poll begins with it, and raises."""
+        """Deserialize records. After a failure the rest goes back: the next poll begins with the
+        bad record, and raises."""
         if not self._deserializers:
             return records
         try:
