@@ -1,23 +1,23 @@
-"""The producer: takes records, and reports what became of them.
+"""The producer accepts records, sends them in batches, and reports their delivery.
 
-`send_nowait` runs a million times a second and does the common case itself: bytes, a topic and key
-that were seen before, room in the open batch. That is one look-up, one comparison and one append
-to a list; everything else is `_append`. `send_many` does per batch what the others do per record.
-What is slow on purpose stays out of here: records become bytes when their batch is sealed
-(accumulator.py), partitions are chosen per batch for records without keys and remembered for keys
-(routes.py). The sender (sender.py) moves batches to the brokers.
+`send_nowait` runs a million times a second, so it handles the common case itself: bytes, a topic
+and key that were used before, room in the open batch. That is one look-up, one comparison and one
+append to a list; `_append` handles all other cases. `send_many` does once for a batch what the
+others do for each record. The slow work is elsewhere: records become bytes when their batch is
+sealed (accumulator.py); a partition is chosen once for a batch of records without keys, and
+remembered for each key (routes.py). The sender (sender.py) sends batches to the brokers.
 
-The clock is read once for each batch, when it is opened, and that is the time of its records that
-come without one: it is up to linger.ms too early, more only while the program itself keeps the
-loop from running. Reading it for every record costs more than taking the record.
+The producer reads the clock once for each batch, when it opens it. Records without a timestamp get
+that time: it is up to linger.ms too early, and more only while the program itself keeps the loop
+from running. Reading the clock for each record would cost more than accepting the record.
 
-`send` is `send_nowait` that waits for room, and lets the loop run (a checkpoint) whenever a batch
-became ready, so that a program in a tight loop of sends still sends.
+`send` is `send_nowait` that waits for room. It lets the loop run (a checkpoint) whenever a batch
+became ready, so that a tight loop of sends does not stop the sender.
 
-Nothing is lost silently. A record that was taken is delivered, or its batch's failure is seen:
-by `on_delivery`, by the task that waits for the record, or else by `flush`, `close` or the end of
-`async with`, which raise `DeliveryFailed`. `close` always returns within its time, and its report
-counts what was given up.
+No record is lost silently. An accepted record is delivered, or its failure is reported: to
+`on_delivery`, to the task that waits for the record, or else by `flush`, `close` or the end of
+`async with`, which raise `DeliveryFailed`. `close` returns within its timeout, and its report
+counts the records that it gave up.
 """
 
 import logging
@@ -90,7 +90,7 @@ OnDelivery: TypeAlias = Callable[[Delivery], None]
 
 
 class ProducerStatistics(NamedTuple):
-    """Records delivered and failed so far, and the bytes of buffer.memory in use."""
+    """The numbers of delivered and failed records so far, and the bytes of buffer.memory in use."""
 
     delivered: int
     failed: int
@@ -102,18 +102,18 @@ class Producer(Generic[K, V]):
 
         async with Producer("127.0.0.1:9092", linger_ms=20) as producer:
             await producer.send("orders", b"value", key=b"customer 7")
-        # Here all that was sent is stored, or DeliveryFailed was raised.
+        # Here all records are stored, or DeliveryFailed was raised.
 
-    `send` returns as soon as the record has a place in memory; batches are sent in the background.
-    The end of the block waits for all of them. docs/producer.md has every option and error.
+    `send` returns as soon as the record has a place in memory; batches go out in the background,
+    and the end of the block waits for them. docs/producer.md has every option and error.
 
-    `bootstrap_servers` is "HOST:PORT", several with commas, a list of them, or a mapping of
-    Kafka's option names; options may be keywords too (`linger_ms=5`). `on_delivery` is called
-    with every `Delivery`, in the loop: it must not block, and what it raises ends the producer.
-    `on_statistics` is called with `statistics()` every statistics.interval.ms, in the same way.
-    `ledger` is a file for what became of each record, as JSON lines (client/ledger.py).
-    `key_serializer` and `value_serializer` are functions that make bytes of keys and values; they
-    are called by `send`, which raises what they raise, and not for None.
+    `bootstrap_servers` is "HOST:PORT", several with commas, a list of them, or a mapping of Kafka's
+    option names. Options may be keywords, too (`linger_ms=5`). `on_delivery` is called in the loop
+    with every `Delivery`: it must not block, and if it raises, the producer ends with that error.
+    `on_statistics` is called in the same way with `statistics()` every statistics.interval.ms.
+    `ledger` is a file to which the delivery of each record is written, as JSON lines
+    (client/ledger.py). `key_serializer` and `value_serializer` make bytes of keys and values;
+    `send` calls them, but not for None, and raises what they raise.
     """
 
     def __init__(
@@ -163,10 +163,9 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`).
-
-        A checkpoint only when it waits, or when a batch has become ready since the last one.
-        """
+        """Accept a record, and wait until there is room for it. A checkpoint only if it waits, or
+        if a batch became ready since the last one. Raises `ClientTimeout` if there is no room for
+        max.block.ms, and what `send_nowait` raises but `BufferFull`."""
         if self._serializes:  # once, however often there is no room
             record = self._check(topic, timestamp_ms, key, value, headers)
             await self._append_with_room(topic, partition, record)
@@ -206,11 +205,11 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Take a record, or raise `BufferFull`; then `await room()`.
+        """Accept a record. Raises `BufferFull` if there is no room; then `await room()`.
 
-        A record without a value is a tombstone. Without `timestamp_ms` (since 1970) its time is
-        when its batch was begun, less than linger.ms ago.
-        Raises `TypeError` for what is not bytes and `ValueError` for what can never be sent.
+        A record without a value is a tombstone. `timestamp_ms` counts from 1970; without it the
+        record gets the time at which its batch was opened, less than linger.ms ago. Raises
+        `TypeError` for what is not bytes, `ValueError` for what can never be sent, `ClientClosed`.
         """
         try:
             route = self._by_topic[topic]
@@ -248,7 +247,7 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> int:
-        """Take as many of the values as there is room for, from the first on; returns how many."""
+        """Accept as many values as there is room for, from the first on; return how many."""
         raw_values = self._check_values(values)
         _, raw_key, _, _ = self._check(topic, timestamp_ms, key, None, ())
         overhead = RECORD_OVERHEAD_BYTES + len(raw_key or b"")
@@ -281,7 +280,7 @@ class Producer(Generic[K, V]):
         key: K | None = None,
         **options: Unpack[RecordOptions],
     ) -> PendingDelivery:
-        """Take a record like `send_nowait`, and return an object whose `wait` returns where the
+        """Accept a record like `send_nowait`, and return an object whose `wait` returns where the
         record is stored. Costs several times as much."""
         pending = PendingDelivery(self._reporter.failures)
         record = self._make_record(topic, value, key, options)
@@ -291,39 +290,40 @@ class Producer(Generic[K, V]):
     def send_watched(
         self, watcher: Watcher, topic: str, partition: int | None, record: RawRecord
     ) -> None:
-        """Take a record like `send_nowait`. The watcher learns its time, and where it is stored or
-        why it is not."""
+        """Accept a record like `send_nowait`. The watcher learns its time, and where it is stored
+        or why it is not."""
         self._append(topic, partition, check_record(topic, record), watcher)
 
     def mark_seen(self, delivery: Delivery) -> None:
-        """A watcher has told why one of the delivery's records failed: `flush` does not."""
+        """Record that a watcher has raised a failed delivery's error, so that `flush` does not."""
         self._reporter.failures.mark_seen(delivery)
 
     # Waiting
 
     async def room(self) -> None:
-        """Wait until there is memory for another batch, at most max.block.ms (`ClientTimeout`)."""
+        """Wait until there is memory for another batch. Raises `ClientTimeout` after max.block.ms,
+        and `ClientClosed`."""
         with self.within_max_block():
             await self.wait_for_memory(self._bytes_wanted)
 
     @property
     def free_bytes(self) -> int:
-        """How much of buffer.memory is unused; may be below 0 if it is not enforced here."""
+        """The unused bytes of buffer.memory; may be negative if it is not enforced here."""
         return self._accumulator.free_bytes
 
     async def wait_for_memory(self, size: int) -> None:
-        """Wait until so many bytes of buffer.memory are free. Raises `ClientClosed`."""
+        """Wait until `size` bytes of buffer.memory are free. Raises `ClientClosed`."""
         await trio.lowlevel.checkpoint()
         while self._accumulator.free_bytes < size:
             self._check_open()
-            self._accumulator.seal_all()  # they are the only memory that no answer gives back
+            self._accumulator.seal_all()  # no answer frees the memory of open batches
             self._sender.wake()
             if self._accumulator.free_bytes < size:
                 await self._reporter.progress.park()
 
     @contextmanager
     def within_max_block(self) -> Iterator[None]:
-        """A block that waits for room; `ClientTimeout` after max.block.ms."""
+        """Limit a block that waits for room. Raises `ClientTimeout` after max.block.ms."""
         with trio.move_on_after(self.options.max_block_ms / 1000) as scope:
             yield
         if scope.cancelled_caught:
@@ -333,9 +333,9 @@ class Producer(Generic[K, V]):
             )
 
     async def flush(self) -> None:
-        """Wait until all records taken before the call are delivered or given up.
+        """Wait until all records that were accepted before the call are delivered or have failed.
 
-        Raises `DeliveryFailed` for failures that nobody has seen, older ones too, and
+        Raises `DeliveryFailed` for failures that were not reported yet, older ones too, and
         `ClientClosed` if the producer was closed before all were delivered.
         """
         await self._wait_for_all()
@@ -359,10 +359,11 @@ class Producer(Generic[K, V]):
                 await self._reporter.progress.park()
 
     async def close(self, timeout_s: float | None = None) -> CloseReport:
-        """Take no more records, wait for those taken, and say what became of all.
+        """Accept no more records, wait for the accepted ones, and report the delivery of all.
 
-        After `timeout_s` (None: as long as delivery.timeout.ms lets it take) the rest is given
-        up and counted as undelivered. Raises `DeliveryFailed` for failures that nobody has seen.
+        After `timeout_s` (None: each record's delivery.timeout.ms ends the wait) it gives up the
+        rest and counts it as undelivered. Raises `DeliveryFailed` for failures that were not
+        reported yet.
         """
         self._stop_taking()
         self._reporter.progress.unpark_all()
@@ -382,7 +383,7 @@ class Producer(Generic[K, V]):
         return self._report
 
     def _give_up(self, *, is_reported: bool) -> None:
-        """Fail all incomplete batches; with `is_reported` the caller gets the report."""
+        """Fail all incomplete batches. Log how many records unless the caller gets a report."""
         if self._report is not None:
             return
         reporter = self._reporter
@@ -394,14 +395,14 @@ class Producer(Generic[K, V]):
             )
         )
         reporter.report(self._accumulator.take_completed())
-        reporter.failures.take_unseen()  # the report tells of them
+        reporter.failures.take_unseen()  # the report counts them
         self._report = CloseReport(reporter.delivered, failed, reporter.failed - failed)
         reporter.progress.unpark_all()
         if self._report.undelivered and not is_reported:
             say_dropped(self._report.undelivered)
 
     def statistics(self) -> ProducerStatistics:
-        """Counts of this moment."""
+        """Return the current counts."""
         held = self.options.buffer_memory - self._accumulator.free_bytes
         return ProducerStatistics(self._reporter.delivered, self._reporter.failed, held)
 
@@ -445,7 +446,7 @@ class Producer(Generic[K, V]):
                     self._give_up(is_reported=False)
 
     async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be open until `close`, or until cancelled, which drops what is not delivered."""
+        """Open the producer, and wait until `close`. A cancellation drops undelivered records."""
         async with self:
             task_status.started(self)
             while self._report is None:
@@ -462,11 +463,11 @@ class Producer(Generic[K, V]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        """Close, however long delivery takes, after `sys.exit` too.
+        """Close, however long delivery takes, also after `sys.exit`.
 
-        Raises `DeliveryFailed`, but an exception of the body comes out as it is, with a note.
-        Where the block was cancelled or interrupted (KeyboardInterrupt, GeneratorExit) nothing is
-        waited for; the log and stderr say how many records were dropped.
+        Raises `DeliveryFailed`. An exception of the block propagates unchanged, with a note about
+        failed records. If the block was cancelled or interrupted (KeyboardInterrupt,
+        GeneratorExit), wait for nothing; the log and stderr state how many records were dropped.
         """
         return await self._running.__aexit__(kind, error, traceback)
 
@@ -501,7 +502,7 @@ class Producer(Generic[K, V]):
         record: RawRecord,
         watcher: Watcher | None = None,
     ) -> OpenBatch:
-        """The long way: whatever `send_nowait` does not do itself."""
+        """Append a record in the cases that `send_nowait` does not handle itself."""
         self._check_open()
         if partition is not None and type(partition) is not int:
             raise TypeError(f"a partition is an int, not {type(partition).__name__}")
