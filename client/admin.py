@@ -4,15 +4,15 @@
     async with Admin("127.0.0.1:9092") as admin:
         await admin.create_topics(NewTopic("events", 4))
 
-A call is about one or several topics and is done when the broker says so for all of them; the
+A call names one or several topics. It returns when the broker has answered for all of them; the
 first refusal is raised as a `BrokerError` whose text names the topic.
 
-What changes something is asked of the controller. A controller that is lost while it works on a
-request may have done it, and the next one, asked again, then refuses what is there already. So
-after a lost answer TOPIC_ALREADY_EXISTS is success if the topic has the partitions and replicas
-that were asked for, INVALID_PARTITIONS is if it has as many as it was to get, and in a deletion so
-is UNKNOWN_TOPIC_OR_PARTITION. (Properties are not
-compared: nobody else creates the same topic in that very second.)
+Requests that change something go to the controller. A controller that is lost during a request may
+have carried it out; the next controller, asked again, then refuses it. So after a lost answer these
+errors count as success: TOPIC_ALREADY_EXISTS if the topic has the requested partitions and
+replicas, INVALID_PARTITIONS if it has the requested number of partitions, and
+UNKNOWN_TOPIC_OR_PARTITION for a deletion. (Properties are not compared: another client is unlikely
+to create the same topic in that second.)
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -109,7 +109,7 @@ class NewTopic(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """Who is there; `controller_id` is -1 while there is none."""
+    """The cluster's id, its controller (-1 while there is none), and the live brokers."""
 
     cluster_id: str
     controller_id: int
@@ -117,9 +117,10 @@ class ClusterDescription(NamedTuple):
 
 
 class ReplicasReport(NamedTuple):
-    """What each broker said of its replicas, by node id, and why others said nothing.
+    """What each broker reports about its replicas, by node id.
 
-    Not in `answers` are brokers that hold replicas or are alive, and did not answer.
+    `silent` has the brokers that are alive or hold replicas and did not answer, each with the
+    reason.
     """
 
     answers: dict[int, DescribeReplicasResponse]
@@ -127,8 +128,11 @@ class ReplicasReport(NamedTuple):
 
 
 class ElectionsReport(NamedTuple):
-    """The partitions whose preferred replica was elected; those where it leads already, as far as
-    they were named; and why it cannot be elected for others."""
+    """The result of an election of preferred leaders.
+
+    `elected` are the partitions whose preferred replica became the leader, `not_needed` the named
+    ones where it led before; `failed` has the reason for each other partition.
+    """
 
     elected: tuple[TopicPartition, ...]
     not_needed: tuple[TopicPartition, ...]
@@ -141,7 +145,7 @@ class Admin:
         async with Admin("127.0.0.1:9092") as admin:
             await admin.create_topics(NewTopic("orders", num_partitions=4))
 
-    Any task may call it. All calls raise `ClientTimeout` too. docs/admin.md has every option,
+    Any task may call it. Each call can also raise `ClientTimeout`. docs/admin.md has every option,
     method and error.
     """
 
@@ -158,7 +162,7 @@ class Admin:
         self._cluster: Cluster | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be open until cancelled: `admin = await nursery.start(Admin(...).run)`."""
+        """Open the client until cancelled: `admin = await nursery.start(Admin(...).run)`."""
         async with self:
             task_status.started(self)
             await trio.sleep_forever()
@@ -181,7 +185,7 @@ class Admin:
     # -- topics
 
     async def create_topics(self, *topics: NewTopic | str, validate_only: bool = False) -> None:
-        """Create topics; with `validate_only` only check that they could be."""
+        """Create topics. With `validate_only` only check whether the cluster could create them."""
         for topic in topics:
             if not isinstance(topic, NewTopic | str):
                 raise TypeError(f"create_topics takes NewTopic or str one by one, not {topic!r}")
@@ -212,11 +216,12 @@ class Admin:
 
     @property
     def _answer_within_ms(self) -> int:
-        """The controller shall say why something is not done before nobody waits for it."""
+        """The timeout (ms) sent to the controller: shorter than the call's, so that its error
+        arrives in time."""
         return min(self._options.request_timeout_ms, self._options.call_timeout_ms) * 9 // 10
 
     async def _is_as(self, topic: NewTopic) -> bool:
-        """Whether a topic that exists has the counts asked for."""
+        """Whether an existing topic has the requested counts."""
         with trio.move_on_after(self._options.call_timeout_ms / 1000):
             while True:
                 found = (await self._metadata((topic.name,))).topics[0].partitions
@@ -242,11 +247,11 @@ class Admin:
         assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Give each topic so many partitions, with those that it has; no records move.
+        """Add partitions to topics until each has the given number of them. No records move.
 
-        `assignments` are the brokers of each new partition of a topic in order, the preferred
-        leader first. Producers and consumer groups use the new partitions when their metadata are
-        asked for again (metadata.max.age.ms); a key may have another partition from then on.
+        `assignments` lists for each new partition of a topic its brokers, the preferred leader
+        first. Producers and consumer groups use the new partitions once they have refreshed their
+        metadata (metadata.max.age.ms). From then on a key may go to another partition.
         """
         chosen = assignments or {}
         messages = tuple(
@@ -285,11 +290,11 @@ class Admin:
                 _raise_refusal([result])
 
     async def list_topics(self) -> list[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return sorted(topic.name for topic in (await self._metadata(None)).topics)
 
     async def describe_topics(self, *names: str) -> list[TopicMetadata]:
-        """Partitions, leaders and replicas of each topic, in the order asked for."""
+        """Return the partitions of each topic with leaders and replicas, in the given order."""
         _check_names(names)
         found = {topic.name: topic for topic in (await self._metadata(names)).topics}
         for name in names:
@@ -301,12 +306,12 @@ class Admin:
         return [found[name] for name in names]
 
     async def describe_cluster(self) -> ClusterDescription:
-        """The brokers that are alive."""
+        """Return the cluster's id, controller and live brokers."""
         answer = await self._metadata(())
         return ClusterDescription(answer.cluster_id, answer.controller_id, answer.brokers)
 
     async def describe_replicas(self, *topics: str) -> ReplicasReport:
-        """How far every replica is, of these topics or of all, as each broker itself says."""
+        """Return the state of each replica of these topics, or of all, as its broker reports it."""
         names = topics or None
         metadata = await self._metadata(names)
         report = ReplicasReport({}, {})
@@ -340,7 +345,7 @@ class Admin:
     # -- brokers and leaders
 
     async def unregister_broker(self, node_id: int) -> None:
-        """Forget a broker that is down and holds no replica, so that no topic is placed on it."""
+        """Remove a broker that is down and holds no replica, so that no topic is placed on it."""
         answer = await ask_controller_once(
             self._open_cluster(), ApiKey.UNREGISTER_BROKER, UnregisterBrokerRequest(node_id)
         )
@@ -352,9 +357,9 @@ class Admin:
     async def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None
     ) -> ElectionsReport:
-        """Elect the preferred leader, the first replica, of these partitions or of all.
+        """Elect the preferred leader (the first replica) of these partitions, or of all.
 
-        A leader is replaced when its preferred replica has all that it acknowledged.
+        A leader is replaced once the preferred replica has all records that it acknowledged.
         """
         names = None if partitions is None else tuple(TopicPartition(*one) for one in partitions)
         request = ElectLeadersRequest(names, self._answer_within_ms)
@@ -377,7 +382,7 @@ class Admin:
     # -- settings
 
     async def describe_configs(self, *names: str) -> dict[str, tuple[ConfigDescription, ...]]:
-        """Every property of each topic as it is in force."""
+        """Return every property of each topic with the value in force."""
         request = DescribeConfigsRequest(names)
         response = await self._ask(ApiKey.DESCRIBE_CONFIGS, request)
         _raise_refusal(response.topics)
@@ -386,7 +391,7 @@ class Admin:
     async def describe_broker_configs(
         self, node_id: int, *names: str
     ) -> tuple[ConfigDescription, ...]:
-        """Every property of a broker as it is in force, or those that are named."""
+        """Return the named properties of a broker, or all, with the values in force."""
         asked = ConfigResource(ConfigResourceType.BROKER, str(node_id), names or None)
         request = DescribeConfigsRequest(resources=(asked,))
         cluster = self._open_cluster()
@@ -413,8 +418,8 @@ class Admin:
         reset_others: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Set properties of topics; None goes back to the default. What is not named stays, or
-        goes back to the default with `reset_others`."""
+        """Set properties of topics; None restores the default. Properties that are not named keep
+        their values, or get their defaults with `reset_others`."""
         messages = tuple(
             TopicConfigChanges(name, tuple(ConfigChange(*item) for item in settings.items()))
             for name, settings in changes.items()
@@ -431,9 +436,9 @@ class Admin:
     async def delete_records(
         self, offsets: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:
-        """Delete the records of partitions below an offset each; -1: all that are committed.
+        """Delete the records of partitions below the given offsets; -1: all committed records.
 
-        Returns the offset at which each partition begins now, on every replica that may lead.
+        Return the offset at which each partition begins now, on every replica that may lead.
         Raises `BrokerError` (OFFSET_OUT_OF_RANGE for an offset that is not committed).
         """
         wanted = {TopicPartition(*name): offset for name, offset in offsets.items()}
@@ -443,16 +448,15 @@ class Admin:
     async def list_offsets(
         self, partitions: Iterable[tuple[str, int]], timestamp: int = LATEST_TIMESTAMP
     ) -> dict[TopicPartition, PartitionOffset]:
-        """The end (-1), the beginning (-2), or the first record at or after a time in ms.
-
-        In the last case an `offset` of -1 says that no record is as late.
+        """Return each partition's end (`timestamp` -1), its beginning (-2), or its first record
+        with that timestamp (ms) or a later one; then an `offset` of -1 means: no such record.
         """
         names = [TopicPartition(*name) for name in partitions]
         await self._check_partitions(names)
         return await list_offsets(self._open_cluster(), dict.fromkeys(names, timestamp))
 
     async def _check_partitions(self, names: Collection[TopicPartition]) -> None:
-        """Raise `BrokerError` for one that does not exist."""
+        """Raise `BrokerError` for a partition that does not exist."""
         cluster = self._open_cluster()
         for topic in dict.fromkeys(name.topic for name in names):
             metadata = await cluster.topic(topic)
@@ -464,34 +468,35 @@ class Admin:
     # -- groups
 
     async def list_groups(self, *states: str) -> GroupsReport:
-        """The groups in one of these states (as Kafka spells them), or all that there are."""
+        """Return the groups in one of these states (as Kafka spells them), or all groups."""
         metadata = await self._metadata((OFFSETS_TOPIC,))
         await self._open_cluster().refreshed()
         return await groups_admin.list_groups(self._open_cluster(), metadata, states)
 
     async def describe_groups(self, *names: str) -> list[GroupDescription]:
-        """State and members of each group, in the order asked for."""
+        """Return the state and the members of each group, in the given order."""
         return await groups_admin.describe_groups(self._open_cluster(), names)
 
     async def delete_groups(self, *names: str) -> None:
-        """Delete groups that have no members, and all that they committed."""
+        """Delete groups that have no members, with their committed offsets."""
         await groups_admin.delete_groups(self._open_cluster(), names)
 
     async def committed_offsets(
         self, group: str, partitions: Partitions | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, of these partitions or of all.
+        """Return the committed offsets of a group, for these partitions or for all.
 
-        What was never committed is missing; of a group that does not exist that is all.
+        Partitions without a committed offset are missing from the result; for a group that does not
+        exist it is empty.
         """
         return await groups_admin.committed_offsets(self._open_cluster(), group, partitions)
 
     async def commit_offsets(self, group: str, offsets: Offsets) -> None:
-        """Have a group go on at these offsets. It must have no members; a new one is made."""
+        """Commit offsets for a group without members. Creates the group if it does not exist."""
         await groups_admin.commit_offsets(self._open_cluster(), group, offsets)
 
     async def delete_offsets(self, group: str, partitions: Partitions) -> None:
-        """Have a group forget these partitions; no member may subscribe to their topics."""
+        """Delete a group's committed offsets. No member may be subscribed to their topics."""
         await groups_admin.delete_offsets(self._open_cluster(), group, partitions)
 
     # -- inside
@@ -506,7 +511,7 @@ class Admin:
         return await self._ask(ApiKey.METADATA, request)
 
     async def _ask(self, api_key: ApiKey, message: Request[Response]) -> Response:
-        """What any broker can answer."""
+        """Send a request that any broker can answer, and return the response."""
         cluster = self._open_cluster()
         with trio.move_on_after(self._options.call_timeout_ms / 1000):
             return await cluster.ask(api_key, message)
