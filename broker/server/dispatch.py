@@ -1,9 +1,9 @@
-"""Which handler serves which api: a table, and the one place where a request meets it.
+"""The table of handlers by api, and the one function that looks a request up in it.
 
-A handler is a plain function `handle(services, request, now)`. It returns the answer, or a `Parked`
-one that is not ready yet, or a generator that makes a long one in turns, or None where the protocol
-has no answer (PRODUCE with acks=0). `now` is trio's clock in seconds. JOIN_GROUP is the one request
-whose sender is remembered, so its handler is given that too, and stands beside the table.
+A handler is a plain function `handle(services, request, now)`. It returns the answer; a `Parked`
+answer that is not ready yet; a generator that makes a long answer in turns; or None if the protocol
+has no answer (PRODUCE with acks=0). `now` is trio's clock in seconds. Only JOIN_GROUP remembers its
+sender. Its handler gets the sender as well, so it is not in the table.
 """
 
 from collections.abc import Callable
@@ -77,7 +77,7 @@ assert {*HANDLERS, ApiKey.JOIN_GROUP} == {*ApiKey}, "every api that is announced
 
 
 def dispatch(services: Services, envelope: RequestEnvelope, peer: str, now: float) -> Outcome:
-    """Serve one request of a peer. The decoder has let only known apis and versions through."""
+    """Serve one request of a peer. The decoder has checked that api and version are known."""
     if envelope.api_key == ApiKey.JOIN_GROUP:
         client = Client(envelope.client_id or "", peer.rsplit(":", 1)[0])
         return groups.join(services, envelope.message, client, now)

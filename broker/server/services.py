@@ -1,6 +1,5 @@
-"""What handlers work on: one object per broker, made by `broker.app`, passed to each of them.
-
-It owns nothing.
+"""The parts of a broker that handlers use, in one object. `broker.app` makes it; each handler gets
+it. It owns no state.
 """
 
 import logging
@@ -30,9 +29,9 @@ Answer = TypeVar("Answer")
 
 
 class HangUp(Exception):
-    """Raised by a handler that has no answer to put an error in: its connection is closed.
+    """Raised by a handler that cannot answer with an error. The session closes the connection.
 
-    `level` is that of the log line: `logging.INFO` for what is in order.
+    `level` is the level of the log line: `logging.INFO` for a normal end.
     """
 
     def __init__(self, reason: str, level: int = logging.WARNING) -> None:
@@ -44,7 +43,8 @@ class HangUp(Exception):
 class Services:
     """See the head of this module. `wall_ms` is the wall clock in milliseconds.
 
-    `listener` is the name of that by which the request came in: each has a copy of this object.
+    `listener` is the name of the listener that received the request. Each listener has a copy of
+    this object.
     """
 
     config: Config
@@ -63,7 +63,7 @@ class Services:
 
     @property
     def image(self) -> ClusterImage:
-        """The cluster as last told."""
+        """The image of the cluster that the controller sent last."""
         return self.replicas.image
 
     def readiness(self, now: float) -> Readiness:
@@ -85,11 +85,12 @@ class Services:
         )
 
     def partition(self, name: TopicPartition, topic_id: bytes = b"") -> Partition:
-        """The replica that is here, of the topic with this id (b"": not checked).
+        """Return this broker's replica of a partition of the topic with this id (b"": not checked).
 
         Raises `Refused`: KAFKA_STORAGE_ERROR if there is no room for it yet, NOT_LEADER_OR_FOLLOWER
-        if it is elsewhere, UNKNOWN_TOPIC_OR_PARTITION if nowhere, INCONSISTENT_TOPIC_ID where the
-        name is that of another topic: a hint about one would lead astray who means the other.
+        if it is on other brokers, UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and
+        INCONSISTENT_TOPIC_ID if the name belongs to another topic: a leader hint about that one
+        would mislead the client.
         """
         partition = self.replicas.get(name)
         if partition is not None:
@@ -109,40 +110,40 @@ class Services:
     def run_by_controller(
         self, request: Any, now: float, timeout_ms: int, expire: Callable[[], Answer]
     ) -> Parked[Answer]:
-        """Hand a request to the controller, if that is here; elsewhere it is NOT_CONTROLLER. It is
-        answered when it is done, or by `expire` after `timeout_ms`, when it may still happen."""
+        """Submit a request to the controller; on another broker the result is NOT_CONTROLLER. The
+        answer comes when the job is done, or from `expire` after `timeout_ms`; the job may still be
+        done after that."""
         job = self.controller.submit(request)
         deadline = now + max(0, timeout_ms) / 1000
         return Parked((job,), lambda: deadline, lambda now: job.result, expire)
 
     def why_late(self) -> str:
-        """Return what to say of a job of the controller that is not done in time."""
+        """Return the text for a job that the controller does not finish in time."""
         trouble = self.controller.store_trouble()
         return f"not done in time; it may still happen{f' ({trouble})' if trouble else ''}"
 
     def may_be_replaced(self, name: TopicPartition, now: float) -> bool:
-        """Whether another broker may lead this partition in the place of this one.
+        """Whether another broker may lead this partition instead of this one.
 
-        It may if this broker's lease has lapsed, or if the controller has not told this broker of
-        the role since it registered again.
+        That is so if this broker's lease has lapsed, or if the controller has not confirmed the
+        role since this broker registered again.
         """
         is_sure = self.controller.is_lease_current(now) and self.replicas.is_role_present(name)
         return not is_sure
 
     def check_followed(self, leader: Leader, now: float) -> None:
-        """Raise `Refused` where none of a leader's followers in sync has asked for anything for a
-        session, and for as long as a follower may wait: past its own session it may have been
-        replaced."""
+        """Raise `Refused` if none of a leader's in-sync followers has fetched for a session and a
+        follower's longest wait: another broker may then have been elected."""
         if leader.is_abandoned(now, self._patience_s):
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another may lead: ask for metadata")
 
     def is_left(self, leader: Leader, now: float) -> bool:
-        """Whether this broker may have been replaced, and the leader's followers are silent."""
+        """Whether this leader may have been replaced, and its followers have stopped fetching."""
         is_abandoned = leader.is_abandoned(now, self._patience_s)
         return is_abandoned and not self.controller.is_lease_current(now)
 
     def wake_left(self, now: float) -> Turns[None]:
-        """Let producers try again that wait for followers which are silent."""
+        """Wake the produce requests that wait for followers which have stopped fetching."""
         for some in at_once(list(self.replicas.partitions.items())):
             for name, partition in some:
                 role = partition.role
@@ -156,7 +157,8 @@ class Services:
         return (config.replica_fetch_wait_max_ms + config.broker_session_timeout_ms) / 1000
 
     def leader_hint(self, name: TopicPartition, error: ErrorCode) -> tuple[int, int]:
-        """Leader and epoch to tell who asked the wrong broker or under a wrong epoch."""
+        """Return the leader and its epoch for a client that asked the wrong broker, or with a wrong
+        epoch; -1 and -1 otherwise."""
         if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
             image = self.image.partition(name)
             if image is not None:

@@ -2,23 +2,24 @@
 
     reader:  receive -> frame -> decode -> handler          (plain calls, in arrival order)
                |  a bounded channel of replies, one place for each request
-    writer:  settle what is parked -> encode -> send        (all that is ready in one call)
+    writer:  wait for parked ones -> encode -> send         (all ready answers in one call)
 
-The reader receives into a buffer that all connections share, and hands frames to the handlers
-without copying them. That is sound because nothing else runs between the arrival of bytes and the
-last handler's return: before any wait the reader moves what is left of the buffer into memory of
-its own (`FrameReader.park`). So an idle connection holds no buffer, and nothing parked may hold a
-view of a request.
+The reader receives into a buffer that all connections share, and passes frames to the handlers
+without copying them. That is sound because no other task runs between the arrival of bytes and the
+last handler's return: before any wait the reader moves the rest of the buffer into its own memory
+(`FrameReader.park`). So an idle connection holds no buffer, and a parked request must not hold a
+view of a frame.
 
-The channel has few places. That bounds what a client can make the broker hold by not reading its
-answers (the reader then stops reading, and the client's own sends come to wait), and it is the time
-slice: after that many requests the reader lets others run.
+The channel has few places, for two reasons. It bounds the memory that a client can make the broker
+hold by not reading its answers: the reader stops reading, and the client's own sends wait. It is
+also the time slice: after that many requests the reader lets other tasks run.
 
-What ends a session: the peer's end of stream, bytes that are no request, a handler's `HangUp`, a
-slice whose log was cut, a broken connection, or silence. None of these concern anybody else. What
-was answered before the end still goes out if it can within `DRAIN_S`; what is still parked then is
-dropped, and the client sees a closed connection, never a false answer. Any other exception is a
-defect: it leaves through the nursery and stops the broker.
+A session ends when the peer ends its stream, bytes are no request, a handler raises `HangUp`, a log
+was truncated under an answer's slice, the connection breaks, or the peer is silent for too long.
+None of these affects other connections. Answers that are ready at the end are still sent, within
+`DRAIN_S`. Requests that are still parked then are dropped; the client sees a closed connection,
+never a false answer. Any other exception is a defect: it leaves through the nursery and stops the
+broker.
 """
 
 import logging
@@ -46,13 +47,13 @@ from minibroker.protocol.types import Buffer, Part, StaleSlice
 
 logger = logging.getLogger(__name__)
 
-REPLIES_MAX = 16  # requests of one connection that were handled and not answered yet
+REPLIES_MAX = 16  # handled, unanswered requests of one connection
 DRAIN_S = 1.0
 REASON_CHARS_MAX = 300
 
 
 class _Reply(NamedTuple):
-    """The place of one request in the order of answers, and when it came."""
+    """One request's place in the order of answers, and when the request arrived."""
 
     correlation_id: int
     outcome: Outcome
@@ -62,7 +63,7 @@ class _Reply(NamedTuple):
 
 
 class Session:
-    """See the head of this module. `last_active` is when bytes last came or went."""
+    """See the head of this module. `last_active` is the time at which bytes last came or went."""
 
     def __init__(
         self,
@@ -78,14 +79,14 @@ class Session:
         self._frames = FrameReader(services.config.socket_request_max_bytes)
         self._memory = memory
         self._dispatch = dispatch
-        self._held = 0  # as `_memory` was told
-        self._parked = Counter[RequestKind]()  # of this connection's requests, as `kind` has it
-        self._client: KindOfClient | None = None  # once it is known what it speaks
+        self._held = 0  # the size that `_memory` knows
+        self._parked = Counter[RequestKind]()  # of this connection's requests, as in `RequestKind`
+        self._client: KindOfClient | None = None  # once its wire is known
         self._scope = trio.CancelScope()
         self.last_active = trio.current_time()
 
     async def run(self) -> None:
-        """Serve the connection until it ends; close it."""
+        """Serve the connection until it ends, then close it."""
         sender, receiver = trio.open_memory_channel[_Reply](REPLIES_MAX)
         try:
             with self._scope:
@@ -107,7 +108,7 @@ class Session:
         self._scope.cancel()
 
     def _log_end(self, reason: str, level: int = logging.WARNING) -> None:
-        text = reason[:REASON_CHARS_MAX]  # it may quote what the peer has sent
+        text = reason[:REASON_CHARS_MAX]  # it may quote bytes of the peer
         logger.log(level, "closing the connection from %s: %s", self._stream.peer, text)
 
     # -- the reader
@@ -126,7 +127,7 @@ class Session:
                 logger.info("the connection from %s broke", self._stream.peer)
 
     async def _find_wire(self) -> Wire | None:
-        """What the peer speaks; None where the stream ends before it says."""
+        """Return the wire that the peer uses; None if the stream ends before the peer shows it."""
         start = bytearray(START_BYTES)
         missing = memoryview(start)
         while missing:
@@ -144,7 +145,7 @@ class Session:
         return wire
 
     async def _read_some(self, wire: Wire, replies: trio.MemorySendChannel[_Reply]) -> bool:
-        """Receive once and handle the requests that are whole; False at the end of the stream."""
+        """Receive once, and handle the complete requests. Return False at the end of the stream."""
         space = self._frames.space(self._buffer)
         self._update_memory()
         count = await self._stream.receive_into(space)
@@ -210,9 +211,9 @@ class Session:
             self._scope.cancel()
 
     async def _send_ready(self, reply: _Reply, replies: trio.MemoryReceiveChannel[_Reply]) -> None:
-        """Send the answer of `reply`, and with it all that are ready behind it."""
+        """Send the answer of `reply`, together with all ready answers after it."""
         ready: list[Part] = []
-        done: list[_Reply] = []  # those in `ready`, and those that need no answer
+        done: list[_Reply] = []  # whose answers are in `ready`, or that need no answer
         while True:
             answer = reply.outcome
             if isinstance(answer, Parked):
@@ -240,7 +241,7 @@ class Session:
         await self._send(ready, done)
 
     async def _send(self, ready: list[Part], done: list[_Reply]) -> None:
-        """Send what is ready, note how long the requests took, and forget both."""
+        """Send the ready answers, record how long the requests took, and clear both lists."""
         if ready:
             await self._stream.send_parts(ready)
             ready.clear()

@@ -1,18 +1,18 @@
-"""PRODUCE: append, then answer as `acks` asks.
+"""PRODUCE: append the batches, then answer as `acks` demands.
 
-The partitions of a request are independent: each is appended or refused on its own, and the answer
-has one entry for each in the request's order. An answer waits only for what was appended: with
-acks=all until the high watermark has passed it, with acks=1 on a `flush=always` topic until it is
-durable here. A duplicate waits like the original, since that may not be committed either.
+The partitions of a request are independent: each batch is appended or refused on its own, and the
+answer has one entry for each, in the request's order. An answer waits only for appended batches:
+with acks=all until the high watermark has passed them, with acks=1 on a `flush=always` topic until
+they are durable here. A duplicate waits like the original, which may not be committed yet either.
 
 The in-sync set must be large enough at the append, and again before acks=all is acknowledged: it
-may have shrunk meanwhile. A broker whose session may have ended, or which may be fenced, refuses
-acks 0 and 1, for another broker may lead already; acks=all it goes on taking, since no in-sync set
-confirms those but the newest leader's. Where its followers have not fetched for long either, it
-sends producers of acks=all away, those that wait too, for they would wait in vain.
+may have shrunk in between. A broker whose session may have ended, or which may be fenced, refuses
+acks 0 and 1, because another broker may lead already. It still accepts acks=all, since only the
+newest leader's in-sync set can confirm those. If its followers have not fetched for long either, it
+refuses acks=all too, also for requests that wait: they would wait in vain.
 
-What waits holds offsets and epochs, never the request: its records are views of the receive buffer.
-No failure on this path is UNKNOWN_SERVER_ERROR: clients have doubled records over that.
+A waiting request holds offsets and epochs, never the request itself, whose records are views of the
+receive buffer. No failure here is UNKNOWN_SERVER_ERROR: clients have doubled records after it.
 """
 
 from typing import NamedTuple, cast
@@ -41,7 +41,7 @@ ACKS = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 
 
 class _Waiting(NamedTuple):
-    """A batch in the log whose answer waits until everything below `end` counts."""
+    """An appended batch whose answer waits until everything below `end` counts."""
 
     place: int  # in the answer
     partition: Partition
@@ -50,7 +50,7 @@ class _Waiting(NamedTuple):
 
 
 class _Produce:
-    """One request: its answers as they stand, and which of them are not final yet."""
+    """One request: its answers so far, and the batches whose answers are not final yet."""
 
     __slots__ = ("_acks", "_answers", "_refusal", "_services", "_waiting")
 
@@ -62,7 +62,7 @@ class _Produce:
         self._waiting: list[_Waiting] = []
 
     def append(self, asked: PartitionProduce, now: float, now_ms: int) -> None:
-        """Append one batch or refuse it, and note the answer."""
+        """Append one batch or refuse it, and add its answer."""
         name = TopicPartition(asked.topic, asked.partition)
         replicas = self._services.replicas
         partition = None
@@ -83,7 +83,7 @@ class _Produce:
             appended = replicas.append(partition, batch, self._acks, now, now_ms)
         except Refused as refused:
             failure = self._failure(name, refused.code, refused.message)
-            if partition is not None:  # a forgotten producer goes on only if it is told this
+            if partition is not None:  # a forgotten producer needs this to continue
                 failure = failure._replace(log_start=partition.log.log_start)
             self._answers.append(failure)
             return
@@ -107,22 +107,23 @@ class _Produce:
 
     @property
     def failures(self) -> list[PartitionProduced]:
-        """The answers that are errors."""
+        """The answers with errors."""
         return [answer for answer in self._answers if answer.error]
 
     @property
     def keys(self) -> tuple[TopicPartition, ...]:
-        """What the final answers depend on."""
+        """The partitions that the final answers depend on."""
         return tuple(item.partition.topic_partition for item in self._waiting)
 
     def attempt(self, now: float) -> ProduceResponse | None:
-        """The answer, once no entry of it can change any more."""
+        """Return the answer once none of its entries can change any more; None before."""
         if self._waiting:
             self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
         return None if self._waiting else ProduceResponse(tuple(self._answers))
 
     def expire(self) -> ProduceResponse:
-        """The answer at the deadline. What is in the log stays there, and may yet be committed."""
+        """Return the answer at the deadline. Appended batches stay in the log, and may yet be
+        committed."""
         for item in self._waiting:
             name = item.partition.topic_partition
             self._answers[item.place] = self._failure(
@@ -131,14 +132,14 @@ class _Produce:
         return ProduceResponse(tuple(self._answers))
 
     def _counts(self, partition: Partition, end: int) -> bool:
-        """Whether everything below `end` is as safe as `acks` demands."""
+        """Whether everything below `end` satisfies `acks`."""
         if self._acks != ACKS_ALL:
             return partition.own_end >= end
         role = partition.role
         return isinstance(role, Leader) and role.is_committed(end)
 
     def _is_final(self, item: _Waiting, now: float) -> bool:
-        """Whether the batch counts, or never will in this term, as far as this leader can know."""
+        """Whether the batch counts, or cannot count any more in this leader epoch."""
         partition = item.partition
         name = partition.topic_partition
         role = partition.role
@@ -177,7 +178,7 @@ class _Produce:
 
 
 def _refusal(services: Services, acks: int, now: float) -> Refused | None:
-    """Why none of a request's batches may be appended."""
+    """Return the refusal that holds for all batches of a request; None without one."""
     if acks not in ACKS:
         return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} does not exist")
     if acks != ACKS_ALL and not services.controller.is_lease_current(now):
@@ -188,7 +189,8 @@ def _refusal(services: Services, acks: int, now: float) -> Refused | None:
 def handle(
     services: Services, request: ProduceRequest, now: float
 ) -> ProduceResponse | Parked[ProduceResponse] | None:
-    """Append each partition's batch. Raises `HangUp` where acks=0 leaves no other way to say it."""
+    """Append each partition's batch. Raises `HangUp` for a refused batch with acks=0, which has no
+    answer."""
     produce = _Produce(services, request.acks, now)
     now_ms = services.wall_ms()
     for asked in request.partitions:
