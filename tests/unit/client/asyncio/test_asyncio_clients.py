@@ -299,6 +299,37 @@ def test_sending_waits_for_room_and_other_tasks_go_on(address: str) -> None:
     assert ticks > 10
 
 
+def test_many_values_are_sent_in_order_and_other_tasks_go_on(address: str) -> None:
+    """Where there is room for all of them, and where `send_many` waits for it."""
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    async def main() -> None:
+        values = [b"%d" % number for number in range(5000)]
+        async with Producer(address) as producer:
+            ticking = asyncio.create_task(tick())
+            assert await producer.send_many("many", values, partition=0) == 5000
+            ticking.cancel()
+        roomless: dict[str, Any] = {"buffer_memory": 20_000, "batch_size": 1000}
+        async with Producer(address, **roomless) as producer:
+            assert await producer.send_many("many", values, b"key", partition=0) == 5000
+            assert await producer.send_many("many", [], partition=0) == 0
+        async with Consumer(address, auto_offset_reset="earliest") as consumer:
+            await consumer.assign_topics("many")
+            found: list[bytes | None] = []
+            while len(found) < 10_000:
+                found += [record.value for record in await consumer.poll(10)]
+        assert found == values * 2
+
+    asyncio.run(main())
+    assert ticks >= 5000 // 1024
+
+
 def test_a_tight_loop_of_sends_starves_nobody(address: str) -> None:
     """Also where there is always room."""
 
