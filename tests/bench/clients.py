@@ -13,7 +13,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from itertools import islice
 
 import trio
 
@@ -22,6 +21,7 @@ from minibroker.client.asyncio import Consumer as AsyncioConsumer
 from minibroker.client.asyncio import Producer as AsyncioProducer
 
 CHUNK = 1000  # values of one `send_many`
+FUTURES = 10_000  # that are kept before they are asked
 POLL_RECORDS = 10_000
 STALLED_S_MAX = 10.0
 
@@ -52,7 +52,8 @@ async def _send_many(producer: Producer, topic: str, value: bytes, count: int) -
                 await producer.room()
 
 
-OTHER_WAYS = ("blocking", "told of batches", "told of records", "asyncio")
+OTHER_WAYS = ("blocking", "blocking, many", "asyncio", "asyncio, many")
+TOLD_WAYS = ("told of batches", "told of records", "told by futures")
 WAYS = {"send_nowait": _send_nowait, "send_many": _send_many, "send": _send}
 
 
@@ -75,15 +76,18 @@ def produce_blocking(given: argparse.Namespace, options: dict[str, object]) -> f
     with BlockingProducer(options) as producer:
         producer.send_and_wait(given.topic, value)
         began = time.perf_counter()
-        send = producer.send
-        for _ in range(given.count):
-            send(given.topic, value)
+        if given.way == "blocking":
+            for _ in range(given.count):
+                producer.send(given.topic, value)
+        else:
+            for _ in range(given.count // CHUNK):
+                producer.send_many(given.topic, [value] * CHUNK)
         producer.flush()
         return given.count / (time.perf_counter() - began)
 
 
 def produce_told(given: argparse.Namespace, options: dict[str, object]) -> float:
-    """The same, told of each record or, by the fast way, of each batch."""
+    """The same, told of each record by a callback or by its future, or else of each batch."""
     from minibroker.client.blocking import Producer as BlockingProducer
 
     told = 0
@@ -103,10 +107,16 @@ def produce_told(given: argparse.Namespace, options: dict[str, object]) -> float
         producer.send_and_wait(given.topic, value)
         told = 0
         began = time.perf_counter()
-        callback = on_record if given.way == "told of records" else None
-        for _ in range(given.count):
-            producer.send(given.topic, value, on_delivery=callback)
-        producer.flush()
+        if given.way == "told by futures":
+            for _ in range(given.count // FUTURES):
+                futures = [producer.send(given.topic, value) for _ in range(FUTURES)]
+                for future in futures:
+                    on_record(None, future.result())
+        else:
+            callback = on_record if given.way == "told of records" else None
+            for _ in range(given.count):
+                producer.send(given.topic, value, on_delivery=callback)
+            producer.flush()
         took = time.perf_counter() - began
         assert told == given.count
         return given.count / took
@@ -118,38 +128,51 @@ async def produce_asyncio(given: argparse.Namespace, options: dict[str, object])
     async with AsyncioProducer(options) as producer:
         await producer.send_and_wait(given.topic, value)
         began = time.perf_counter()
-        for _ in range(given.count):
-            await producer.send(given.topic, value)
+        if given.way == "asyncio":
+            for _ in range(given.count):
+                await producer.send(given.topic, value)
+        else:
+            for _ in range(given.count // CHUNK):
+                await producer.send_many(given.topic, [value] * CHUNK)
         await producer.flush()
         return given.count / (time.perf_counter() - began)
 
 
 def consume_blocking(given: argparse.Namespace) -> float:
-    """Records per second of one blocking consumer that iterates."""
+    """Records per second of one blocking consumer, which iterates or polls."""
     from minibroker.client.blocking import Consumer as BlockingConsumer
 
+    left = given.count
     with BlockingConsumer(
         given.address, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS
     ) as consumer:
         consumer.assign_topics(given.topic)
         began = time.perf_counter()
-        for _ in islice(consumer, given.count):
-            pass
+        if given.way == "blocking":
+            for _ in consumer:
+                left -= 1
+                if not left:
+                    break
+        while left > 0:
+            left -= len(consumer.poll())
         return given.count / (time.perf_counter() - began)
 
 
 async def consume_asyncio(given: argparse.Namespace) -> float:
-    """Records per second of one consumer for asyncio that iterates."""
+    """Records per second of one consumer for asyncio, which iterates or polls."""
     left = given.count
     async with AsyncioConsumer(
         given.address, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS
     ) as consumer:
         await consumer.assign_topics(given.topic)
         began = time.perf_counter()
-        async for _ in consumer:
-            left -= 1
-            if not left:
-                break
+        if given.way == "asyncio":
+            async for _ in consumer:
+                left -= 1
+                if not left:
+                    break
+        while left > 0:
+            left -= len(await consumer.poll())
         return given.count / (time.perf_counter() - began)
 
 
@@ -174,7 +197,7 @@ def main() -> None:
     parser.add_argument("name", choices=["produce", "consume"])
     parser.add_argument("address")
     parser.add_argument("topic")
-    parser.add_argument("--way", choices=[*WAYS, *OTHER_WAYS], default="send_nowait")
+    parser.add_argument("--way", choices=[*WAYS, *OTHER_WAYS, *TOLD_WAYS], default="send_nowait")
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batch-size", type=int, default=16_384)
@@ -189,13 +212,13 @@ def main() -> None:
         "consume": lambda: trio.run(consume, given),
         "produce": lambda: trio.run(produce, given, options),
         "produce blocking": lambda: produce_blocking(given, options),
-        "produce told of batches": lambda: produce_told(given, options),
-        "produce told of records": lambda: produce_told(given, options),
+        "produce told": lambda: produce_told(given, options),
         "produce asyncio": lambda: asyncio.run(produce_asyncio(given, options)),
         "consume blocking": lambda: consume_blocking(given),
         "consume asyncio": lambda: asyncio.run(consume_asyncio(given)),
     }
-    name = f"{given.name} {given.way}" if given.way in OTHER_WAYS else given.name
+    kind = given.way.split()[0].rstrip(",")  # of the client
+    name = given.name if given.way in WAYS else f"{given.name} {kind}"
     print(json.dumps({"records_per_s": measures[name]()}))
 
 
