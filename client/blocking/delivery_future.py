@@ -57,8 +57,11 @@ class RecordFuture:
         self._index = index
         self._delivery = delivery
         self.queue.watched.discard(self)
-        for callback in getattr(self, "_callbacks", ()):
-            callback()
+        if hasattr(self, "_callbacks"):
+            callbacks = self._callbacks
+            del self._callbacks  # they refer to this future: a cycle, for each record
+            for callback in callbacks:
+                callback()
 
     def when_done(self, callback: Callable[[], object]) -> None:
         """Call it once it is done, or now. It must not raise."""

@@ -1,6 +1,8 @@
 """What the blocking producer's `send` returns: one record's delivery."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -126,6 +128,27 @@ def test_callbacks_are_told_of_their_record(address: str) -> None:
         last.add_done_callback(lambda future: told.append(future.result().offset))
         producer.flush()
     assert told == [(None, RecordDelivered("called", 0, 0, 1_790_000_000_000)), "failed", 2, 3]
+
+
+def test_what_was_told_is_freed_at_once(address: str) -> None:
+    """A future with callbacks leaves no cycle for the collector of garbage."""
+
+    class Callback:
+        def __call__(self, *what: object) -> None:
+            self.what = what
+
+    gc.disable()
+    try:
+        with Producer(address) as producer:
+            callback = Callback()
+            future = producer.send("freed", b"a", on_delivery=callback)
+            future.add_done_callback(callback)
+            found = weakref.ref(callback)
+            del callback, future
+            producer.flush()
+            assert found() is None
+    finally:
+        gc.enable()
 
 
 def test_a_failure_that_was_asked_for_is_not_raised_again() -> None:
