@@ -82,10 +82,15 @@ class Producer(Generic[K, V]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> DeliveryFuture:
-        """Take a record; wait for room, at most max.block.ms (then `ClientTimeout`).
+        """Accept a record, and return a future of its delivery, which may be awaited or dropped.
 
-        The future tells what becomes of the record: it may be awaited, or dropped.
-        Raises `TypeError` for what is not bytes and `ValueError` for what can never be sent.
+        Waits where buffer.memory is used up, at most max.block.ms (then `ClientTimeout`). The
+        record is sent in the background. `timestamp_ms` counts from 1970.
+
+        Raises `TypeError` for an argument of the wrong type, `ValueError` for a record that is too
+        large, `ClientClosed` after `close`, and what a serializer raises; also the error of an
+        earlier record that could not be sent (to a partition that does not exist), once, if nobody
+        asked its future. In each case the record was not accepted.
         """
         self._turn -= 1
         if self._turn <= 0:
