@@ -1,28 +1,28 @@
-"""Fetch sessions: after the first request only what changed travels, in both directions.
+"""Fetch sessions: after the first request only changes are sent, in both directions.
 
-A session remembers what its asker wants of each partition and what it was last told about it. The
-asker then sends only new or changed partitions, and the broker answers only those that have
-something to say: records, an error, a divergence, or a high watermark or log start other than the
-last one told. After an error the partition is told anew, whatever it was told before.
+A session remembers what its reader (a consumer or a follower) wants of each partition, and the last
+answer about it. The reader then sends only new or changed partitions. The broker answers only
+partitions with news: records, an error, a divergence, or a high watermark or log start other than
+the last one sent. After an error the next answer about the partition is sent in any case.
 
-Most partitions of a large session have nothing to say for a long time. A partition *rests* from an
-answer that left nothing to say until it is notified in the purgatory or the asker names it again.
-No request looks at it meanwhile, so a request costs what the others cost, however many rest. What
-must be known of a resting follower all the same, when it last fetched, is kept once for the whole
-session (`LastFetch`).
+Most partitions of a large session have no news for a long time. A partition *rests* from an answer
+that left nothing to send until it is notified in the purgatory or the reader names it again. No
+request looks at it while it rests, so the cost of a request does not depend on the number of
+resting partitions. The time of a resting follower's last fetch is still needed; it is kept once for
+the whole session (`LastFetch`).
 
-Sessions belong to no connection: an asker that reconnects goes on with its id and next epoch. The
-epochs of a session count 1, 2, ...; a request out of that order is refused, so a lost answer is
-noticed, and the asker opens a new session. Ids are random, so an asker that outlived a restart of
-the broker does not hit somebody else's session.
+A session belongs to no connection: a reader that reconnects continues with its id and next epoch.
+The epochs of a session are 1, 2, ...; a request out of that order is refused. So a lost answer is
+noticed, and the reader opens a new session. Ids are random, so that a reader from before a restart
+of the broker does not find another reader's session.
 
-Partitions that do not rest are filled in the order in which they were named or notified. One that
-got data has moved on, so it is named again and comes last next time (FET-11: a backlogged partition
-starves nobody).
+Partitions that do not rest are filled in the order in which they were named or notified. A reader
+that got data names the partition again with its next offset, so it comes last the next time
+(FET-11: a backlogged partition does not starve others).
 
-There are `slots` of them. One that was idle for `IDLE_S_MAX` is dropped at the next request of
-anybody: its asker is gone, mostly, and what it remembers keeps deleted partitions in memory. When
-all are taken the asker gets no session and sends full requests, which always works.
+There are `slots` sessions. One that was idle for `IDLE_S_MAX` is dropped at the next request of any
+reader: its own reader is probably gone, and it keeps deleted partitions in memory. When all slots
+are taken, a reader gets no session and sends full requests, which always works.
 """
 
 import random
@@ -49,10 +49,10 @@ SESSION_EPOCH_MAX = 2**31 - 1
 
 
 class Wanted:
-    """One partition that an asker wants: the request for it, and what it was last told.
+    """One partition that a reader wants: the request for it, and the last answer's offsets.
 
-    `resting` is the progress of a follower that rests. Another request for the partition makes
-    another `Wanted`: this one may still be waiting for its answer.
+    `resting` is the progress of a resting follower. Each request for the partition makes another
+    `Wanted`, because the one before may still wait for its answer.
     """
 
     __slots__ = ("high_watermark", "log_start", "name", "request", "resting")
@@ -65,7 +65,7 @@ class Wanted:
         self.resting: Progress | None = None
 
     def tell(self, answer: PartitionFetched) -> bool:
-        """Note what will be told; False where the asker knows all of it already."""
+        """Record an answer that will be sent. Return whether it has news for the reader."""
         if answer.error:
             self.high_watermark = self.log_start = NO_OFFSET
             return True
@@ -81,9 +81,8 @@ class Wanted:
 
 
 class FetchSession:
-    """What one asker wants. `next_epoch` is the only session epoch its next request may carry.
-
-    `watch` stands under each of its partitions in the purgatory.
+    """The partitions that one reader wants. `next_epoch` is the only valid session epoch of its
+    next request. `watch` is registered under each of the partitions in the purgatory.
     """
 
     __slots__ = (
@@ -107,20 +106,21 @@ class FetchSession:
         self.watch = Watch()
         self._purgatory = purgatory
         self._wanted: dict[TopicPartition, Wanted] = {}
-        # Those that do not rest, in the order in which answers are filled.
+        # The partitions that do not rest, in the order in which answers are filled.
         self._awake: dict[TopicPartition, Wanted] = {}
 
     def advance(self, now: float) -> None:
-        """A request of the expected epoch came."""
+        """Record a request with the expected epoch."""
         self.next_epoch = 1 if self.next_epoch == SESSION_EPOCH_MAX else self.next_epoch + 1
         self.last_used = now
 
     def update(
         self, partitions: Iterable[PartitionFetch], forgotten: Iterable[TopicPartition]
     ) -> None:
-        """Drop what is to go, and take over what is new or changed, to the end of the order.
+        """Drop forgotten partitions, and put new or changed ones at the end of the order.
 
-        Who names a partition in both begins anew with it: what it was told, it may not have taken.
+        A reader that names a partition in both starts over with it: it may not have used the
+        answers before.
         """
         for name in forgotten:
             gone = self._wanted.pop(TopicPartition(*name), None)
@@ -141,11 +141,11 @@ class FetchSession:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for nothing."""
+        """Whether the session has no partition."""
         return not self._wanted
 
     def awake(self) -> list[Wanted]:
-        """Those that may have something to say."""
+        """Return the partitions that may have news."""
         if self.watch.notified:
             notified, self.watch.notified = self.watch.notified, {}
             for name in notified:
@@ -155,20 +155,23 @@ class FetchSession:
         return [*self._awake.values()]
 
     def wake_all(self) -> None:
-        """Let none of them rest."""
+        """End the rest of all partitions."""
         for wanted in self._wanted.values():
             self._wake(wanted)
 
     def record_fetch(self, broker_epoch: int, now: float) -> None:
-        """Have a follower's request count for the partitions that rest. It is noted for the others
-        before: where one of them rested until now, the request before counts."""
+        """Count a follower's request for all resting partitions.
+
+        Call it after the request is recorded for the others: for one that rested until now, the
+        request before counts.
+        """
         self.last_fetch.broker_epoch = broker_epoch
         self.last_fetch.fetched_at = now
 
     def rest(self, wanted: Wanted, leader: Leader) -> None:
-        """Look at a partition no more until it is notified: its answer leaves nothing to say.
+        """Let a partition rest until it is notified: its answer leaves nothing to send.
 
-        It stays awake if the asker has named it again, or if each of its fetches must be noted.
+        It stays awake if the reader has named it again, or if each of its fetches must be recorded.
         """
         if self._awake.get(wanted.name) is not wanted:
             return
@@ -180,7 +183,7 @@ class FetchSession:
         del self._awake[wanted.name]
 
     def close(self) -> None:
-        """Watch nothing any more. A request that still waits is answered when its time is up."""
+        """Stop watching. A request that still waits is answered at its deadline."""
         for wanted in self._wanted.values():
             self._wake(wanted)
             self._purgatory.unwatch(self.watch, wanted.name)
@@ -199,7 +202,7 @@ class FetchSession:
 class FetchContext:
     """One request in its session, if any: which partitions to read, and which answers to send.
 
-    `is_incremental`: in a running session, where only those travel that have something to say.
+    `is_incremental`: the session is running, so only answers with news are sent.
     """
 
     __slots__ = ("_alone", "is_incremental", "session")
@@ -213,27 +216,27 @@ class FetchContext:
 
     @property
     def wanted(self) -> Sequence[Wanted]:
-        """Those that may have something to say now, in the order in which they are to be filled."""
+        """The partitions that may have news, in the order in which they are filled."""
         return self._alone if self.session is None else self.session.awake()
 
     @property
     def is_empty(self) -> bool:
-        """Whether the request asks for nothing."""
+        """Whether the request wants no partition."""
         return not self._alone if self.session is None else self.session.is_empty
 
     @property
     def session_id(self) -> int:
-        """For the answer; 0 where there is no session."""
+        """The session id for the answer; 0 without a session."""
         return SESSION_NONE if self.session is None else self.session.session_id
 
     def travels(self, wanted: Wanted, answer: PartitionFetched) -> bool:
-        """Whether to send an answer: all, or in a running session those with something to say. It
-        counts as told."""
+        """Record a partition's answer. Return whether to send it: always, or in a running session
+        if it has news."""
         return wanted.tell(answer) or not self.is_incremental
 
 
 class FetchSessions:
-    """The slots. Tests put other sessions in."""
+    """The sessions of a broker. Tests replace `session_type`."""
 
     session_type: ClassVar[type[FetchSession]] = FetchSession
 
@@ -241,11 +244,11 @@ class FetchSessions:
         self._rng = rng
         self._slots = slots
         self._purgatory = purgatory
-        # In the order of last use, so those to drop stand first.
+        # In the order of last use, so that the ones to drop come first.
         self._sessions: dict[int, FetchSession] = {}
 
     def context(self, request: FetchRequest, now: float) -> FetchContext:
-        """Place a request in its session. Raises `Refused` for an unknown id or a wrong epoch."""
+        """Return a request's context. Raises `Refused` for an unknown id or a wrong epoch."""
         self._drop_idle(now)
         if request.session_epoch not in (SESSION_EPOCH_NONE, SESSION_EPOCH_OPEN):
             session = self._continue(request, now)
@@ -259,7 +262,7 @@ class FetchSessions:
         return FetchContext([*map(Wanted, request.partitions)], None, is_incremental=False)
 
     def statistics(self) -> int:
-        """How many slots are taken."""
+        """Return the number of sessions."""
         return len(self._sessions)
 
     def _drop_idle(self, now: float) -> None:

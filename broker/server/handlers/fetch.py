@@ -1,30 +1,30 @@
-"""FETCH: answer with file slices, or wait until there is enough to answer with.
+"""FETCH: answer with file slices, or wait until there are enough bytes to answer with.
 
-A fetch is answered at once if it will not wait, asks for nothing, has `bytes_min` to read, or has a
-partition whose answer is an error or a divergence. Otherwise it is parked under its partitions, or
-in a session under the session's watch. Each attempt looks at the partitions as they are then, by
-arithmetic over the index, and the answer is read from the log only when it is due. A partition of a
-session that had nothing to say when an answer was made rests (`fetch_sessions.py`): neither this
+A fetch is answered at once if it does not want to wait, names no partition, has `bytes_min` to
+read, or has a partition whose answer is an error or a divergence. Otherwise it is parked under its
+partitions, or, in a session, under the session's watch. Each attempt looks at the partitions as
+they are then, by arithmetic over the index; the answer is read from the log only when it is due. A
+partition of a session with nothing to send in an answer rests (`fetch_sessions.py`): neither this
 nor a later request looks at it before it is notified.
 
-A consumer reads up to the high watermark, a follower up to the log end. An offset between high
-watermark and log end is no error: a new leader may not know yet that it is committed, so there is
-nothing to read for now. Beyond the log end it is OFFSET_OUT_OF_RANGE, at once; a consumer would
-start anew for it, so a leader that may have been replaced says NOT_LEADER_OR_FOLLOWER instead.
+A consumer reads up to the high watermark, a follower up to the log end. An offset between the high
+watermark and the log end is no error: a new leader may not know yet that it is committed, so there
+is nothing to read for now. An offset beyond the log end is OFFSET_OUT_OF_RANGE at once. A consumer
+would then apply its reset policy, so a leader that may have been replaced answers
+NOT_LEADER_OR_FOLLOWER instead.
 
-A follower's fetch is also its word that it has everything below the offsets it asks for, and that
-it lives: each read that is granted is noted before the answer is made, so that the answer carries
-the high watermark that this very fetch has raised. Its waiting fetch ends soon, too, when the high
-watermark is another than it was told, so that all replicas know what is committed: not at once, for
-while records flow the next ones bring it along, and a round trip for it alone would come with each
-of them. A fetch from an earlier life of a broker is refused.
+A follower's fetch also says that the follower has everything below its offsets, and that it is
+alive. The leader records each accepted read before it makes the answer, so the answer carries the
+high watermark that this fetch has raised. A waiting fetch of a follower also ends when the high
+watermark differs from the one sent last, so that all replicas know what is committed. It does not
+end at once: while records flow, the next ones carry the high watermark, and a round trip for it
+alone would come with each of them. A fetch from an earlier registration of a broker is refused.
 
-Records that are not what was written any more are an error, CORRUPT_MESSAGE, unless another replica
-can lead: a reader must not take them for the end of what there is. What is looked at is in
-`log/runs.py`.
+Records that were damaged after they were written are an error, CORRUPT_MESSAGE, unless another
+replica can lead: a reader must not take them for the end of the log. `log/runs.py` has the checks.
 
-Limits: partitions are filled in the request's order. The first batch of the answer comes whole
-however long it is, so that a reader always gets on; everything else obeys both limits.
+Limits: partitions are filled in the request's order. The first batch of the answer is sent whole,
+however large it is, so that a reader always makes progress; all other batches obey both limits.
 """
 
 import math
@@ -48,8 +48,8 @@ from minibroker.protocol.types import OffsetAndEpoch, Slice, TopicPartition, rec
 
 
 class _View(NamedTuple):
-    """What one look at a partition found: the offset where this reader stops, and where its log
-    diverges from ours. It holds within one attempt, in which nothing else runs."""
+    """A partition in one attempt: the offset where this reader stops, and where its log diverges
+    from this one. Valid within the attempt, during which no other task runs."""
 
     partition: Partition
     end: int
@@ -57,8 +57,8 @@ class _View(NamedTuple):
 
 
 def _must_delete(partition: Partition, wanted: Wanted) -> bool:
-    """Whether records were deleted by a request, which waits for a follower that was not told. What
-    retention deletes is told with the next answer."""
+    """Whether a DELETE_RECORDS request waits for this follower to learn the new log start. The
+    follower learns of deletions by retention with the next answer."""
     return NO_OFFSET < wanted.log_start < partition.leader().start_required
 
 
@@ -92,14 +92,14 @@ class _Fetch:
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
-        """What the answer depends on: its partitions, or the watch that stands under them."""
+        """The keys that the answer depends on: its partitions, or the session's watch of them."""
         session = self._context.session
         if session is not None:
             return (session.watch,)
         return tuple([wanted.name for wanted in self._context.wanted])
 
     def deadline(self) -> float:
-        """Until when it waits."""
+        """Return the time until which the request waits."""
         return self._deadline
 
     @property
@@ -107,7 +107,7 @@ class _Fetch:
         return self._request.replica_id >= 0
 
     def begin(self, now: float) -> None:
-        """Note a follower's reads; look at all partitions if the asker may be refused in all."""
+        """Record a follower's reads. Wake all partitions if all may have to be refused."""
         session, request = self._context.session, self._request
         if self._is_follower:
             live = self._services.image.brokers.get(request.replica_id)
@@ -122,11 +122,11 @@ class _Fetch:
                 session.record_fetch(request.broker_epoch, now)
 
     def _record_progress(self, wanted: Wanted, now: float) -> None:
-        """Note one read of a follower, unless it is refused or diverges (FET-09)."""
+        """Record one read of a follower, unless it is refused or diverges (FET-09)."""
         asked, request = wanted.request, self._request
         try:
             partition, _, divergence = self._look(wanted)
-        except Refused:  # the answer will say so
+        except Refused:  # the answer has the error
             return
         if self._context.session is None:
             wanted.high_watermark = partition.high_watermark
@@ -138,8 +138,8 @@ class _Fetch:
             self._services.replicas.record_fetch(partition, fetch, now)
 
     def attempt(self, now: float) -> FetchResponse | None:
-        """The answer, if it is due; news of a high watermark or of deleted records alone bring
-        the deadline forward."""
+        """Return the answer if it is due, else None. A new high watermark and deleted records
+        alone bring the deadline forward."""
         readable = 0
         wait_s_max = math.inf
         all_wanted = self._context.wanted
@@ -162,17 +162,19 @@ class _Fetch:
         return self._answer(all_wanted, views) if is_due else None
 
     def _news_wait_s(self, wanted: Wanted) -> float:
-        """How long a high watermark may wait for records to go with; not where none was told."""
+        """Return how long (s) a new high watermark may wait for records to travel with; 0 if the
+        follower knows none."""
         if wanted.high_watermark == NO_OFFSET:
             return 0.0
         return self._services.config.replica_high_watermark_wait_max_ms / 1000
 
     def answer(self) -> FetchResponse:
-        """Read what there is, which may be nothing."""
+        """Return the answer with the records that there are, perhaps none."""
         return self._answer(self._context.wanted, [])
 
     def _answer(self, all_wanted: Sequence[Wanted], views: Sequence[_View]) -> FetchResponse:
-        """Read what there is; `views` are those of the first partitions, in this attempt."""
+        """Read the records and return the answer. `views` are this attempt's, of the first
+        partitions."""
         room = self._bytes_max
         is_empty = True
         answers = []
@@ -187,10 +189,10 @@ class _Fetch:
         return FetchResponse(0, self._context.session_id, tuple(answers))
 
     def _look(self, wanted: Wanted) -> _View:
-        """Look at a partition as it is for this reader.
+        """Return a partition as it is for this reader.
 
-        Raises `Refused`. A divergence comes before an offset beyond the end: it tells a follower
-        more.
+        Raises `Refused`. A divergence is checked before an offset beyond the end, because it tells
+        a follower more.
         """
         asked = wanted.request
         partition = self._services.partition(wanted.name, asked.topic_id)
@@ -209,7 +211,8 @@ class _Fetch:
         return _View(partition, end, divergence)
 
     def _readable_bytes(self, wanted: Wanted, view: _View) -> int:
-        """How many bytes a partition has for this reader; a divergence is enough for an answer."""
+        """Return how many bytes a partition has for this reader. A divergence counts as enough for
+        an answer."""
         if view.divergence is not None:
             return self._bytes_min
         offset = wanted.request.fetch_offset
@@ -220,7 +223,7 @@ class _Fetch:
     def _fetch(
         self, wanted: Wanted, view: _View | None, room: int, *, at_least_one: bool
     ) -> tuple[PartitionFetched, int]:
-        """One partition's answer, which will be sent, and the bytes of its records."""
+        """Return one partition's answer and the size (bytes) of its records."""
         asked, (topic, number) = wanted.request, wanted.name
         offset, size = asked.fetch_offset, 0
         records: Sequence[Slice] = ()
@@ -264,7 +267,7 @@ class _Fetch:
 def handle(
     services: Services, request: FetchRequest, now: float
 ) -> FetchResponse | Parked[FetchResponse]:
-    """Answer at once, or park. An error of the session itself is the answer's own error."""
+    """Answer at once, or park. An error of the session is the error of the whole answer."""
     try:
         context = services.fetch_sessions.context(request, now)
     except Refused as refused:
