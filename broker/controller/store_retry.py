@@ -33,7 +33,7 @@ class StoreRetry:
     def __init__(self, node_id: int) -> None:
         self.name = f"[Broker id={node_id}]"
         self.retries = 0
-        self._waiting: dict[object, None] = {}  # who failed and had no answer since
+        self._waiting: dict[object, None] = {}  # callers that failed and had no answer since
         self._away_since: float | None = None
         self._why = ""
 
@@ -49,22 +49,22 @@ class StoreRetry:
         return await self._repeat(attempt)
 
     async def watch(self, store: MetadataStore, prefix: str, after: int) -> Snapshot:
-        """`store.watch`; that the store is back it notices by a read, for news may be long in
-        coming."""
+        """Call `store.watch`. After a failure read first: news may take long to come, and a read
+        shows at once that the store is back."""
 
-        async def attempt(asker: object) -> Snapshot:
-            if asker in self._waiting:
+        async def attempt(caller: object) -> Snapshot:
+            if caller in self._waiting:
                 snapshot = await store.get(prefix)
-                self.on_answer(asker)
+                self.on_answer(caller)
                 if snapshot.revision > after:
                     return snapshot
             return await store.watch(prefix, after)
 
         return await self._repeat(attempt)
 
-    def on_failure(self, asker: object, error: StoreUnavailable) -> None:
-        """The store did not answer this asker, who will ask again."""
-        self._waiting[asker] = None
+    def on_failure(self, caller: object, error: StoreUnavailable) -> None:
+        """Record that the store did not answer a caller, which will try again."""
+        self._waiting[caller] = None
         self._why = str(error)
         if self._away_since is None:
             self._away_since = trio.current_time()
@@ -76,38 +76,38 @@ class StoreRetry:
                 error,
             )
 
-    def on_answer(self, asker: object) -> None:
-        """The store answered this asker."""
-        self.forget(asker)
+    def on_answer(self, caller: object) -> None:
+        """Record that the store answered a caller."""
+        self.forget(caller)
         if self._away_since is not None and not self._waiting:
             away_s = trio.current_time() - self._away_since
             log.info("%s The metadata store can be used again, after %.1f s", self.name, away_s)
             self._away_since = None
 
-    def forget(self, asker: object) -> None:
-        """This asker asks no more."""
-        self._waiting.pop(asker, None)
+    def forget(self, caller: object) -> None:
+        """Forget a caller that tries no more."""
+        self._waiting.pop(caller, None)
 
     def trouble(self) -> str:
-        """What is wrong with the store at present, for who waits for it; empty if nothing is."""
+        """Return what is wrong with the store, for requests that wait for it; "" if nothing is."""
         return "" if self._away_since is None else f"the metadata store cannot be used: {self._why}"
 
     async def _repeat(self, attempt: Callable[[object], Awaitable[Result]]) -> Result:
-        asker, backoff_s = object(), BACKOFF_S
+        caller, backoff_s = object(), BACKOFF_S
         try:
             while True:
                 try:
-                    answer = await attempt(asker)
+                    answer = await attempt(caller)
                 except StoreUnavailable as error:
                     self.retries += 1
-                    self.on_failure(asker, error)
+                    self.on_failure(caller, error)
                 except LeaseLost:
-                    self.on_answer(asker)
+                    self.on_answer(caller)
                     raise
                 else:
-                    self.on_answer(asker)
+                    self.on_answer(caller)
                     return answer
                 await trio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
         finally:
-            self.forget(asker)
+            self.forget(caller)

@@ -64,7 +64,7 @@ class Wanted:
         self.log_start = NO_OFFSET
         self.resting: Progress | None = None
 
-    def tell(self, answer: PartitionFetched) -> bool:
+    def record_answer(self, answer: PartitionFetched) -> bool:
         """Record an answer that will be sent. Return whether it has news for the reader."""
         if answer.error:
             self.high_watermark = self.log_start = NO_OFFSET
@@ -229,10 +229,10 @@ class FetchContext:
         """The session id for the answer; 0 without a session."""
         return SESSION_NONE if self.session is None else self.session.session_id
 
-    def travels(self, wanted: Wanted, answer: PartitionFetched) -> bool:
+    def must_send(self, wanted: Wanted, answer: PartitionFetched) -> bool:
         """Record a partition's answer. Return whether to send it: always, or in a running session
         if it has news."""
-        return wanted.tell(answer) or not self.is_incremental
+        return wanted.record_answer(answer) or not self.is_incremental
 
 
 class FetchSessions:

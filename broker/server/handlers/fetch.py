@@ -184,7 +184,7 @@ class _Fetch:
             if size:
                 is_empty = False
                 room = max(0, room - size)
-            if self._context.travels(wanted, answer):
+            if self._context.must_send(wanted, answer):
                 answers.append(answer)
         return FetchResponse(0, self._context.session_id, tuple(answers))
 

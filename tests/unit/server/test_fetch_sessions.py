@@ -45,7 +45,7 @@ def numbers(context: FetchContext) -> list[int]:
 
 def answers(context: FetchContext, *fetched: PartitionFetched) -> tuple[PartitionFetched, ...]:
     pairs = zip(context.wanted, fetched, strict=True)
-    return tuple(answer for wanted, answer in pairs if context.travels(wanted, answer))
+    return tuple(answer for wanted, answer in pairs if context.must_send(wanted, answer))
 
 
 def told(partition: int, high_watermark: int, **more: object) -> PartitionFetched:
