@@ -27,67 +27,67 @@ def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
     expected = "\tTopic: life\tPartition: {}\tLeader: 1\tReplicas: 1\tIsr: 1\tElr: \tLastKnownElr: "
     assert lines == [expected.format(number) for number in range(3)]
     assert "an acknowledged record" in shell.stderr
-    shell.ask("topic alter life --config flush=always --delete-config retention.ms")
-    [described] = json.loads(shell.ask("topic describe life --format json"))
+    shell("topic alter life --config flush=always --delete-config retention.ms")
+    [described] = json.loads(shell("topic describe life --format json"))
     assert described["configs"] == {"flush": "always"}
     assert described["acknowledgement"].startswith("flush=always")
-    assert shell.ask("topic describe life --under-replicated-partitions") == ""
-    assert len(shell.ask("topic describe life --at-min-isr-partitions").splitlines()) == 3
-    shell.ask("topic alter life --partitions 5 --replica-assignment 1,1 --config flush=never")
-    [described] = json.loads(shell.ask("topic describe life --format json"))
+    assert shell("topic describe life --under-replicated-partitions") == ""
+    assert len(shell("topic describe life --at-min-isr-partitions").splitlines()) == 3
+    shell("topic alter life --partitions 5 --replica-assignment 1,1 --config flush=never")
+    [described] = json.loads(shell("topic describe life --format json"))
     assert (described["partition_count"], described["configs"]) == (5, {"flush": "never"})
-    shell.ask("topic alter life --partitions 5", code=1)
+    shell("topic alter life --partitions 5", code=1)
     assert "has 5 partitions" in shell.stderr
-    shell.ask("topic alter life --replica-assignment 1", code=2)
-    shell.ask("topic delete life")
-    shell.ask("topic create life --replica-assignment 1,1")
-    assert len(shell.ask("topic describe life").splitlines()) == 3
-    shell.ask("topic create other --replica-assignment one", code=2)
-    shell.ask("topic create other --replica-assignment 7", code=1)
+    shell("topic alter life --replica-assignment 1", code=2)
+    shell("topic delete life")
+    shell("topic create life --replica-assignment 1,1")
+    assert len(shell("topic describe life").splitlines()) == 3
+    shell("topic create other --replica-assignment one", code=2)
+    shell("topic create other --replica-assignment 7", code=1)
     assert "there is no broker 7" in shell.stderr
-    shell.ask("topic delete life")
-    assert "life" not in shell.ask("topic list").splitlines()
-    shell.ask("topic delete life --if-exists")
+    shell("topic delete life")
+    assert "life" not in shell("topic list").splitlines()
+    shell("topic delete life --if-exists")
 
 
 def test_records_are_deleted(shell: Shell) -> None:
     """trim: a partition begins later, or at its end; not beyond."""
-    shell.ask("topic create shorter")
+    shell("topic create shorter")
     shell("produce shorter", stdin="one\ntwo\nthree\n")
-    assert shell.ask("topic trim shorter 0 2") == "shorter-0 begins at offset 2.\n"
+    assert shell("topic trim shorter 0 2") == "shorter-0 begins at offset 2.\n"
     assert shell("consume shorter --from-beginning -e") == "three\n"
-    shell.ask("topic trim shorter 0 4", code=1)
+    shell("topic trim shorter 0 4", code=1)
     assert "OFFSET_OUT_OF_RANGE" in shell.stderr
-    shell.ask("topic trim shorter 1 0", code=1)
-    assert shell.ask("topic trim shorter 0 -1") == "shorter-0 begins at offset 3.\n"
+    shell("topic trim shorter 1 0", code=1)
+    assert shell("topic trim shorter 0 -1") == "shorter-0 begins at offset 3.\n"
 
 
 def test_a_running_broker_shows_its_settings(shell: Shell) -> None:
     """As text with a star for what is not the default, and as JSON."""
-    lines = shell.ask("broker config 1").splitlines()
+    lines = shell("broker config 1").splitlines()
     assert "  log.index.interval.bytes=4096" in lines
     assert any(line.startswith("* log.dirs=") for line in lines)
-    rows = {row["name"]: row for row in json.loads(shell.ask("broker config 1 --format json"))}
+    rows = {row["name"]: row for row in json.loads(shell("broker config 1 --format json"))}
     assert rows["node.id"]["value"] == "1"
-    shell.ask("broker config 7 --timeout-s 1", code=1)
+    shell("broker config 7 --timeout-s 1", code=1)
     assert "broker 7" in shell.stderr
 
 
 def test_refusals_are_one_line(shell: Shell) -> None:
     """What a broker refuses is exit code 1 and one line that says why."""
-    shell.ask("topic create twice")
-    shell.ask("topic create twice", code=1)
+    shell("topic create twice")
+    shell("topic create twice", code=1)
     assert re.fullmatch(r"% ERROR: .*TOPIC_ALREADY_EXISTS.*twice.*\n", shell.stderr)
-    shell.ask("topic create twice --if-not-exists")
-    shell.ask("topic create other --config retention.m=1", code=1)
+    shell("topic create twice --if-not-exists")
+    shell("topic create other --config retention.m=1", code=1)
     assert "retention.ms" in shell.stderr
-    shell.ask("topic create whole --config min.insync.replicas=3 -r 1")
+    shell("topic create whole --config min.insync.replicas=3 -r 1")
     assert "WARNING: min.insync.replicas=3 is more than the 1 replica of whole" in shell.stderr
-    shell.ask("topic create two -r 2", code=1)
+    shell("topic create two -r 2", code=1)
     assert "replication factor 2, with 1 live broker" in shell.stderr
-    shell.ask("topic delete nowhere", code=1)
+    shell("topic delete nowhere", code=1)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in shell.stderr
-    shell.ask("topic describe nowhere", code=1)
+    shell("topic describe nowhere", code=1)
     shell("consume nowhere --exit-at-end", code=1)
     assert "nowhere" in shell.stderr
     shell("produce twice --acks 7", code=2)
@@ -100,7 +100,7 @@ def test_refusals_are_one_line(shell: Shell) -> None:
 
 def test_what_is_produced_is_consumed(shell: Shell) -> None:
     """Lines, keys and empty lines come back as they were, by every way to say where to begin."""
-    shell.ask("topic create lines")
+    shell("topic create lines")
     shell("produce lines -K :", stdin="k1:one\nk2:two\nk1:three: 3\n")
     shell("produce lines -K :", stdin="\nno key")
     assert "2 lines without the key delimiter" in shell.stderr
@@ -127,7 +127,7 @@ def test_a_ledger_says_where_each_record_is(shell: Shell, tmp_path: Path) -> Non
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{number % 7}={number}\n" for number in range(500)))
     ledger = tmp_path / "ledger"
-    shell.ask("topic create told --partitions 3")
+    shell("topic create told --partitions 3")
     shell(f"produce told --file {lines} -K = --ledger {ledger}")
     entries = [json.loads(line) for line in ledger.read_text().splitlines()]
     assert [entry["name"] for entry in (entries[0], entries[-1])] == [
@@ -179,7 +179,7 @@ def test_a_ledger_that_cannot_be_written_is_told(shell: Shell, tmp_path: Path) -
 
 def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
     """What was before it is delivered and counted, what is behind it is not read."""
-    shell.ask("topic create large")
+    shell("topic create large")
     shell("produce large", stdin="first\n" + "x" * 1_500_000 + "\nthird\n", code=1)
     assert "% 1 record delivered" in shell.stderr
     assert re.search(r"% ERROR: line 2: .*max\.request\.size", shell.stderr)
@@ -188,13 +188,13 @@ def test_a_line_that_is_too_large_is_named(shell: Shell) -> None:
 
 def test_what_is_not_there_is_named_at_once(shell: Shell) -> None:
     """A partition beyond the last, an offset beyond the end, a file that is not there."""
-    shell.ask("topic create two --partitions 2")
+    shell("topic create two --partitions 2")
     for command in ("produce two -p 2", "consume two -p 2 -e"):
         shell(command, stdin="x", code=1)
         assert "topic two has 2 partitions, numbered from 0: there is no 2" in shell.stderr
     assert shell("consume two -p 1 -o 7 -e") == ""
     assert "two-1: offset 7 is beyond the end, which is 0" in shell.stderr
-    shell.ask("topic create __two", code=1)
+    shell("topic create __two", code=1)
     assert "INVALID_TOPIC_EXCEPTION" in shell.stderr
     done = run_cli("log", "dump", "nofile")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "% ERROR: nofile: no such file\n")
@@ -202,7 +202,7 @@ def test_what_is_not_there_is_named_at_once(shell: Shell) -> None:
 
 def test_an_endless_reader_ends_when_told(shell: Shell) -> None:
     """A consumer waits for what is new, and SIGINT is its normal end: exit code 0."""
-    shell.ask("topic create endless")
+    shell("topic create endless")
     command = [*COMMAND, "consume", "endless", "-b", shell.address, "--from-beginning"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
         assert reader.stdout
@@ -216,7 +216,7 @@ def test_an_endless_reader_ends_when_told(shell: Shell) -> None:
 
 def test_an_interrupted_producer_delivers_what_it_read(shell: Shell) -> None:
     """SIGTERM ends the reading, not the sending: all that was read is there; exit code 143."""
-    shell.ask("topic create interrupted")
+    shell("topic create interrupted")
     command = [*COMMAND, "produce", "interrupted", "-b", shell.address, "-X", "linger.ms=0"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
         assert writer.stdin

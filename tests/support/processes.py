@@ -15,14 +15,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from unittest.mock import patch
 
 from minibroker.cli.cluster.layout import HOST, Layout
-from minibroker.cli.main import main
 
 COMMAND = [sys.executable, "-m", "minibroker.cli"]
 READY_LINE = "Kafka Server started"
@@ -314,22 +311,3 @@ class Shell:
         assert "Traceback" not in done.stderr
         self.stderr = done.stderr
         return done.stdout
-
-    def ask(self, line: str, code: int = 0) -> str:
-        """The same without a process, which takes a tenth of the time: for commands that read no
-        input and write no log."""
-        arguments = [*line.split(), "--bootstrap-server", self.address]
-        out, error = StringIO(), StringIO()
-        with (
-            patch.object(sys, "argv", ["minibroker", *arguments]),
-            redirect_stdout(out),
-            redirect_stderr(error),
-        ):
-            try:
-                main()
-                returned: object = 0
-            except SystemExit as ended:
-                returned = ended.code
-        self.stderr = error.getvalue()
-        assert returned == code, out.getvalue() + self.stderr
-        return out.getvalue()

@@ -223,7 +223,6 @@ def test_an_interrupted_consumer_commits_nothing_that_was_not_returned(
         "max_poll_records": 20,
         "auto_commit_interval_ms": 1,
     }
-    ended: list[tuple[str, dict[int, int], object]] = []
     for number, at in enumerate(every_line(FILES)):
         group, seen = f"left-{number}", {0: 0, 1: 0}
 
@@ -237,11 +236,9 @@ def test_an_interrupted_consumer_commits_nothing_that_was_not_returned(
 
         program(at, group, seen)
         assert_no_thread_is_left(at.where)
-        ended.append((group, seen, at.where))
-    with Admin(address) as admin:
-        for group, seen, where in ended:
+        with Admin(address) as admin:
             for name, committed in admin.committed_offsets(group).items():
-                assert committed.offset <= seen[name.partition], f"interrupted at {where}"
+                assert committed.offset <= seen[name.partition], f"interrupted at {at.where}"
 
 
 def test_an_interrupted_admin_leaves_no_thread(address: str) -> None:
