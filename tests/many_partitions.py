@@ -38,6 +38,7 @@ from tests.support.processes import (
     ClusterProcesses,
     resident_bytes,
     run_cli,
+    run_here,
     running_cluster,
 )
 
@@ -197,7 +198,7 @@ class ManyPartitions:
 
     def epochs(self) -> dict[str, int]:
         """The leader epoch of each partition in the store; all must have a whole in-sync set."""
-        done = run_cli("cluster", "export", "--store", self._store, timeout_s=60)
+        done = run_here("cluster", "export", "--store", self._store)
         assert done.returncode == 0, done.stderr
         found = {
             f"{topic['name']}-{one['partition']}": one

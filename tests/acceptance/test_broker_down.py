@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from minibroker.cli.cluster.layout import Layout
-from tests.support.processes import free_base_port
-from tests.support.typed_cluster import Cluster, run_here, wait_until
+from tests.support.processes import free_base_port, run_here
+from tests.support.typed_cluster import Cluster, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 CANNOT = (

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from minibroker.cli.cluster.layout import HOST
-from tests.support.processes import free_base_port
-from tests.support.typed_cluster import PATIENCE_S, Cluster, Foreground, run_here, wait_until
+from tests.support.processes import free_base_port, run_here
+from tests.support.typed_cluster import PATIENCE_S, Cluster, Foreground, wait_until
 
 ALIVE = ["running"] * 3
 

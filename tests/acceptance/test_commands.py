@@ -1,4 +1,8 @@
-"""Every command against a real broker, as a user would type it."""
+"""Every command against a real broker, as a user would type it.
+
+`test_what_is_produced_is_consumed` runs each command in a process of its own, and so do tests of
+signals; the others run theirs in this process.
+"""
 
 import json
 import re
@@ -9,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import COMMAND, Shell, run_cli
+from tests.support.processes import COMMAND, BrokerProcess, Shell, run_cli, run_here
 
 
 def test_a_topic_from_its_creation_to_its_end(shell: Shell) -> None:
@@ -98,8 +102,9 @@ def test_refusals_are_one_line(shell: Shell) -> None:
     shell("produce", code=2)
 
 
-def test_what_is_produced_is_consumed(shell: Shell) -> None:
+def test_what_is_produced_is_consumed(broker: BrokerProcess) -> None:
     """Lines, keys and empty lines come back as they were, by every way to say where to begin."""
+    shell = Shell(broker.address, run_cli)
     shell("topic create lines")
     shell("produce lines -K :", stdin="k1:one\nk2:two\nk1:three: 3\n")
     shell("produce lines -K :", stdin="\nno key")
@@ -196,7 +201,7 @@ def test_what_is_not_there_is_named_at_once(shell: Shell) -> None:
     assert "two-1: offset 7 is beyond the end, which is 0" in shell.stderr
     shell("topic create __two", code=1)
     assert "INVALID_TOPIC_EXCEPTION" in shell.stderr
-    done = run_cli("log", "dump", "nofile")
+    done = run_here("log", "dump", "nofile")
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "% ERROR: nofile: no such file\n")
 
 

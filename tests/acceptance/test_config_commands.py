@@ -6,7 +6,7 @@ import pytest
 
 from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.messages.metadata import MetadataRequest
-from tests.support.processes import BrokerProcess, run_cli, running_broker
+from tests.support.processes import BrokerProcess, run_cli, run_here, running_broker
 from tests.support.wire import Wire
 from tests.unit.config.kafka_example import EXAMPLE
 
@@ -20,15 +20,15 @@ def test_settings_are_checked_together(tmp_path: Path, monkeypatch: pytest.Monke
     file.write_text("node.id = 3\nmetadata.store.ca.file = 'nowhere.pem'\n", encoding="utf-8")
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "4")
     monkeypatch.chdir(tmp_path)
-    good = run_cli("config", "check", "--set", "flush=always")
+    good = run_here("config", "check", "--set", "flush=always")
     assert (good.returncode, good.stdout) == (0, "A broker can be started with these settings.\n")
-    missing = run_cli("config", "check", str(file))
+    missing = run_here("config", "check", str(file))
     assert missing.returncode == 2
     [line] = missing.stdout.splitlines()
     assert "metadata.store.ca.file = 'nowhere.pem' is no file" in line
     file.write_text("[node]\nidd = 3\n", encoding="utf-8")
     monkeypatch.setenv("KAFKA_NUM_PARTITIONS", "0")
-    bad = run_cli("config", "check", str(tmp_path / "broker.toml"), "--set", "flush=sometimes")
+    bad = run_here("config", "check", str(tmp_path / "broker.toml"), "--set", "flush=sometimes")
     assert bad.returncode == 2
     heads = [line.split(" is not")[0] for line in bad.stdout.splitlines()]
     assert heads == [

@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-from tests.support.processes import BrokerProcess, free_base_port, run_cli
+from tests.support.processes import BrokerProcess, free_base_port, run_here
 
 DISK = "% of its disk"  # how full this machine's is does not matter here
 
 
 def findings(*arguments: str) -> dict[str, list[str]]:
     """What a run says, by level; it fails if there is a problem."""
-    done = run_cli("doctor", *arguments, "--format", "json")
+    done = run_here("doctor", *arguments, "--format", "json")
     assert "Traceback" not in done.stderr
     told = json.loads(done.stdout)
     assert done.returncode == (1 if told["problems"] else 0)
@@ -39,7 +39,7 @@ def test_the_doctor_goes_where_clients_are_sent(tmp_path: Path) -> None:
     )
     try:
         broker.wait_until_ready()
-        run_cli("topic", "create", "t", "-b", f"127.0.0.1:{outside}")
+        run_here("topic", "create", "t", "-b", f"127.0.0.1:{outside}")
         found = findings("-b", f"127.0.0.1:{outside}", "--timeout-s", "20")
         refused = "127.0.0.1:1 cannot be asked: Connection refused"
         listener = "INSIDE://127.0.0.1:1, a listener of broker 1"

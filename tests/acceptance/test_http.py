@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.processes import BrokerProcess, run_cli, running_broker
+from tests.support.processes import BrokerProcess, run_cli, run_here, running_broker
 from tests.unit.observe.shown import parsed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
@@ -25,10 +25,10 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with running_broker(data_dir, "--set", "http.listener=127.0.0.1:0") as broker:
         server = ("--bootstrap-server", broker.address)
         lines = "".join(f"line {number}\n" for number in range(RECORDS))
-        done = run_cli("produce", "words", *server, stdin=lines)
+        done = run_here("produce", "words", *server, stdin=lines)
         assert done.returncode == 0, done.stderr
         options = ("--from-beginning", "--max-messages", str(RECORDS // 2))
-        done = run_cli("consume", "words", "--group", GROUP, *options, *server)
+        done = run_here("consume", "words", "--group", GROUP, *options, *server)
         assert done.returncode == 0, done.stderr
         yield broker
 

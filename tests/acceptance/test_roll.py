@@ -15,8 +15,8 @@ import trio
 from minibroker.cli.cluster.layout import Layout, exclusive
 from minibroker.client import Admin, Consumer, NewTopic
 from tests.support.evidence import PARTITIONS, TOPIC, Evidence, judge, produce, read
-from tests.support.processes import COMMAND, free_base_port
-from tests.support.typed_cluster import PATIENCE_S, Cluster, Foreground, run_here
+from tests.support.processes import COMMAND, free_base_port, run_here
+from tests.support.typed_cluster import PATIENCE_S, Cluster, Foreground
 from tests.support.witness import History, log_digests
 
 NODES = (1, 2, 3)

@@ -7,6 +7,8 @@ A cluster is laid out and set as `minibroker cluster up` does it, but each broke
 test's own: its exit code and its output are at hand.
 """
 
+import io
+import logging
 import os
 import re
 import signal
@@ -14,12 +16,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Protocol
+from unittest.mock import patch
 
 from minibroker.cli.cluster.layout import HOST, Layout
+from minibroker.cli.main import main
 
 COMMAND = [sys.executable, "-m", "minibroker.cli"]
 READY_LINE = "Kafka Server started"
@@ -298,15 +303,50 @@ def run_cli(*arguments: str, stdin: str = "", timeout_s: float = 30) -> subproce
     )
 
 
-class Shell:
-    """Runs commands against one broker."""
+def run_here(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess:
+    """As `run_cli`, in this process: most of the time of a short command is the start of another
+    one. What a signal does, or a broken pipe, only a process of its own shows."""
+    log = logging.getLogger()
+    level, handlers = log.level, log.handlers[:]
+    with TemporaryFile("w+", encoding="utf-8") as given, _text() as out, _text() as err:
+        given.write(stdin)
+        given.seek(0)
+        code = 0
+        with (
+            patch.object(sys, "argv", ["minibroker", *arguments]),
+            patch.object(sys, "stdin", given),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            log.handlers[:] = []  # so that `main` sets up its own
+            try:
+                main()
+            except SystemExit as ended:
+                code = ended.code or 0
+            finally:
+                log.handlers[:] = handlers
+                log.setLevel(level)
+        told = [stream.buffer.getvalue().decode() for stream in (out, err)]
+    return subprocess.CompletedProcess(arguments, code, *told)
 
-    def __init__(self, address: str) -> None:
+
+def _text() -> io.TextIOWrapper:
+    """What is written there can be read from its buffer at once."""
+    return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n", write_through=True)
+
+
+class Shell:
+    """Runs commands against one broker, with `run_here` or `run_cli`."""
+
+    def __init__(
+        self, address: str, run: Callable[..., subprocess.CompletedProcess] = run_here
+    ) -> None:
         self.address = address
+        self._run = run
 
     def __call__(self, line: str, stdin: str = "", code: int = 0) -> str:
         """A command's stdout; it must end with `code`, and never with a traceback."""
-        done = run_cli(*line.split(), "--bootstrap-server", self.address, stdin=stdin)
+        done = self._run(*line.split(), "--bootstrap-server", self.address, stdin=stdin)
         assert done.returncode == code, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
         self.stderr = done.stderr

@@ -1,22 +1,18 @@
 """`minibroker cluster` as tests type it, for a directory with a cluster of real brokers."""
 
-import io
 import json
 import re
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from minibroker.cli.cluster.layout import Layout
-from minibroker.cli.commands import app_for
-from minibroker.cli.terminal import failures_as_one_line
-from tests.support.processes import COMMAND, run_cli
+from tests.support.processes import COMMAND, run_cli, run_here
 
 PATIENCE_S = 30.0
-# Commands that only ask are run in this process: most of their time is the start of another one.
-QUICK = {"create", "describe", "elect", "export", "forget", "status"}
+# Commands that start brokers are run in a process of their own: brokers become its children.
+STARTING = {"up", "start", "roll"}
 
 
 class Cluster:
@@ -36,8 +32,10 @@ class Cluster:
         return self._run([*line.split(), "-b", Layout.load(self.root).bootstrap], code, stdin)
 
     def _run(self, arguments: list[str], code: int, stdin: str) -> str:
-        is_quick = arguments[1] in QUICK
-        done = run_here(*arguments) if is_quick else run_cli(*arguments, stdin=stdin, timeout_s=90)
+        if arguments[0] == "cluster" and arguments[1] in STARTING:
+            done = run_cli(*arguments, stdin=stdin, timeout_s=90)
+        else:
+            done = run_here(*arguments, stdin=stdin)
         self.stderr = done.stderr
         assert done.returncode == code, f"{arguments}\n{done.stdout}{done.stderr}{self.logs}"
         assert "Traceback" not in done.stderr
@@ -59,19 +57,6 @@ class Cluster:
         numbers = [path.stem.removeprefix("broker-") for path in self.root.glob("broker-*.pid")]
         if numbers:
             run_cli("cluster", "kill", *numbers, "--data-dir", str(self.root))
-
-
-def run_here(*arguments: str) -> subprocess.CompletedProcess:
-    """As `run_cli`, in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    code = 0
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            with failures_as_one_line():
-                app_for(arguments)(arguments)
-        except SystemExit as ended:
-            code = ended.code or 0
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def wait_until(what: str, is_so: Callable[[], bool]) -> None:
