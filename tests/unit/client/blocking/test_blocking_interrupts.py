@@ -223,22 +223,25 @@ def test_an_interrupted_consumer_commits_nothing_that_was_not_returned(
         "max_poll_records": 20,
         "auto_commit_interval_ms": 1,
     }
+
+    def program(at: AtLine, group: str, seen: dict[int, int]) -> None:
+        with suppress(KeyboardInterrupt), at:  # noqa: SIM117
+            with Consumer(address, group_id=group, **options) as consumer:
+                consumer.assign(filled)
+                for _ in range(2):
+                    for record in consumer.poll(5):
+                        seen[record.partition] = record.offset + 1
+
+    lives: list[tuple[str, object, dict[int, int]]] = []
     for number, at in enumerate(every_line(FILES)):
         group, seen = f"left-{number}", {0: 0, 1: 0}
-
-        def program(at: AtLine, group: str, seen: dict[int, int]) -> None:
-            with suppress(KeyboardInterrupt), at:  # noqa: SIM117
-                with Consumer(address, group_id=group, **options) as consumer:
-                    consumer.assign(filled)
-                    for _ in range(2):
-                        for record in consumer.poll(5):
-                            seen[record.partition] = record.offset + 1
-
         program(at, group, seen)
         assert_no_thread_is_left(at.where)
-        with Admin(address) as admin:
+        lives.append((group, at.where, seen))
+    with Admin(address) as admin:
+        for group, where, seen in lives:
             for name, committed in admin.committed_offsets(group).items():
-                assert committed.offset <= seen[name.partition], f"interrupted at {at.where}"
+                assert committed.offset <= seen[name.partition], f"interrupted at {where}"
 
 
 def test_an_interrupted_admin_leaves_no_thread(address: str) -> None:
