@@ -1,6 +1,6 @@
-"""Each program of `examples/` does what its head says, and is typed strictly.
+"""Each program of `examples/` does what its head says.
 
-The Spark job runs in tests/audit/network/test_example.py.
+The Spark job runs in tests/audit/network/test_example.py; test_typing.py checks the types of all.
 """
 
 import asyncio
@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from minibroker.client.blocking import Consumer, Producer
-from tests.acceptance.test_typing import CHECKERS
 from tests.installed import ROOT
 from tests.support.processes import BrokerProcess
 
@@ -135,17 +133,3 @@ def test_the_service_takes_events_under_load(broker: BrokerProcess) -> None:
     spec.loader.exec_module(service)
     places = asyncio.run(main())
     assert len({json.dumps(place) for place in places}) == 400
-
-
-@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
-def test_the_examples_are_typed(checker: tuple[str, ...], tmp_path: Path) -> None:
-    """As a user's programs, outside of the repository."""
-    paths = []
-    for path in sorted(EXAMPLES.glob("*.py")):
-        paths.append(tmp_path / path.name)
-        paths[-1].write_text(path.read_text("utf-8"), encoding="utf-8")
-    assert len(paths) >= 6
-    done = subprocess.run(
-        [*checker, *paths], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr

@@ -49,6 +49,7 @@ PYRIGHT = (
 
 
 CHECKERS = {"mypy": MYPY, "basedpyright": PYRIGHT}
+EXAMPLES = ROOT / "examples"
 
 
 def programs() -> Iterator[tuple[str, str]]:
@@ -61,37 +62,6 @@ def programs() -> Iterator[tuple[str, str]]:
         for number, text in enumerate(shown, 1):
             if "minibroker" in text:
                 yield f"{page.stem}_{number}.py", text
-
-
-@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
-def test_the_programs_of_the_documents_are_typed(checker: tuple[str, ...], tmp_path: Path) -> None:
-    """Users begin with a copy of one, and their editor shows no error in it."""
-    paths = []
-    for name, text in programs():
-        paths.append(tmp_path / name)
-        paths[-1].write_text(text, encoding="utf-8")
-    assert len(paths) >= 4, "README and docs/audit.md have two each"
-    done = subprocess.run(
-        [*checker, *paths], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
-def test_a_program_is_checked_against_the_package(checker: tuple[str, ...], tmp_path: Path) -> None:
-    """Outside the repository: a sound program is clean, and one that takes an offset for a text is
-    told so at its line."""
-    sound, wrong = tmp_path / "sound.py", tmp_path / "wrong.py"
-    sound.write_text(PROGRAM, encoding="utf-8")
-    wrong.write_text(WRONG, encoding="utf-8")
-    done = subprocess.run(
-        [*checker, sound, wrong], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    line = WRONG[: WRONG.index("offset: str")].count("\n") + 1
-    said = [text for text in done.stdout.splitlines() if "error" in text]
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert f"wrong.py:{line}" in said[0], done.stdout
-    assert not [text for text in said if "sound.py" in text], done.stdout
 
 
 REFUSED = """
@@ -114,18 +84,61 @@ for client in (Admin(read), Consumer(read), Producer(read), blocking.Producer(re
 """
 
 
-@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
-def test_a_wrong_option_is_an_error_in_the_editor(checker: tuple[str, ...], tmp_path: Path) -> None:
-    """Each line with a wrong name or value is refused, and a mapping from a file is taken."""
-    refused, taken = tmp_path / "refused.py", tmp_path / "taken.py"
-    refused.write_text(REFUSED, encoding="utf-8")
-    taken.write_text(TAKEN, encoding="utf-8")
+@pytest.fixture(scope="module", params=CHECKERS.values(), ids=CHECKERS)
+def said(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
+    """The errors that a type checker tells, by file, in one run over all programs outside of the
+    repository: most of the time of a run is for the package."""
+    place = tmp_path_factory.mktemp("programs")
+    files = {
+        "sound.py": PROGRAM,
+        "wrong.py": WRONG,
+        "refused.py": REFUSED,
+        "taken.py": TAKEN,
+        **dict(programs()),
+        **{path.name: path.read_text("utf-8") for path in EXAMPLES.glob("*.py")},
+    }
+    for name, text in files.items():
+        (place / name).write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [*checker, refused, taken], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*request.param, *files], cwd=place, capture_output=True, text=True, check=False
     )
-    assert "taken.py" not in done.stdout, done.stdout
-    lines = {int(line) for line in re.findall(r"refused\.py:(\d+)", done.stdout)}
-    assert lines == {4, 5, 6, 7, 8}, done.stdout
+    assert done.returncode == 1, done.stdout + done.stderr
+    found: dict[str, list[str]] = {name: [] for name in files}
+    for line in done.stdout.splitlines():
+        if "error" in line and (at := re.search(r"(\w+\.py):\d+", line)):
+            found[at[1]].append(line)
+    assert found["wrong.py"], done.stdout
+    return found
+
+
+def test_the_programs_of_the_documents_are_typed(said: dict[str, list[str]]) -> None:
+    """Users begin with a copy of one, and their editor shows no error in it."""
+    names = [name for name, _ in programs()]
+    assert len(names) >= 4, "README and docs/audit.md have two each"
+    assert [said[name] for name in names] == [[]] * len(names)
+
+
+def test_the_examples_are_typed(said: dict[str, list[str]]) -> None:
+    """As a user's programs."""
+    names = [path.name for path in EXAMPLES.glob("*.py")]
+    assert len(names) >= 6
+    assert [said[name] for name in names] == [[]] * len(names)
+
+
+def test_a_program_is_checked_against_the_package(said: dict[str, list[str]]) -> None:
+    """A sound program is clean, and one that takes an offset for a text is told so at its line."""
+    line = WRONG[: WRONG.index("offset: str")].count("\n") + 1
+    assert f"wrong.py:{line}" in said["wrong.py"][0]
+    assert said["sound.py"] == []
+
+
+def test_a_wrong_option_is_an_error_in_the_editor(said: dict[str, list[str]]) -> None:
+    """Each line with a wrong name or value is refused, and a mapping from a file is taken."""
+    lines = {int(line) for line in re.findall(r"refused\.py:(\d+)", "\n".join(said["refused.py"]))}
+    assert lines == {4, 5, 6, 7, 8}, said["refused.py"]
+    assert said["taken.py"] == []
 
 
 @pytest.fixture
