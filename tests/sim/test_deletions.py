@@ -6,6 +6,7 @@ from minibroker.broker.replication.replicas import Replicas
 from minibroker.testing.cluster import simulate
 from minibroker.testing.mutants import DELETION_MUTANTS
 from tests.sim.deletions import DeletionsStory
+from tests.support.seeds import rest_in_soak
 
 SEEDS = (0, 1, 2, 3)
 PART = 20
@@ -21,7 +22,7 @@ FOUND_BY = {
 }
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", rest_in_soak(SEEDS))
 def test_what_was_deleted_stays_deleted(seed: int) -> None:
     """Whatever the faults of a seed, no replica in sync begins below what clients were told is
     deleted, and nothing else is lost."""
