@@ -5,7 +5,8 @@
 Values are `NAME:LIFE:SEQ:PADDING`; sequences begin at 0 in each life and rise by 1.
 
     begin LIFE END               sent FIRST END    `send` was called for FIRST <= SEQ < END
-    unknown SEQ                  an interrupt hit its `send`: it may have been taken
+    unknown SEQ                  it may have been taken: an interrupt hit its `send` or `send_many`,
+                                 or a close its `send_many` or `send_and_wait`
     refused SEQ WHY              its `send` raised: it was not taken
     delivered PARTITION BASE SEQ...     failed PARTITION ERROR SEQ...
     closing|closed main|other [DELIVERED FAILED UNDELIVERED]      leaving HOW      end LIFE HOW
@@ -149,6 +150,8 @@ class Sender(Worker):
             await self.producer.flush()
         elif chance < 0.1:
             await self.burst("send_and_wait", (1,))
+        elif chance < 0.15:
+            count += await self.send_many()
         # However often the rest is interrupted, the rate stays; what an outage held up is not sent
         # all at once.
         self.due = max(self.due, time.monotonic() - 1.0) + count / self.rate
@@ -168,10 +171,7 @@ class Sender(Worker):
     async def send(self, name: str) -> None:
         """Send one record with this method."""
         seq = self.seq
-        padding = "x" * self.rng.choice((0, 10, 200))
-        value = f"{self.name}:{self.life}:{seq}:{padding}".encode()
-        key = b"key-%d" % self.rng.randrange(KEYS)
-        self.seq += 1
+        value, key = self.next_value(), self.a_key()
         self.closer.reach("send")
         try:
             await getattr(self.producer, name)(self.topic, value, key)
@@ -183,6 +183,32 @@ class Sender(Worker):
             is_taken = name == "send_and_wait"
             self.log(*(("unknown", seq) if is_taken else ("refused", seq, error)))
             raise
+
+    async def send_many(self) -> int:
+        """Send some records with one call. Returns how many."""
+        first = self.seq
+        values = [self.next_value() for _ in range(self.rng.choice((1, 10, 700)))]
+        self.closer.reach("send")
+        try:
+            await self.producer.send_many(self.topic, values, self.a_key())
+        except (*INTERRUPTIONS, ClientClosed):
+            for seq in range(first, self.seq):
+                self.log("unknown", seq)
+            raise
+        finally:
+            self.log("sent", first, self.seq)
+        return len(values)
+
+    def next_value(self) -> bytes:
+        """The value of the next record."""
+        padding = "x" * self.rng.choice((0, 10, 200))
+        value = f"{self.name}:{self.life}:{self.seq}:{padding}".encode()
+        self.seq += 1
+        return value
+
+    def a_key(self) -> bytes:
+        """One of the keys."""
+        return b"key-%d" % self.rng.randrange(KEYS)
 
     async def finish(self) -> str:
         """End the life as was chosen."""
