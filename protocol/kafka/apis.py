@@ -1,10 +1,10 @@
-"""The apis of Kafka's wire that are served, in which versions, and the fields of their messages.
+"""The apis that are served on Kafka's wire, with their versions and the fields of their messages.
 
 The versions are the newest without the "flexible" encoding, about those of Kafka 2.3: every client
-knows them, and one that finds an api missing does without it. ApiVersions alone is served in newer
-ones. Low minima that no client uses any more are announced on purpose: librdkafka before 2.11.1
-takes exact old versions for signs of features, and drops compression, groups or idempotence
-without them (docs/kafka.md).
+knows them, and works without an api that is missing. Only ApiVersions is served in newer versions.
+Low minimum versions that no client uses any more are announced on purpose: librdkafka before 2.11.1
+infers features from exact old versions, and drops compression, groups or idempotence without them
+(docs/kafka.md).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from minibroker.protocol.kafka.schema import Struct, Version, parse
 
 @dataclass(frozen=True, eq=False)
 class KafkaApi:
-    """One api: the versions that are announced, and its messages."""
+    """One api: its announced versions and its messages."""
 
     key: int
     name: str
@@ -26,7 +26,7 @@ class KafkaApi:
     flexible_since: Version | None = None
 
     def is_flexible(self, version: Version) -> bool:
-        """Whether bodies of this version have the flexible encoding."""
+        """Return whether bodies of this version have the flexible encoding."""
         return self.flexible_since is not None and version >= self.flexible_since
 
 

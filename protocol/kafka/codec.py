@@ -1,20 +1,20 @@
-"""Structs to bytes and back, by functions that are made for each struct and version on first use.
+"""Encodes structs to bytes and back, with functions generated per struct and version on first use.
 
-A message's fields and version are known before its bytes come, so what is to be done is written
-down as one straight Python function and compiled, as `dataclasses` does it: neighbouring fields of
-fixed size are one call of `struct`, arrays are loops, and no call is made for a field. Functions
-put together from closures took twice as long, which was a quarter of what a broker spends on a
-small request (`python -m tests.bench --only wires`). The docstring of a function is its text.
+A message's fields and version are known before its bytes arrive, so its encoding is generated as
+the source of one Python function and compiled, as `dataclasses` does: adjacent fields of fixed size
+take one call of `struct`, arrays are loops, and no function is called per field. Functions composed
+from closures took twice as long, which was a quarter of a broker's time for a small request
+(`python -m tests.bench --only wires`). The docstring of a generated function is its source.
 
-Record bytes are not copied: a decoded one is a view of the frame, an encoded one stays apart in the
-list of parts.
+Record bytes are not copied: decoded ones are views of the frame, encoded ones are separate items in
+the list of parts.
 
-What arrives is not trusted. `ProtocolError` is the only exception. A length is only a claim:
-nothing is allocated because of one, and a frame may hold at most `ELEMENTS_MAX` elements of arrays,
-since an element of four bytes becomes a hundred in memory.
+Received bytes are not trusted. `ProtocolError` is the only exception. A length is only a claim:
+nothing is allocated because of it, and a frame may have at most `ELEMENTS_MAX` array elements,
+since an element of four bytes takes a hundred in memory.
 
-"Flexible" versions have other lengths, and tagged fields at the end of each struct. Tagged fields
-that arrive are passed over, and none are sent.
+"Flexible" versions encode lengths differently and have tagged fields at the end of each struct.
+Received tagged fields are skipped, and none are sent.
 """
 
 import struct
@@ -33,16 +33,16 @@ STRING_BYTES_MAX: Final = 2**15 - 1
 _UVARINT_BYTES_MAX: Final = 5
 _FIXED: Final = {"bool": "?", "i8": "b", "i16": "h", "i32": "i", "i64": "q"}
 
-# A frame and where the struct begins, to its value and where it ends.
+# Takes a frame and the struct's start; returns its value and its end.
 Decode: TypeAlias = Callable[[memoryview, int], tuple[Any, int]]
-# A value to the parts of its encoding.
+# Takes a value; returns the parts of its encoding.
 Encode: TypeAlias = Callable[[Any], list[Part]]
 
 
 def decode(
     shape: Struct, version: Version, frame: memoryview, at: int = 0, *, is_flexible: bool = False
 ) -> tuple[Any, int]:
-    """A value of `shape` that begins at `at`, and where it ends. Raises `ProtocolError`."""
+    """Decode the struct at byte `at`; return its value and its end. Raises `ProtocolError`."""
     try:
         return decoder(shape, version, is_flexible)(frame, at)
     except (struct.error, UnicodeDecodeError) as error:
@@ -50,13 +50,16 @@ def decode(
 
 
 def encode(shape: Struct, version: Version, value: Any, *, is_flexible: bool = False) -> list[Part]:
-    """A value of `shape`. Raises `ProtocolError` for a text that is too long to travel."""
+    """Encode a value of `shape`. Raises `ProtocolError` for a string that is too long."""
     return encoder(shape, version, is_flexible)(value)
 
 
 @cache
 def decoder(shape: Struct, version: Version, is_flexible: bool) -> Decode:
-    """How a struct is read. Bytes that end too early, or are no text, leave as what they are."""
+    """Return the function that decodes a struct.
+
+    It raises `struct.error` for bytes that end too early, `UnicodeDecodeError` for invalid text.
+    """
     reading = _Reading(version, is_flexible)
     body = f"left = ELEMENTS_MAX\n{reading.struct(shape, 'value')}return value, at\n"
     return cast(Decode, reading.function("def made(frame, at):", body))
@@ -64,7 +67,7 @@ def decoder(shape: Struct, version: Version, is_flexible: bool) -> Decode:
 
 @cache
 def encoder(shape: Struct, version: Version, is_flexible: bool) -> Encode:
-    """How a struct is written."""
+    """Return the function that encodes a struct."""
     writing = _Writing(version, is_flexible)
     start, end = "parts = []\nout = bytearray()\n", "if out:\n    parts.append(out)\nreturn parts\n"
     body = start + writing.struct(shape, "value") + end
@@ -72,9 +75,9 @@ def encoder(shape: Struct, version: Version, is_flexible: bool) -> Encode:
 
 
 class _Making:
-    """A function in the making: its names, and the objects that its text refers to.
+    """Generates one function: its variable names, and the objects that its source refers to.
 
-    The methods of its kinds return lines, each with its end.
+    The subclasses' methods return source lines, each with its newline.
     """
 
     def __init__(self, version: Version, is_flexible: bool) -> None:
@@ -84,7 +87,7 @@ class _Making:
         self._objects: dict[str, Any] = dict(_HELPERS)
 
     def function(self, head: str, body: str) -> Any:
-        """Compile it. Its text is its docstring."""
+        """Compile the function and return it. Its docstring is its source."""
         text = head + "\n" + indent(body, "    ")
         exec(compile(text, "<codec>", "exec"), self._objects)
         made = self._objects["made"]
@@ -95,7 +98,7 @@ class _Making:
         return f"v{next(self._numbers)}"
 
     def _object(self, thing: object) -> str:
-        """A name by which the text can refer to an object."""
+        """Return a name by which the source can refer to an object."""
         name = f"object{next(self._numbers)}"
         self._objects[name] = thing
         return name
@@ -105,10 +108,10 @@ class _Making:
 
 
 class _Reading(_Making):
-    """A function that reads the struct at `frame[at:]`. `left` is how many elements may come."""
+    """Generates a function that reads `frame[at:]`. It may still read `left` array elements."""
 
     def struct(self, shape: Struct, target: str) -> str:
-        """Read a struct into the variable `target`."""
+        """Return the source that reads a struct into the variable `target`."""
         lines, names = "", []
         for is_fixed, group in groupby(shape.fields, self._is_fixed):
             fields = list(group)
@@ -176,10 +179,10 @@ class _Reading(_Making):
 
 
 class _Writing(_Making):
-    """A function that writes a struct to `out`; what lies before records goes to `parts`."""
+    """Generates a function that writes to `out`, and moves `out` to `parts` before records."""
 
     def struct(self, shape: Struct, source: str) -> str:
-        """Write the struct in the variable `source`."""
+        """Return the source that writes the struct in the variable `source`."""
         names = {one.name: self._name() for one in shape.fields}
         lines = f"{', '.join(names.values())}, = {source}\n" if names else ""
         there = [one for one in shape.fields if one.is_in(self._version)]
@@ -238,11 +241,11 @@ class _Writing(_Making):
         return f"{head}for {item} in {source}:\n{indent(lines or 'pass', '    ')}"
 
 
-# -- what the functions that are made call
+# -- helpers of the generated functions
 
 
 def uvarint(frame: memoryview, at: int) -> tuple[int, int]:
-    """An unsigned number of seven bits a byte, the lowest first, and where it ends."""
+    """Read an unsigned varint (7 bits a byte, lowest first); return it and its end."""
     number = 0
     for index, byte in enumerate(frame[at : at + _UVARINT_BYTES_MAX]):
         number |= (byte & 0x7F) << 7 * index
@@ -252,7 +255,7 @@ def uvarint(frame: memoryview, at: int) -> tuple[int, int]:
 
 
 def skip_tags(frame: memoryview, at: int) -> int:
-    """Where the tagged fields end that begin at `at`."""
+    """Return the end of the tagged fields that begin at `at`."""
     tags, at = uvarint(frame, at)
     for _ in range(tags):
         _, at = uvarint(frame, at)

@@ -29,8 +29,10 @@ _VERSION_MAX: Final = 2**15 - 1
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """One field: of a plain `type`, or of structs. `first` to `last` are the versions that have it,
-    `null_since` is the first in which it may be null (None: in none)."""
+    """One field, of a plain `type` or of structs.
+
+    Versions `first` to `last` have it; it may be null from version `null_since` on (None: never).
+    """
 
     name: str
     type: "str | Struct"
@@ -41,34 +43,33 @@ class Field:
     default: Any
 
     def is_in(self, version: Version) -> bool:
-        """Whether the field travels in this version."""
+        """Return whether this version has the field."""
         return self.first <= version <= self.last
 
     def may_be_null(self, version: Version) -> bool:
-        """Whether null may stand for it in this version."""
+        """Return whether the field may be null in this version."""
         return self.null_since is not None and version >= self.null_since
 
 
 @dataclass(frozen=True, eq=False)
 class Struct:
-    """Fields in the order in which they travel. `make` is the named tuple of their values, those of
-    all versions."""
+    """Fields in their order on the wire. `make` is their named tuple, for all versions."""
 
     name: str
     fields: tuple[Field, ...] = field(default=())
 
     @cached_property
     def make(self) -> Any:
-        """The type of the struct's values; what is not given has the field's default."""
+        """The named tuple type of the struct's values, with the fields' defaults."""
         names = [one.name for one in self.fields]
         return namedtuple(self.name, names, defaults=[one.default for one in self.fields])
 
     def has(self, name: str, version: Version) -> bool:
-        """Whether a field of this name travels in this version."""
+        """Return whether this version has a field of this name."""
         return any(one.name == name and one.is_in(version) for one in self.fields)
 
     def of(self, name: str) -> "Struct":
-        """The struct that the array `name` is made of."""
+        """Return the struct of the elements of the array `name`."""
         for one in self.fields:
             if one.name == name and isinstance(one.type, Struct):
                 return one.type
@@ -76,7 +77,7 @@ class Struct:
 
 
 def parse(name: str, text: str) -> Struct:
-    """The struct of this name that `text` describes."""
+    """Parse `text` into the struct of this name."""
     struct, end = _parse(name, text, 0)
     assert end == len(text), f"{name}: what is {text[end:]!r}?"
     return struct

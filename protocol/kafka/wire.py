@@ -1,11 +1,11 @@
-"""Whole frames of Kafka's wire, to and from the messages that both wires share.
+"""Converts whole frames of Kafka's wire to and from the messages that both wires share.
 
     request = key i16 | version i16 | correlation id i32 | client id string? | body
     answer  = correlation id i32 | body
 
-ApiVersions is where a client finds out what it may send. A version of it that is not known is
-answered in version 0, with UNSUPPORTED_VERSION and everything that is served; its answers have the
-same header in all versions. An unknown version of anything else ends the connection.
+With ApiVersions a client finds out which requests it may send. An unknown version of it is answered
+in version 0, with UNSUPPORTED_VERSION and all served apis; its answers have the same header in all
+versions. An unknown version of any other api ends the connection.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from minibroker.protocol.messages import RequestEnvelope, UnsupportedVersion
 from minibroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from minibroker.protocol.types import Part
 
-# The correlation id and the answer become the parts of a frame.
+# Takes the correlation id and the answer; returns the parts of a frame.
 Encode: TypeAlias = Callable[[int, Any], list[Part]]
 
 _START: Final = Struct(">hhi")
@@ -34,12 +34,12 @@ _CLIENT: Final = parse("RequestHeader", "client_id:string?")
 
 
 def decode_request(frame: memoryview) -> tuple[RequestEnvelope, Encode]:
-    """A request from a frame without its length, and how its answer is encoded.
+    """Decode a request from a frame without its length; return it and its answer's encoder.
 
     Records are views of `frame`.
 
     Raises `UnsupportedVersion` for an api or a version that is not served, `ProtocolError` for
-    anything that is no request.
+    bytes that are no request.
     """
     if len(frame) < _START.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no header")
@@ -74,7 +74,7 @@ def _encoder_of(key: int, version: Version) -> Encode:
 def encode_response(
     adapter: Adapter, version: Version, correlation_id: int, answer: Any
 ) -> list[Part]:
-    """A whole frame. Raises `ProtocolError` for what this version cannot say."""
+    """Encode an answer as a frame. Raises `ProtocolError` if this version cannot express it."""
     api = adapter.api
     value = adapter.response(answer, version)
     parts = encode(api.response, version, value, is_flexible=api.is_flexible(version))

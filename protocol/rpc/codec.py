@@ -1,21 +1,20 @@
-"""Messages to frames and back: the msgpack wire of docs/wire.md.
+"""Converts messages to frames and back: the msgpack wire of docs/wire.md.
 
     frame    = length u32 | header length u32 | header (msgpack) | blobs
     request  = [api_key, version, correlation_id, client_id, body, blob_sizes]
     answer   = [correlation_id, body, blob_sizes]
 
-A body is the array of a message's fields in their order; record bytes lie behind the header as
-blobs, and the field holds the index of its blob, so that no record is copied here. Nothing in this
-module knows a message by name: for each dataclass the functions that encode and decode it are made
-from its field types on first use (which keeps start-up short) and kept.
+A body is the array of a message's fields in their order. Record bytes follow the header as blobs,
+and the field holds the index of its blob, so that no record is copied here. This module knows no
+message by name: the functions that encode and decode a message type are created from its field
+types on first use (which keeps start-up short) and cached.
 
-Evolution is `zip`: fields that a peer left out take the dataclass's defaults, fields that it has
-more are ignored.
+Evolution: fields that a peer left out get their defaults, and extra fields are ignored.
 
-What arrives is not trusted: every value is checked for its type, integers for 64 bits, and
-`ProtocolError` is the only exception. Memory is bounded before it is taken: an array in
-msgpack claims its length first, and a thousand nested claims of a small frame would reserve
-gigabytes, so a header of more than a few hundred bytes is first walked without building anything.
+Received bytes are not trusted: every value is checked for its type, integers for 64 bits, and
+`ProtocolError` is the only exception. Memory is bounded before it is allocated: an array in msgpack
+states its length first, and a thousand nested claims in a small frame would reserve gigabytes, so a
+header of more than a few hundred bytes is first walked without building anything.
 """
 
 import typing
@@ -40,11 +39,11 @@ from minibroker.protocol.types import EMPTY_RECORDS, Buffer, Records, records_si
 
 _PREFIX = Struct(">II")
 _HEADER_LENGTH = Struct(">I")
-_UNSIGNED_64 = b"\xcf"  # an integer above the largest begins with this byte
-# Below this size lying lengths cannot reserve more than 2 MB.
+_UNSIGNED_64 = b"\xcf"  # the first byte of an integer above INT64_MAX
+# Up to this size false lengths cannot reserve more than 2 MB.
 _UNWALKED_BYTES_MAX = 512
 
-# What msgpack carries as it is.
+# The types that msgpack encodes unchanged.
 _PLAIN = (int, bool, str, bytes)
 
 _API_OF = {int(key): api for key, api in APIS.items()}
@@ -58,7 +57,7 @@ _Decode: TypeAlias = Callable[[Any, Sequence[memoryview]], Any]
 
 
 def encode_request(envelope: RequestEnvelope) -> list[Buffer]:
-    """A whole frame: its length and header in the first buffer, then the records, uncopied."""
+    """Encode a request as a frame: lengths and header in the first buffer, then the records."""
     blobs: list[Any] = []
     body = _encoder_of(envelope.message.__class__)(envelope.message, blobs)
     sizes = [len(blob) for blob in blobs]
@@ -69,7 +68,7 @@ def encode_request(envelope: RequestEnvelope) -> list[Buffer]:
 
 
 def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Records]]:
-    """The first bytes of a frame, and the records that follow them in order."""
+    """Encode an answer; return the first bytes of its frame, and the records that follow."""
     blobs: list[Records] = []
     body = _encoder_of(message.__class__)(message, blobs)
     sizes = [records_size(blob) for blob in blobs]
@@ -79,10 +78,10 @@ def encode_response(correlation_id: int, message: Any) -> tuple[bytes, list[Reco
 
 
 def decode_request(frame: memoryview) -> RequestEnvelope:
-    """A request from a frame without its length; records are views of `frame`.
+    """Decode a request from a frame without its length; records are views of `frame`.
 
-    Raises `UnsupportedVersion` where only the envelope could be read, `ProtocolError` for
-    anything that is no request.
+    Raises `UnsupportedVersion` for an api or a version that is not served, `ProtocolError` for
+    bytes that are no request.
     """
     header, rest = _split(frame, REQUEST_HEADER_BYTES_MAX)
     if len(header) < 6:
@@ -101,9 +100,9 @@ def decode_request(frame: memoryview) -> RequestEnvelope:
 
 
 def decode_response(frame: memoryview, api_key: int, version: int) -> tuple[int, object]:
-    """Correlation id and message; records are views of `frame`.
+    """Decode an answer; return correlation id and message. Records are views of `frame`.
 
-    `api_key` and `version` are those of the request: an answer does not repeat them.
+    `api_key` and `version` are those of the request, since an answer does not repeat them.
     """
     api = _API_OF[api_key]
     assert api.version_min <= version <= api.version_max
@@ -117,7 +116,7 @@ def decode_response(frame: memoryview, api_key: int, version: int) -> tuple[int,
 
 
 def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryview]:
-    """The header, unpacked, and what lies behind it."""
+    """Return the unpacked header, and the bytes behind it."""
     if len(frame) < _HEADER_LENGTH.size:
         raise ProtocolError(f"a frame of {len(frame)} bytes has no header")
     (size,) = _HEADER_LENGTH.unpack_from(frame)
@@ -139,7 +138,7 @@ def _split(frame: memoryview, header_bytes_max: int) -> tuple[list[Any], memoryv
 
 
 def _refuse_huge_integers(header: list[Any]) -> None:
-    """Integers of this protocol have 64 bits and a sign."""
+    """Raise `ProtocolError` for an integer above INT64_MAX: integers are signed, of 64 bits."""
     unchecked = [header]
     while unchecked:
         for value in unchecked.pop():
@@ -150,7 +149,7 @@ def _refuse_huge_integers(header: list[Any]) -> None:
 
 
 def _walk(packed: bytes) -> None:
-    """See that every length in `packed` is true, without building anything."""
+    """Check every length in `packed` without building anything."""
     unpacker = msgpack.Unpacker(read_size=1, max_buffer_size=len(packed))
     unpacker.feed(packed)
     unpacker.skip()
@@ -181,12 +180,12 @@ def _name(value: object) -> str:
 
 
 def fields_of(message_type: type) -> list[tuple[str, Any]]:
-    """Names and types of a message's fields in the order in which they travel."""
+    """Return names and types of a message's fields, in their order on the wire."""
     return list(typing.get_type_hints(message_type).items())
 
 
 def without_none(hint: Any) -> Any:
-    """T where the type is `T | None`, else None."""
+    """Return T if the type is `T | None`, else None."""
     if typing.get_origin(hint) not in (UnionType, typing.Union) or hint == Records:
         return None
     kinds = [kind for kind in typing.get_args(hint) if kind is not NoneType]
@@ -195,7 +194,7 @@ def without_none(hint: Any) -> Any:
 
 
 def element_of(hint: Any) -> Any:
-    """T where the type is `tuple[T, ...]`, else None."""
+    """Return T if the type is `tuple[T, ...]`, else None."""
     if typing.get_origin(hint) is not tuple:
         return None
     element, dots = typing.get_args(hint)
@@ -230,7 +229,7 @@ def _encoder_of(message_type: type) -> _Encode:
 
 
 def _encoder(hint: Any) -> _Encode | None:
-    """How a field of this type is changed before it is packed; None: it is packed as it is."""
+    """Return how a field of this type is converted before packing; None: not at all."""
     if hint == Records:
         return _encode_records
     if inner := without_none(hint):
@@ -269,7 +268,7 @@ def _decoder_of(message_type: type) -> _Decode:
         if (decode := _decoder(hint, f"{message_type.__name__}.{name}"))
     ]
     required = sum(1 for name, _ in described if not has_default(message_type, name))
-    # The combinations of types that were found good; there are few of them.
+    # The combinations of types that passed the check; there are few of them.
     checked: set[tuple[type, ...]] = set()
 
     def check(arrived: tuple[type, ...]) -> None:
@@ -296,14 +295,14 @@ def _decoder_of(message_type: type) -> _Decode:
 
 
 def has_default(message_type: type, name: str) -> bool:
-    """Whether a peer may leave the field out."""
+    """Return whether the field has a default, so that a peer may leave it out."""
     if is_dataclass(message_type):
         return any(f.name == name and f.default is not MISSING for f in fields(message_type))
     return name in message_type._field_defaults  # type: ignore[attr-defined]  # a named tuple
 
 
 def _kinds_of(hint: Any) -> tuple[type, ...]:
-    """What msgpack may have unpacked for a field of this type."""
+    """Return the types that msgpack may have unpacked for a field of this type."""
     if hint == Records:
         return (NoneType, int)
     if inner := without_none(hint):
@@ -312,7 +311,7 @@ def _kinds_of(hint: Any) -> tuple[type, ...]:
 
 
 def _decoder(hint: Any, where: str) -> _Decode | None:
-    """How a value of the right kind becomes a field of this type; None: it is one."""
+    """Return how an unpacked value is converted to a field of this type; None: not at all."""
     if hint in _PLAIN:
         return None
     if hint == Records:

@@ -1,14 +1,14 @@
-"""Received bytes joined into frames: `length (u32) | length bytes`, one after the other.
+"""Splits received bytes into frames: `length (u32) | length bytes`, one after another.
 
-The reader owns no socket. Its driver asks it for `space`, receives into that, tells it with
-`received` how much came, and handles the frames; before it waits for anything it calls `park`.
+The reader owns no socket. Its driver asks it for `space`, receives into that, reports with
+`received` how many bytes arrived, and handles the frames; before any wait it calls `park`.
 
-Memory is what matters here. Bytes arrive in a buffer that all connections share; a frame is a
-view of it, valid until the next wait. What is left of an unfinished frame is moved out by `park`
-and back in by the next `received`, so an idle connection holds nothing and a half-sent frame what
-arrived of it. A frame that the shared buffer cannot hold gets memory of its own, which doubles as
-bytes arrive: a length is only a claim, and nothing is allocated because of one. That memory is
-written once, so a frame in it stays valid for as long as somebody holds it.
+The design saves memory. Bytes arrive in a buffer that all connections share; a frame is a view of
+it, valid until the next wait. `park` copies the bytes of an unfinished frame out of the buffer, and
+the next `received` copies them back, so an idle connection holds no memory and an unfinished frame
+only the bytes that arrived. A frame that the shared buffer cannot hold gets its own memory, which
+doubles as bytes arrive: a length is only a claim, and nothing is allocated because of it. That
+memory is written once, so a frame in it stays valid as long as it is referenced.
 
 Rejected: receiving exactly one frame at a time, or into a fresh buffer for each; both halve the
 throughput at 16 KB a request.
@@ -27,8 +27,8 @@ _NOTHING = memoryview(b"")
 class FrameReader:
     """The unread bytes of one connection: `_memory[_start:_end]`.
 
-    Two flags say whose memory that is: `_is_borrowed` while it is the shared buffer (from
-    `received` to `park`), `_fills_shared` if the last `space` was in the shared buffer.
+    `_is_borrowed`: this is the shared buffer (from `received` to `park`). `_fills_shared`: the last
+    `space` was in the shared buffer.
     """
 
     __slots__ = ("_end", "_fills_shared", "_frame_bytes_max", "_is_borrowed", "_memory", "_start")
@@ -43,17 +43,17 @@ class FrameReader:
 
     @property
     def unfinished_size(self) -> int:
-        """Bytes of a frame that has not come whole; 0 between frames."""
+        """The bytes that arrived of an unfinished frame; 0 between frames."""
         return self._end - self._start
 
     @property
     def held_size(self) -> int:
-        """Bytes of memory that are this reader's own, between `park` and the next `received`."""
+        """The bytes of this reader's own memory, between `park` and the next `received`."""
         assert not self._is_borrowed, "it holds the shared buffer"
         return len(self._memory)
 
     def space(self, shared: memoryview) -> memoryview:
-        """Where the next bytes are to be received; never empty."""
+        """Return the memory to receive the next bytes into; never empty."""
         assert not self._is_borrowed, "park before waiting"
         unfinished = self._end - self._start
         size = self._size_of_next()
@@ -67,10 +67,10 @@ class FrameReader:
         return self._memory[self._end :]
 
     def received(self, count: int, shared: memoryview) -> Iterator[memoryview]:
-        """The frames that are whole now that `count` bytes more are in the last `space`.
+        """Yield the complete frames, now that `count` more bytes are in the last `space`.
 
-        Without their length. Each may be used until the next wait; iterate to the end. Raises
-        `ProtocolError` at a length that no frame may have, after the frames before it.
+        Frames come without their length. Each is valid until the next wait; iterate to the end.
+        Raises `ProtocolError` at a length that no frame may have, after the frames before it.
         """
         if self._fills_shared:
             unfinished = self._end - self._start
@@ -83,7 +83,7 @@ class FrameReader:
             yield self._memory[start + _LENGTH_BYTES : start + size]
 
     def park(self) -> None:
-        """Leave the shared buffer, in the middle of the frames of `received` too."""
+        """Release the shared buffer; allowed also while iterating over `received`."""
         if self._start == self._end:
             self._memory = _NOTHING
             self._start = self._end = 0
@@ -93,7 +93,7 @@ class FrameReader:
         self._is_borrowed = False
 
     def _size_of_next(self) -> int:
-        """What the next frame takes with its length; as long as that is unknown, its length."""
+        """Return the size of the next frame with its length; of its length only while unknown."""
         if self._end - self._start < _LENGTH_BYTES:
             return _LENGTH_BYTES
         length: int = _LENGTH.unpack_from(self._memory, self._start)[0]

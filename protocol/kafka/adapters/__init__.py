@@ -1,6 +1,6 @@
-"""Kafka's messages to those that both wires share, and back: a file a subject.
+"""Convert Kafka's messages to the messages that both wires share, and back: one file per subject.
 
-Nothing is decided here: a request becomes the message that asks for the same, and the handler's
-answer the message that says the same. Kafka groups partitions by topic, ours is one list.
-What Kafka has and this broker does not stands in an answer as its public schemas say for "none".
+Adapters decide nothing: a request becomes the equivalent shared message, and the handler's answer
+the equivalent Kafka message. Kafka groups partitions by topic; the shared messages have one list.
+Answer fields that this broker does not support have the value for "none" of Kafka's schemas.
 """

@@ -1,4 +1,4 @@
-"""What an adapter of one api is, and what several of them need."""
+"""The type of an api's adapter, and helpers that several adapters share."""
 
 from collections.abc import Callable, Iterable
 from itertools import groupby
@@ -9,13 +9,13 @@ from minibroker.protocol.constants import ApiKey
 from minibroker.protocol.kafka.apis import KafkaApi
 from minibroker.protocol.kafka.schema import Version
 
-MESSAGE_CHARS_MAX: Final = 1000  # of the text of an error
+MESSAGE_CHARS_MAX: Final = 1000  # of an error's text
 
 OfTopic = TypeVar("OfTopic")
 
 
 class Adapter(NamedTuple):
-    """How an api of Kafka's is served. `key` is the api of ours that does it."""
+    """The two conversions for one Kafka api. `key` is the shared api that serves it."""
 
     api: KafkaApi
     key: ApiKey
@@ -24,11 +24,11 @@ class Adapter(NamedTuple):
 
 
 def by_topic(items: Iterable[OfTopic]) -> Iterable[tuple[str, list[OfTopic]]]:
-    """Neighbours of one topic together: the order of a request, and so of its answer, stays."""
+    """Group adjacent items of one topic; the order of the request is kept."""
     for topic, group in groupby(items, attrgetter("topic")):
         yield topic, list(group)
 
 
 def cut_text(message: str | None) -> str | None:
-    """The text of an error, which may quote a request of any length."""
+    """Return an error's text, truncated since it may quote a request of any length."""
     return message and message[:MESSAGE_CHARS_MAX]

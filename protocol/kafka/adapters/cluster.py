@@ -26,7 +26,7 @@ from minibroker.protocol.messages.topics import (
 
 
 def _metadata_request(asked: Any, version: Version) -> MetadataRequest:
-    """Version 0 cannot ask for no topics, and spells "all" as it would be spelled."""
+    """Convert the request. In version 0 an empty list means all topics, not none."""
     topics = asked.topics
     if topics is None or (version == 0 and not topics):
         return MetadataRequest(None, bool(asked.allow_auto_topic_creation))
@@ -35,7 +35,7 @@ def _metadata_request(asked: Any, version: Version) -> MetadataRequest:
 
 
 def _metadata_response(answer: MetadataResponse, version: Version) -> Any:
-    """Fenced brokers are left out, as Kafka does; what they would lead has no leader."""
+    """Convert the answer without fenced brokers, as Kafka does; their partitions have no leader."""
     shape = apis.METADATA.response
     topics, brokers = shape.of("topics"), shape.of("brokers")
     known = {broker.node_id for broker in answer.brokers if not broker.is_fenced}

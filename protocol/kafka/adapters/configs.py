@@ -19,7 +19,7 @@ from minibroker.protocol.messages.configs import (
     TopicConfigChanges,
 )
 
-# Kafka's numbers for types of settings (KIP-569), by what we call them.
+# Kafka's numbers for types of settings (KIP-569), by our names.
 CONFIG_TYPES: Final = {"boolean": 1, "int": 5, "listeners": 7, "names": 7}
 STRING_TYPE: Final = 2
 
@@ -72,7 +72,7 @@ def _described(config: ConfigDescription) -> Any:
 
 
 def _alter_request(asked: Any, version: Version) -> AlterConfigsRequest:
-    """The older way: what is not named goes back to its default."""
+    """Convert Kafka's older request, which resets settings that it does not name."""
     topics = tuple(
         TopicConfigChanges(
             resource.resource_name,

@@ -52,7 +52,7 @@ def _find_coordinator_response(answer: FindCoordinatorResponse, version: Version
 
 
 def _join_group_request(asked: Any, version: Version) -> JoinGroupRequest:
-    """Version 0 has one time-out for both."""
+    """Convert the request. Version 0 has one time-out for both session and rebalance."""
     rebalance_ms = asked.session_timeout_ms if version == 0 else asked.rebalance_timeout_ms
     return JoinGroupRequest(
         asked.group_id,
@@ -111,7 +111,7 @@ def _leave_group_request(asked: Any, version: Version) -> LeaveGroupRequest:
 
 
 def _leave_group_response(answer: LeaveGroupResponse, version: Version) -> Any:
-    """Where one member leaves, its error is that of the answer."""
+    """Convert the answer. In versions with one member, its error is the answer's."""
     error = answer.error
     if version < MEMBERS_LEAVE_SINCE and answer.members:
         error = answer.members[0].error

@@ -57,7 +57,7 @@ def _produce_response(answer: ProduceResponse, version: Version) -> Any:
 
 
 def _fetch_request(asked: Any, version: Version) -> FetchRequest:
-    """A consumer's, without a session: one that asks for a session is answered that it has none."""
+    """Convert a consumer's request, without a session: the answer then grants none."""
     if asked.replica_id >= 0:
         raise ProtocolError("brokers do not fetch by this wire")
     partitions = tuple(
@@ -86,7 +86,7 @@ _FETCHED = apis.FETCH.response.of("responses").of("partitions").make
 
 
 def _fetch_response(answer: FetchResponse, version: Version) -> Any:
-    """Without transactions everything below the high watermark is stable."""
+    """Convert the answer. Without transactions the last stable offset is the high watermark."""
     return apis.FETCH.response.make(
         error_code=answer.error,
         responses=[

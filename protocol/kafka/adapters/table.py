@@ -16,7 +16,7 @@ def _api_versions_request(asked: Any, version: Version) -> ApiVersionsRequest:
 
 
 def _api_versions_response(answer: ApiVersionsResponse, version: Version) -> Any:
-    """What is served by this wire, whatever is by the other."""
+    """Convert the answer, with the apis of this wire in place of those of the other."""
     row = apis.API_VERSIONS.response.of("api_keys").make
     rows = [row(key, one.api.first, one.api.last) for key, one in sorted(ADAPTERS.items())]
     return apis.API_VERSIONS.response.make(answer.error, rows)
