@@ -1,9 +1,9 @@
-"""A record batch as a whole: its header, what a broker checks and what it writes into it.
+"""A record batch as a whole: its header, the broker's checks and the fields that it writes.
 
-A batch is immutable but for a few header fields. Base offset and leader epoch lie outside the
-CRC, so that a leader writes them in place (`stamp`) without touching the rest; a leader that sets
-the time itself and a client that renumbers its batches rewrite more and compute the CRC anew.
-Nothing here looks at the records: a broker stores the bytes that it was sent.
+A batch is immutable except for a few header fields. The CRC does not cover base offset and leader
+epoch, so a leader writes them in place (`stamp`) and changes nothing else. A leader that sets the
+append time and a client that renumbers its batches write more, and recompute the CRC. This module
+does not read the records: a broker stores the bytes that it received.
 
 `BatchHeader` lists the fields, `_HEADER` has their sizes.
 """
@@ -42,7 +42,7 @@ _PRODUCER = Struct(">qhi")
 
 _LEADER_EPOCH_AT = 12
 _CRC_AT = 17
-_ATTRIBUTES_AT = 21  # the CRC covers all from here on
+_ATTRIBUTES_AT = 21  # the CRC covers all bytes from here on
 _MAX_TIMESTAMP_AT = 35
 _PRODUCER_AT = 43
 
@@ -50,7 +50,7 @@ assert _HEADER.size == BATCH_HEADER_BYTES
 
 
 class InvalidBatch(Exception):
-    """Bytes that are no batch, or a batch that a broker does not take; `code` says which."""
+    """The bytes are no batch, or a batch that a broker refuses; `code` is the reason."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class InvalidBatch(Exception):
 
 
 class ProducerStamp(NamedTuple):
-    """Who sent a batch, and which of that producer's records is its first."""
+    """A batch's producer, and the sequence number of its first record."""
 
     producer_id: int
     producer_epoch: int
@@ -70,7 +70,7 @@ NO_PRODUCER: Final = ProducerStamp(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENC
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes before the records, in their order. Timestamps are ms since the epoch."""
+    """The fields of the 61 bytes before the records, in order; timestamps in ms since the epoch."""
 
     base_offset: int
     batch_length: int
@@ -88,7 +88,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """The size of the whole batch in bytes."""
         return BATCH_OVERHEAD_BYTES + self.batch_length
 
     @property
@@ -101,7 +101,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 mean nothing."""
+        """The codec: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are undefined."""
         return self.attributes & COMPRESSION_MASK
 
     @property
@@ -119,7 +119,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Whether the batch is numbered, so that a repetition is recognised."""
+        """Whether the batch has a sequence number, so that a broker recognises a duplicate."""
         return self.producer_id >= 0
 
     @property
@@ -130,17 +130,17 @@ class BatchHeader(NamedTuple):
 
 
 def increment_sequence(sequence: int, count: int) -> int:
-    """`count` records later; the sequence after SEQUENCE_MAX is 0."""
+    """Return the sequence `count` records later; the sequence after SEQUENCE_MAX is 0."""
     return sequence + count & SEQUENCE_MAX
 
 
 def decrement_sequence(sequence: int, count: int) -> int:
-    """`count` records earlier; the sequence before 0 is SEQUENCE_MAX."""
+    """Return the sequence `count` records earlier; the sequence before 0 is SEQUENCE_MAX."""
     return sequence - count & SEQUENCE_MAX
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`, unchecked. The caller knows that 61 bytes are there."""
+    """Return the header at `position`, unchecked. The caller ensures that 61 bytes are there."""
     return BatchHeader(*_HEADER.unpack_from(buffer, position))
 
 
@@ -149,14 +149,14 @@ def _compute_crc(batch: Buffer, size: int) -> int:
 
 
 def has_valid_crc(view: Buffer, header: BatchHeader) -> bool:
-    """Whether the batch that starts at byte 0 of `view`, all of it there, is as it was made."""
+    """Return whether the CRC matches for the whole batch that starts at byte 0 of `view`."""
     return _compute_crc(view, header.size) == header.crc
 
 
 def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
-    """Check what one producer sent for one partition, and return its header.
+    """Check the bytes that a producer sent for one partition, and return the batch's header.
 
-    Raises InvalidBatch. What can be said of bytes comes first, then the CRC, then what trusts it.
+    Raises InvalidBatch. The sizes are checked first, then the CRC, then the fields that it covers.
     """
     header = _read_whole(view, size_max)
     if not has_valid_crc(view, header):
@@ -173,7 +173,7 @@ def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
             f"{header.record_count} records, last offset delta {header.last_offset_delta}",
         )
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    # aiokafka writes sequence 0 where there is no producer; Kafka takes that, too.
+    # aiokafka writes sequence 0 if there is no producer id; Kafka accepts that too.
     is_unnumbered = producer[:2] == NO_PRODUCER[:2] and header.base_sequence in (NO_SEQUENCE, 0)
     if not is_unnumbered and min(producer) < 0:
         raise InvalidBatch(
@@ -184,7 +184,7 @@ def validate_batch(view: Buffer, size_max: int) -> BatchHeader:
 
 
 def _check_attributes(header: BatchHeader) -> None:
-    """Nothing but a codec comes from a client."""
+    """Raise InvalidBatch for an unknown codec, or an attribute that a client may not set."""
     if header.compression >= len(CODEC_NAMES):
         raise InvalidBatch(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"unknown codec {header.compression}"
@@ -199,7 +199,7 @@ def _check_attributes(header: BatchHeader) -> None:
 
 
 def _read_whole(view: Buffer, size_max: int) -> BatchHeader:
-    """The header of a view that is one batch and no more."""
+    """Return the header of a view that is exactly one batch. Raises InvalidBatch."""
     given = len(view)
     if given == 0:
         raise InvalidBatch(ErrorCode.INVALID_RECORD, "no batch")
@@ -225,7 +225,7 @@ def _read_whole(view: Buffer, size_max: int) -> BatchHeader:
 
 
 def iterate_headers(view: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every whole batch; an incomplete one at the end is left out.
+    """Yield position and header of every whole batch; an incomplete one at the end is left out.
 
     Raises InvalidBatch (CORRUPT_MESSAGE) at a length that no batch can have.
     """
@@ -243,13 +243,13 @@ def iterate_headers(view: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def stamp(view: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write what a leader decides, in place; the CRC does not cover it."""
+    """Write the fields that the leader sets, in place; the CRC does not cover them."""
     _BASE_OFFSET.pack_into(view, 0, base_offset)
     _LEADER_EPOCH.pack_into(view, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
-    """Give all records of one whole batch the time of the append; the CRC is computed anew."""
+    """Set the append time (ms since the epoch) for all records of one batch; recompute the CRC."""
     (attributes,) = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(view, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
@@ -257,13 +257,13 @@ def stamp_append_time(view: bytearray | memoryview, now_ms: int) -> None:
 
 
 def stamp_producer(batch: bytearray, producer: ProducerStamp) -> None:
-    """Write who sent one whole batch, with which sequence; the CRC is computed behind that."""
+    """Write producer id, epoch and sequence into one whole batch; recompute the CRC."""
     _PRODUCER.pack_into(batch, _PRODUCER_AT, *producer)
     _CRC.pack_into(batch, _CRC_AT, _compute_crc(batch, len(batch)))
 
 
 def write_header(batch: bytearray, header: tuple[int, ...], *, with_crc: bool = True) -> None:
-    """Write all 61 bytes of one whole batch, a `BatchHeader`; the CRC is computed, not taken.
+    """Write the header of one whole batch; the CRC is computed, not taken from `header`.
 
     Without `with_crc` the batch has no valid CRC until `stamp_producer` has computed it.
     """

@@ -1,17 +1,18 @@
-"""The records of a batch, read into columns: all offsets, all timestamps, all keys and so on.
+"""Reads the records of a batch into columns: all offsets, all timestamps, all keys and so on.
 
-Columns, because most of them need no work for a record: offsets nearly always count up, times are
-often one time, keys and headers are often missing. They begin as what is usual, and only what
-differs is written. Who wants rows zips them, straight into the tuple wanted.
+It uses columns because most of them need no work per record: offsets nearly always count up, all
+timestamps are often equal, keys and headers are often missing. The columns start with these usual
+values, and only values that differ are written. A caller that needs rows zips the columns directly
+into its tuples.
 
-One loop goes over the records, and calls no function on its way while numbers take one byte or
-two. Where records of one shape follow each other (the same lengths), the rest of such a run is
-compared and cut a column at a time, inside the interpreter. Measured per 100-byte record, with the
-row: 0.7 us, in a run 0.25 us.
+One loop reads the records, and calls no function while numbers take one byte or two. When
+consecutive records have one shape (the same lengths), the rest of such a run is compared and sliced
+one column at a time, inside the interpreter. Measured per 100-byte record, with the row: 0.7 us, in
+a run 0.25 us.
 
-Reading trusts nothing: lengths are checked against the record, the record against the batch, and
-whatever is wrong raises `InvalidBatch`, never another exception. Memory for the columns is taken
-only for as many records as could be there.
+Batches are not trusted: lengths are checked against the record, the record against the batch, and
+every error raises `InvalidBatch`, never another exception. Memory for the columns is allocated only
+for as many records as could be there.
 """
 
 from collections.abc import Sequence
@@ -34,8 +35,8 @@ from minibroker.protocol.types import Buffer
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 RECORD_BYTES_MIN: Final = 7  # one each: length, attributes, time, offset, key, value, headers
-RUN_COUNT_MIN: Final = 8  # fewer are read faster one by one
-# The bytes of the offset deltas 0, 1, 2 ...; of the first few, which take one byte, FIRST is all.
+RUN_COUNT_MIN: Final = 8  # shorter runs are read faster one by one
+# First and last byte of the offset deltas 0, 1, 2 ...; the small ones have only one byte.
 _FIRST: Final = bytes(number[0] for number in VARINT)
 _LAST: Final = bytes(number[-1] for number in VARINT)
 _HIGH: Final = bytes(range(0x80, 0x100))
@@ -52,7 +53,7 @@ class Columns(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Where in the data a record and its parts begin; `end` is behind it."""
+    """The positions of a record and its parts in the data; `end` is the position behind it."""
 
     start: int
     time_at: int  # behind the length and the attributes
@@ -63,7 +64,7 @@ class _Shape(NamedTuple):
 
 
 def decode_columns(batch: Buffer, header: BatchHeader) -> Columns:
-    """The records of the batch that starts at byte 0 of `batch`; its CRC is not looked at.
+    """Return the records of the batch that starts at byte 0 of `batch`; its CRC is not checked.
 
     Raises InvalidBatch: CORRUPT_MESSAGE for bytes that cannot be read, INVALID_RECORD for records
     that contradict the header.
@@ -100,7 +101,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _decode_body(data: bytes, header: BatchHeader) -> Columns:
-    """All records. A number has one byte or two, which are added in place; rarely it has more."""
+    """Read all records. Short numbers are decoded inline, longer ones by `_decode_long`."""
     count, base_timestamp = header.record_count, header.base_timestamp
     columns = _expect(data, header)
     offsets, timestamps, keys, values, headers = columns
@@ -111,7 +112,7 @@ def _decode_body(data: bytes, header: BatchHeader) -> Columns:
         start, size_before = at, size
         if (size := data[at]) > 0x7F and (size := size + (data[at := at + 1] << 7) - 0x80) > 0x3FFF:
             size, at = long(data, start, VARINT_BYTES_MAX)
-        time_at = at = at + 2  # the attributes between mean nothing
+        time_at = at = at + 2  # the attributes in between have no meaning
         if (time := data[at]) > 0x7F and (time := time + (data[at := at + 1] << 7) - 0x80) > 0x3FFF:
             time, at = long(data, time_at, VARLONG_BYTES_MAX)
         if time:
@@ -156,7 +157,7 @@ def _decode_body(data: bytes, header: BatchHeader) -> Columns:
 
 
 def _expect(data: bytes, header: BatchHeader) -> Columns:
-    """What the columns are where nothing is said: offsets count up, one time, no key."""
+    """Return columns with the usual values: offsets count up, one timestamp, no keys."""
     count = header.record_count
     if count < 0 or count * RECORD_BYTES_MIN > len(data):
         raise ValueError(f"{count} records in {len(data)} bytes")
@@ -170,13 +171,13 @@ def _expect(data: bytes, header: BatchHeader) -> Columns:
 
 
 def _decode_long(data: bytes, at: int, bytes_max: int) -> tuple[int, int]:
-    """A number of any length, and the position of its last byte."""
+    """Return a number of any length, and the position of its last byte."""
     number, behind = decode_unsigned(data, at, bytes_max)
     return number, behind - 1
 
 
 def _decode_headers(data: bytes, at: int) -> tuple[Headers, int]:
-    """The headers of one record, and the position behind them."""
+    """Return the headers of one record, and the position behind them."""
     header_count, at = decode_varint(data, at, VARINT_BYTES_MAX)
     if header_count < 0:
         raise ValueError("a negative number of headers")
@@ -191,7 +192,7 @@ def _decode_headers(data: bytes, at: int) -> tuple[Headers, int]:
 
 
 def _decode_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """A name or a content, and the position behind it."""
+    """Return a header's name or value, and the position behind it."""
     size, at = decode_varint(data, at, VARINT_BYTES_MAX)
     if size < -1:
         raise ValueError("a negative length")
@@ -202,7 +203,7 @@ def _decode_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 class _Run:
-    """The records from `index` on, all of the shape of the one before: how to cut columns."""
+    """A run of records that all have the shape of the record before; slices out its columns."""
 
     def __init__(self, data: bytes, shape: _Shape, count: int) -> None:
         self.data = data
@@ -210,27 +211,27 @@ class _Run:
         self.count = count
 
     def column(self, position: int) -> bytes:
-        """The bytes at a position of the shape, one of each record."""
+        """Return the bytes at a position of the shape, one per record."""
         first = position + self.stride
         return self.data[first : first + self.count * self.stride : self.stride]
 
     def shorten(self, position: int) -> None:
-        """End the run where that byte differs from what it is in the shape."""
+        """End the run before the first record whose byte differs from the shape's byte."""
         column = self.column(position)
         self.count -= len(column.lstrip(self.data[position : position + 1]))
 
     def pieces(self, position: int, size: int) -> list[bytes | None]:
-        """The `size` bytes from a position of the shape on, of each record."""
+        """Return the `size` bytes from a position of the shape on, for each record."""
         data, stride = self.data, self.stride
         first = position + stride
         return [data[at : at + size] for at in range(first, first + self.count * stride, stride)]
 
 
 def _fill_run(data: bytes, columns: Columns, shape: _Shape, index: int, base_timestamp: int) -> int:
-    """Read the records from `index` on that have the same lengths; how many they are.
+    """Read the records from `index` on that have the same lengths; return their count.
 
-    `shape` is that of the record before them, which is the last one read. All bytes of a run but
-    attributes, times, keys and values must be what they are there, and offsets count up.
+    `shape` is that of the last record read, the one before them. All bytes of the run except
+    attributes, times, keys and values must equal those of that record, and offsets count up.
     """
     start, time_at, delta_at, key_at, value_at, end = shape
     stride = end - start
@@ -262,7 +263,7 @@ def _fill_run(data: bytes, columns: Columns, shape: _Shape, index: int, base_tim
 
 
 def _read_times(run: _Run, time_at: int, size: int) -> Sequence[int] | None:
-    """The times of a run as they are written; None if they do not all have that many bytes."""
+    """Return the encoded times of a run; None if they do not all have `size` bytes."""
     first, last = run.column(time_at), run.column(time_at + size - 1)
     if not last.isascii():
         return None

@@ -1,14 +1,15 @@
 """The four codecs of a batch, as Java clients frame them.
 
 * gzip and zstd: one plain frame.
-* lz4: the frame format with independent blocks of 64 KB. The frame is put together here, because
-  the library writes linked blocks, which Java clients refuse.
+* lz4: the frame format with independent blocks of 64 KB. This module builds the frame, because the
+  library writes linked blocks, which Java clients refuse.
 * snappy: written in the xerial framing (a header, then length-prefixed blocks of 32 KB); read in
   that framing or raw, as librdkafka may write it.
 
-A small block may claim to become anything: so what a batch unpacks to is bounded by
+A small block may claim any unpacked size, so the unpacked size of a batch is limited to
 `UNPACKED_BYTES_MAX`, the size of the largest frame. The output buffer starts near the usual ratio
-and grows while the codec says that it is too small, so a bomb costs at most the bound.
+and grows while the codec reports that it is too small, so a decompression bomb costs at most the
+limit.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ SNAPPY: Final = 2
 LZ4: Final = 3
 ZSTD: Final = 4
 
-CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")  # by their code
+CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")  # by code
 
 UNPACKED_BYTES_MAX: Final = FRAME_BYTES_MAX
 
@@ -44,16 +45,16 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _SNAPPY_RATIO_MAX = 32  # a copy of 64 bytes takes 3
 
 _FIRST_GUESS_BYTES = 64 * 1024
-# One exception stands for bad data and for a small buffer; the text is the Rust library's.
+# The library raises one exception for bad data and for a small buffer; only its text differs.
 _BUFFER_TOO_SMALL = "failed to write whole buffer"
 
 
 class CorruptBlock(ValueError):
-    """Not what the codec writes, or more than `UNPACKED_BYTES_MAX` when unpacked."""
+    """The data is not of the codec's format, or unpacks to more than `UNPACKED_BYTES_MAX`."""
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Pack the records of a batch with one of the four codecs."""
+    """Compress the records of a batch with one of the four codecs."""
     if codec == GZIP:
         return bytes(cramjam.gzip.compress(data, level=_GZIP_LEVEL))
     if codec == SNAPPY:
@@ -65,7 +66,7 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: Buffer) -> bytes:
-    """Unpack the records of a batch. Raises CorruptBlock."""
+    """Decompress the records of a batch. Raises CorruptBlock."""
     try:
         if codec == GZIP:
             return _unpack(cramjam.gzip.decompress_into, data)

@@ -1,9 +1,9 @@
 """Zig-zag varints: lengths and deltas inside a record.
 
 A number n becomes 2n (or -2n - 1 if negative), written 7 bits a byte, lowest first. Nearly every
-number in a record fits in two bytes, so those encodings are made once, at import: a table look-up
-costs a tenth of a function call. The reader in `record.py` has its one- and two-byte cases inline
-for the same reason, and comes here for the rest.
+number in a record fits in two bytes, so those encodings are computed once, at import: a table
+look-up costs a tenth of a function call. The reader in `columns.py` decodes one- and two-byte
+numbers inline for the same reason, and calls this module for longer ones.
 """
 
 from minibroker.protocol.types import Buffer
@@ -20,7 +20,7 @@ VARLONG_BYTES_MAX = 10
 
 
 def encode_varint(number: int) -> bytes:
-    """Any number of up to 64 bits, signed."""
+    """Encode a signed number of up to 64 bits."""
     rest = number << 1 if number >= 0 else (-number << 1) - 1
     out = bytearray()
     while rest > 0x7F:
@@ -31,10 +31,10 @@ def encode_varint(number: int) -> bytes:
 
 
 def decode_unsigned(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
-    """The number at `position` before un-zig-zagging, and the position behind it.
+    """Return the number at `position` before zig-zag decoding, and the position behind it.
 
-    Raises IndexError where the data ends inside it, ValueError if it is longer than `bytes_max`
-    or does not fit 32 bits (64 for a varlong).
+    Raises IndexError if the data ends inside it, ValueError if it is longer than `bytes_max` or
+    does not fit in 32 bits (64 for a varlong).
     """
     number = shift = 0
     for index in range(position, position + bytes_max):
@@ -49,6 +49,6 @@ def decode_unsigned(data: Buffer, position: int, bytes_max: int) -> tuple[int, i
 
 
 def decode_varint(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
-    """The number at `position`, and the position behind it; errors as `decode_unsigned`."""
+    """Return the number at `position` and the position behind it; errors as `decode_unsigned`."""
     number, position = decode_unsigned(data, position, bytes_max)
     return number >> 1 ^ -(number & 1), position
