@@ -1,10 +1,10 @@
-"""Requests and answers as frozen dataclasses, one file a subject; `API` says which pair is which.
+"""Requests and answers as frozen dataclasses, one file per subject; `APIS` pairs them by api key.
 
-Nothing is loaded before it is used: a command that asks one thing does not pay for all of them.
+A message's module is imported on first use: a command that sends one request does not import all.
 
-The wires only translate bytes to and from these. Rules for a field: it has a default unless no
-request makes sense without it, new ones are added at the end only, none is ever removed or given
-another meaning, so that an older peer reads a newer message (docs/wire.md, "Evolution").
+The wires only convert bytes to and from these. Rules for a field: it has a default unless no
+request makes sense without it, new fields are added at the end only, and none is ever removed or
+given another meaning, so that an older peer reads a newer message (docs/wire.md, "Evolution").
 Offsets count records; times are milliseconds; sizes are bytes; `error` is an `ErrorCode`.
 """
 
@@ -20,15 +20,15 @@ Response = TypeVar("Response", covariant=True)
 
 
 class Request(Generic[Response]):
-    """A request, whose type says which type its answer has: `call` returns that."""
+    """A request. The type parameter is the type of its answer, which `call` returns."""
 
     __slots__ = ()
 
 
 class RequestEnvelope(NamedTuple):
-    """A request, and what travels around it. `client_id` may be None; it is for log lines.
+    """A request with its header fields. `client_id` may be None; it is for log lines.
 
-    `version` is that of the wire by which the request came.
+    `version` is that of the wire on which the request arrived.
     """
 
     api_key: int
@@ -39,7 +39,7 @@ class RequestEnvelope(NamedTuple):
 
 
 class UnsupportedVersion(ProtocolError):
-    """A request of an api, or in a version, that is not spoken here; its body was not read."""
+    """The api or the version of a request is not served; the request's body was not read."""
 
     def __init__(self, api_key: int, version: int, correlation_id: int) -> None:
         super().__init__(f"api {api_key} in version {version} is not spoken here")
@@ -49,10 +49,10 @@ class UnsupportedVersion(ProtocolError):
 
 
 class Api:
-    """One api: its message types, and the versions of it that this code speaks.
+    """One api: its message types, and the versions of it that this code supports.
 
     The types are named after the key: FIND_COORDINATOR has `FindCoordinatorRequest` and
-    `FindCoordinatorResponse`. `module` is the file here that they stand in.
+    `FindCoordinatorResponse`. `module` is the module of this package that defines them.
     """
 
     version_min: Final = 0

@@ -1,4 +1,4 @@
-"""API_VERSIONS: the first request on a connection; what the broker speaks."""
+"""API_VERSIONS: the first request on a connection; lists the apis that the broker serves."""
 
 from dataclasses import dataclass
 

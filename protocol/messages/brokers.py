@@ -1,7 +1,7 @@
-"""DESCRIBE_BROKER: one broker on itself, for health checks and for `minibroker doctor`.
+"""DESCRIBE_BROKER: one broker's own state, for health checks and for `minibroker doctor`.
 
-It is answered at any time, also by a broker that serves nobody yet. UNREGISTER_BROKER goes to the
-controller: forget a broker that will not come back.
+A broker answers it at any time, even before it serves clients. UNREGISTER_BROKER goes to the
+controller and removes a broker that will not come back.
 """
 
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from minibroker.protocol.types import NamedEndpoint
 
 @dataclass(frozen=True, slots=True)
 class DescribeBrokerRequest(Request["DescribeBrokerResponse"]):
-    """With `include_machine` the broker looks at its disk and its open files, too."""
+    """With `include_machine` the broker also reports its disk and its open files."""
 
     include_machine: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MachineDescription:
-    """The machine and the program as of now; -1 and "" where it is not known.
+    """The current state of machine and program; -1 and "" for unknown values.
 
-    `store` is where the broker keeps the metadata, without secrets. The disk is that of
-    `data_directory`. `open_files_max` is how many the process may have.
+    `store` is the address of the broker's metadata store, without secrets. The disk is that of
+    `data_directory`. `open_files_max` is the process's limit of open files.
     """
 
     software_version: str = ""
@@ -38,8 +38,8 @@ class MachineDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConnectedClient:
-    """A kind of client: its wire ("msgpack" or "kafka"), and library and version as it calls
-    itself ("" where it does not). `connections` are open now, `requests` came since the start."""
+    """A kind of client: its wire ("msgpack" or "kafka"), and the library and version that it
+    reports ("" if none). `connections`: open now. `requests`: received since the broker's start."""
 
     wire: str
     software: str = ""
@@ -52,11 +52,11 @@ class ConnectedClient:
 class DescribeBrokerResponse:
     """A broker, ready unless there are `reasons`: texts for the operator.
 
-    `controller_id` and `listeners` are as the controller has told the broker: -1 and [] before.
-    `broker_epoch` is that of the present registration. The registration stands by a lease of
-    `session_timeout_ms`; its last renewal was asked for `renewal_age_ms` ago (-1: never) and took
+    `controller_id` and `listeners` come from the controller: -1 and [] before its first update.
+    `broker_epoch` is that of the present registration, which depends on a lease of
+    `session_timeout_ms`; the last renewal was requested `renewal_age_ms` ago (-1: never) and took
     the store `renewal_us` microseconds. `wall_ms` is the broker's wall clock. `machine` is nil
-    unless it was asked for. `clients` are the kinds that sent requests; more than 64 of them are
+    unless it was requested. `clients` are the kinds that sent requests; kinds beyond 64 are
     counted as "others".
     """
 
@@ -77,14 +77,14 @@ class DescribeBrokerResponse:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerRequest(Request["UnregisterBrokerResponse"]):
-    """Forget a broker that is down and holds no replica: it counts as known no more."""
+    """Removes a broker that is down and holds no replica from the known brokers."""
 
     broker_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerResponse:
-    """With an error the broker is as known as before."""
+    """With an error the broker was not removed."""
 
     error: int = 0
     error_message: str | None = None

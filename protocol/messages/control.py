@@ -1,13 +1,13 @@
-"""What brokers tell each other about who leads what: orders of the controller, requests to it.
+"""The messages between controller and brokers: orders of the controller, requests of the brokers.
 
 LEADER_AND_ISR, UPDATE_METADATA and STOP_REPLICA go from the controller to each broker. They are
-level-triggered: they say what shall be, not what happened, so repeating one does no harm. Each
-carries the controller's epoch and the epoch of the broker that is meant (that of its registration,
-so an order for its former life has no effect), and each names topic ids, so that an order for a
-deleted topic never hits another one of the same name.
+level-triggered: they state the desired state, not a change, so repeating one does no harm. Each
+carries the controller's epoch and the receiver's broker epoch (that of its registration, so an
+order for an earlier registration has no effect), and each names topic ids, so that an order for a
+deleted topic never affects another topic of the same name.
 
-PROBE goes from the controller to each broker, too: whether the broker is heard, and until when it
-may believe that it is.
+PROBE also goes from the controller to each broker: it checks that the broker answers, and confirms
+earlier answers, from which the broker knows until when it cannot be fenced.
 
 ALTER_PARTITION and CONTROLLED_SHUTDOWN go from a broker to the controller.
 """
@@ -24,9 +24,9 @@ from minibroker.protocol.types import NamedEndpoint, TopicPartition
 class LiveBroker:
     """A registered broker; `epoch` grows with each of its registrations.
 
-    `host` and `port` are where other brokers reach it, `listeners` where clients do that come in
-    by a listener of that name (any other is told `host` and `port`). `is_fenced`: the controller
-    does not hear the broker, though its registration stands.
+    `host` and `port` are its address for other brokers, `listeners` its addresses for clients that
+    connect to a listener of that name (other clients get `host` and `port`). `is_fenced`: the
+    controller gets no answers from the broker, though it is registered.
     """
 
     node_id: int
@@ -40,7 +40,7 @@ class LiveBroker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What one partition shall be. `leader` -1: nobody leads; -2: it is deleted.
+    """The desired state of one partition. `leader` -1: it has no leader; -2: it is deleted.
 
     States are ordered by (leader epoch, partition epoch): an election raises both, a change of the
     in-sync set or of the assignment the partition epoch alone.
@@ -58,7 +58,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionObeyed:
-    """What became of one partition of an order; the epochs are those now in force there."""
+    """The result for one partition of an order; the epochs are those now in force there."""
 
     topic: str
     partition: int
@@ -69,10 +69,10 @@ class PartitionObeyed:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest(Request["LeaderAndIsrResponse"]):
-    """Take these roles; `brokers` says where their leaders are.
+    """Assigns these roles; `brokers` has the addresses of the leaders.
 
-    With `is_full` these, and what was told before, are all roles of the broker: they stand, even if
-    they were told in an earlier registration of the process, and a log without one is a stray.
+    With `is_full` these and the earlier ones are all roles of the broker: earlier ones stay valid,
+    even from an earlier registration of the process, and a log without a role is a stray.
     """
 
     controller_id: int
@@ -93,7 +93,7 @@ class LeaderAndIsrResponse:
 
 @dataclass(frozen=True, slots=True)
 class StoppedPartition:
-    """A replica to give up, of the topic with this id only; with `delete` its directory too.
+    """A replica to stop, of the topic with this id only; with `delete` its directory is deleted.
 
     A `leader_epoch` of -2 is above any.
     """
@@ -107,7 +107,7 @@ class StoppedPartition:
 
 @dataclass(frozen=True, slots=True)
 class StopReplicaRequest(Request["StopReplicaResponse"]):
-    """Give these replicas up. One that is not there was given up before."""
+    """Stops these replicas. A replica that the broker does not have was stopped before."""
 
     controller_id: int
     controller_epoch: int
@@ -127,7 +127,7 @@ class StopReplicaResponse:
 class TopicState:
     """A topic without its partitions; `configs` are its own settings only.
 
-    `creation` is higher than that of any topic that had this name before; 0: not known.
+    `creation` is higher than that of any earlier topic of this name; 0: unknown.
     """
 
     name: str
@@ -139,11 +139,11 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
-    """The cluster, to answer clients from.
+    """The cluster metadata from which the broker answers clients.
 
-    `brokers` replaces the list of live brokers. `topics` and `partitions` replace what they name
-    and leave the rest, and a partition whose leader is -2 is taken out; with `is_full` they
-    replace everything.
+    `brokers` replaces the list of live brokers. `topics` and `partitions` replace the entries that
+    they name and keep the others, and a partition whose leader is -2 is removed; with `is_full`
+    they replace everything.
     """
 
     controller_id: int
@@ -158,14 +158,14 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataResponse:
-    """`error` is STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH where nothing was taken over."""
+    """`error` is STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH if the broker ignored the request."""
 
     error: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class IsrMember:
-    """A broker, in the registration (-1: not known) in which the leader has seen it in sync."""
+    """A broker that the leader has seen in sync, and its broker epoch then (-1: unknown)."""
 
     node_id: int
     broker_epoch: int = NO_EPOCH
@@ -173,7 +173,7 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """The in-sync set that a leader wants, and the state that it wants to replace."""
+    """The in-sync set that a leader requests, and the epochs of the state that it replaces."""
 
     topic: str
     topic_id: bytes
@@ -185,7 +185,7 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionRequest(Request["AlterPartitionResponse"]):
-    """A leader asks for other in-sync sets."""
+    """A leader requests new in-sync sets."""
 
     broker_id: int
     broker_epoch: int
@@ -194,7 +194,7 @@ class AlterPartitionRequest(Request["AlterPartitionResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionAltered:
-    """The partition as the controller has it after the request."""
+    """The controller's state of the partition after the request."""
 
     topic: str
     partition: int
@@ -215,7 +215,7 @@ class AlterPartitionResponse:
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownRequest(Request["ControlledShutdownResponse"]):
-    """A broker is about to stop: others shall lead what it leads."""
+    """A broker is about to stop: the controller elects other leaders for its partitions."""
 
     broker_id: int
     broker_epoch: int
@@ -223,7 +223,7 @@ class ControlledShutdownRequest(Request["ControlledShutdownResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ControlledShutdownResponse:
-    """The partitions that it still leads, because no other in-sync replica lives."""
+    """The partitions that the broker still leads, because no other in-sync replica is live."""
 
     error: int = 0
     remaining: tuple[TopicPartition, ...] = ()
@@ -231,9 +231,10 @@ class ControlledShutdownResponse:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest(Request["ProbeResponse"]):
-    """Are you there? `confirmed` is the stamp of an answer of this registration that was received
-    (-1: none). `told_lapse` is the last lapse of the broker's standing since which all its roles
-    were told again (0: none).
+    """Checks that a broker answers.
+
+    `confirmed` is the stamp of a received answer of this registration (-1: none). `told_lapse` is
+    the last lapse of the broker's lease after which all its roles were sent again (0: none).
     """
 
     controller_id: int
@@ -245,10 +246,10 @@ class ProbeRequest(Request["ProbeResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ProbeResponse:
-    """`error` is STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH where nothing was taken over.
+    """`error` is STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH if the broker ignored the request.
 
-    `stamp` is when the broker answered, by a clock of its own, in microseconds. `lapse` is the
-    number of the present lapse of its standing; 0: its standing has not lapsed.
+    `stamp` is the time of the answer by the broker's own clock, in microseconds. `lapse` is the
+    number of the present lapse of its lease; 0: the lease has not lapsed.
     """
 
     error: int = 0

@@ -1,4 +1,4 @@
-"""DELETE_RECORDS: have partitions begin at a later offset, at their leader and on every replica."""
+"""DELETE_RECORDS: raises the log start of partitions, at the leader and on every replica."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from minibroker.protocol.messages import Request
 
 @dataclass(frozen=True, slots=True)
 class PartitionDeleteRecords:
-    """Delete the records below `offset`; -1: all that are committed.
+    """Deletes the records below `offset`; -1: all committed records.
 
-    `topic_id` says which topic of this name is meant (empty: not checked).
+    `topic_id` is the id that the topic must have (empty: not checked).
     """
 
     topic: str
@@ -21,7 +21,8 @@ class PartitionDeleteRecords:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsRequest(Request["DeleteRecordsResponse"]):
-    """The answer comes once every replica that may lead has deleted the records, or late."""
+    """The answer is sent once every replica that may lead has deleted the records, or at the
+    time-out."""
 
     partitions: tuple[PartitionDeleteRecords, ...] = ()
     timeout_ms: int = 30_000

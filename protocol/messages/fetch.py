@@ -1,10 +1,10 @@
-"""FETCH: read record batches, for consumers and for follower replicas.
+"""FETCH: reads record batches, for consumers and for follower replicas.
 
 Sessions: a request with session 0 and session epoch 0 opens one, and the answer names it; the
 next requests carry its id and the session epochs 1, 2, ... and list only partitions that are new
-or changed, and in `forgotten` those that are to go. Those go first: a partition in both lists is
-told anew. Answers then hold only partitions with something to say. Epoch -1 asks for no session
-(and closes the named one).
+or changed, and in `forgotten` those to remove. Removals come first: a partition in both lists is
+added again as new. Answers then list only partitions with news. Epoch -1 requests no session (and
+closes the named one).
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ SESSION_EPOCH_NONE = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
-    """Read one partition from `fetch_offset` on.
+    """Reads one partition from `fetch_offset` on.
 
-    `leader_epoch` is the one the asker believes in (-1: not checked); `last_fetched_epoch` that
-    of its last record (-1: none), by which the leader sees that the logs have parted.
-    `log_start` is the follower's own. `topic_id` says which topic of this name is meant (empty: not
-    checked): epochs of two of them may be equal, and a leader may know only the deleted one.
+    `leader_epoch` is the one that the sender knows (-1: not checked), `last_fetched_epoch` that of
+    its last record (-1: none), by which the leader detects that the logs diverge. `log_start` is
+    the follower's own. `topic_id` is the id that the topic must have (empty: not checked): two
+    topics of one name may have equal epochs, and a leader may know only the deleted one.
     """
 
     topic: str
@@ -40,7 +40,8 @@ class PartitionFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest(Request["FetchResponse"]):
-    """`replica_id` is -1 for a consumer. The answer comes once `bytes_min` are there, or late.
+    """`replica_id` is -1 for a consumer. The answer is sent once `bytes_min` bytes are available,
+    or after `wait_ms_max`.
 
     `isolation_level` changes nothing, since there are no transactions: 0 and 1 (READ_COMMITTED)
     both read to the high watermark.
@@ -60,10 +61,10 @@ class FetchRequest(Request["FetchResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionFetched:
-    """Batches from the one that holds the asked offset on; the first may begin below it.
+    """Batches from the one that holds the requested offset on; the first may begin below it.
 
-    A `diverging_epoch` that is not -1 says where the asker's log parts from the leader's: then
-    there are no records. `leader_id` and `leader_epoch` hint as in a PRODUCE answer.
+    If `diverging_epoch` is not -1, the sender's log diverges from the leader's at `diverging_end`,
+    and there are no records. `leader_id` and `leader_epoch` are hints as in a PRODUCE answer.
     """
 
     topic: str
@@ -80,7 +81,7 @@ class PartitionFetched:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """`session_id` is 0 where no session was opened."""
+    """`session_id` is 0 if there is no session."""
 
     error: int = 0
     session_id: int = SESSION_NONE

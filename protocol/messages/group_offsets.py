@@ -1,4 +1,4 @@
-"""OFFSET_COMMIT, OFFSET_FETCH and OFFSET_DELETE: how far a group is in each partition."""
+"""OFFSET_COMMIT, OFFSET_FETCH and OFFSET_DELETE: a group's committed offset in each partition."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,8 @@ class PartitionCommit:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommitRequest(Request["OffsetCommitResponse"]):
-    """From a member, or with generation -1 and no member id from who assigns by itself."""
+    """Sent by a member, or, with generation -1 and no member id, by a consumer that assigns its own
+    partitions."""
 
     group_id: str
     generation: int = NO_GENERATION
@@ -31,7 +32,7 @@ class OffsetCommitRequest(Request["OffsetCommitResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionCommitted:
-    """What became of one partition's offset."""
+    """The result for one partition's offset."""
 
     topic: str
     partition: int
@@ -55,9 +56,9 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchRequest(Request["OffsetFetchResponse"]):
-    """`partitions` None asks for all that the group has committed.
+    """`partitions` None requests all committed offsets of the group.
 
-    `require_stable` refuses, with UNSTABLE_OFFSET_COMMIT, where a commit is under way.
+    With `require_stable` a partition with a commit in progress gets UNSTABLE_OFFSET_COMMIT.
     """
 
     group_id: str
@@ -67,7 +68,7 @@ class OffsetFetchRequest(Request["OffsetFetchResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionGroupOffset:
-    """`offset` is -1 where nothing was committed."""
+    """`offset` is -1 if none was committed."""
 
     topic: str
     partition: int
@@ -87,7 +88,7 @@ class OffsetFetchResponse:
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
-    """Offsets that a group shall forget; no member may be subscribed to their topics."""
+    """Deletes committed offsets of a group; no member may be subscribed to their topics."""
 
     group_id: str
     partitions: tuple[GroupPartition, ...] = ()

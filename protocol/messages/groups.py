@@ -1,4 +1,4 @@
-"""FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, and what is asked about groups.
+"""FIND_COORDINATOR, JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP, and requests to manage groups.
 
 The fields are those of Kafka's classic group protocol (its public message schemas), so that its
 wire can carry the same messages. A broker never looks into `metadata` and `assignment`: they belong
@@ -11,15 +11,15 @@ from minibroker.protocol.constants import NO_NODE
 from minibroker.protocol.messages import Request
 
 NO_GENERATION = -1
-GROUP_KEY = 0  # what a FIND_COORDINATOR may look for
+GROUP_KEY = 0  # key types of a FIND_COORDINATOR
 TRANSACTION_KEY = 1
 
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
-    """Which broker keeps this group. Any broker can be asked.
+    """Requests the coordinator of a group, from any broker.
 
-    `key_type` says what is looked for: 0 is a group, 1 a transactional id (there are none).
+    `key_type` is the type of the key: 0 is a group, 1 a transactional id (not supported).
     """
 
     group_id: str
@@ -39,7 +39,7 @@ class FindCoordinatorResponse:
 
 @dataclass(frozen=True, slots=True)
 class GroupProtocol:
-    """A way to assign that a member can do, and what it tells the others for it."""
+    """An assignor that a member supports, and the member's metadata for it."""
 
     name: str
     metadata: bytes = b""
@@ -47,11 +47,11 @@ class GroupProtocol:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest(Request["JoinGroupResponse"]):
-    """`member_id` "" asks for one; `protocols` in the member's order of preference.
+    """`member_id` "" requests a new id; `protocols` are in the member's order of preference.
 
-    `instance_id` makes it a static member, which keeps its place over restarts. A new member that
-    is not static is given its id first, with MEMBER_ID_REQUIRED, unless `is_member_id_required` is
-    false: then an answer that is lost leaves a member behind until its session ends.
+    `instance_id` makes it a static member, which keeps its membership over restarts. A new member
+    that is not static first gets its id, with MEMBER_ID_REQUIRED, unless `is_member_id_required` is
+    false: then a lost answer leaves a member behind until its session ends.
     """
 
     group_id: str
@@ -65,14 +65,14 @@ class JoinGroupRequest(Request["JoinGroupResponse"]):
 
     @property
     def needs_member_id(self) -> bool:
-        """Whether it is answered with an id to join with."""
+        """Whether the coordinator answers it with MEMBER_ID_REQUIRED and an id to join with."""
         is_new = not self.member_id and self.instance_id is None
         return is_new and self.is_member_id_required
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as the leader of its group is told of it."""
+    """A member, as sent to the leader of its group."""
 
     member_id: str
     instance_id: str | None = None
@@ -81,7 +81,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupResponse:
-    """The new generation. `members` is empty for all but the leader, who assigns.
+    """The new generation. `members` is empty for all members except the leader, which assigns.
 
     With MEMBER_ID_REQUIRED `member_id` is the one to join with.
     """
@@ -96,7 +96,7 @@ class JoinGroupResponse:
 
 @dataclass(frozen=True, slots=True)
 class MemberAssignment:
-    """What the leader gives to one member."""
+    """The leader's assignment for one member."""
 
     member_id: str
     assignment: bytes = b""
@@ -104,7 +104,7 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest(Request["SyncGroupResponse"]):
-    """Asks for the member's part; the leader sends everybody's."""
+    """Requests the member's assignment; the leader's request carries the assignments of all."""
 
     group_id: str
     generation: int
@@ -115,7 +115,7 @@ class SyncGroupRequest(Request["SyncGroupResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupResponse:
-    """The member's part."""
+    """The member's assignment."""
 
     error: int = 0
     assignment: bytes = b""
@@ -123,7 +123,7 @@ class SyncGroupResponse:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest(Request["HeartbeatResponse"]):
-    """Says that a member is alive."""
+    """Shows that a member is alive."""
 
     group_id: str
     generation: int
@@ -135,8 +135,8 @@ class HeartbeatRequest(Request["HeartbeatResponse"]):
 class HeartbeatResponse:
     """REBALANCE_IN_PROGRESS asks the member to join again.
 
-    `is_loading`: the coordinator does not know yet whether this is a member; no other one can have
-    put it out since it became the coordinator.
+    `is_loading`: the coordinator does not know yet whether this is a member; no other coordinator
+    can have removed it since this one took over.
     """
 
     error: int = 0
@@ -145,7 +145,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """Who goes: by its id, or a static member by its instance id alone."""
+    """A leaving member: its id, or only the instance id of a static member."""
 
     member_id: str = ""
     instance_id: str | None = None
@@ -153,7 +153,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroupRequest(Request["LeaveGroupResponse"]):
-    """Members that go, and need not be waited for."""
+    """Removes members, so that the group does not wait for them."""
 
     group_id: str
     members: tuple[LeavingMember, ...] = ()
@@ -161,7 +161,7 @@ class LeaveGroupRequest(Request["LeaveGroupResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class LeftMember:
-    """What became of one of them."""
+    """The result for one member."""
 
     member_id: str = ""
     instance_id: str | None = None
@@ -178,14 +178,14 @@ class LeaveGroupResponse:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
-    """Groups that are all kept by the broker that is asked."""
+    """Groups to describe; the receiver must be the coordinator of each."""
 
     groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member as its coordinator knows it. `client_host` is the address it comes from."""
+    """A member, as its coordinator knows it. `client_host` is the address of its connection."""
 
     member_id: str
     instance_id: str | None = None
@@ -197,8 +197,8 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group now. `state` is as Kafka spells it: Empty, PreparingRebalance, CompletingRebalance,
-    Stable, or Dead for a group that does not exist."""
+    """A group's current state. `state` is one of Kafka's names: Empty, PreparingRebalance,
+    CompletingRebalance, Stable, or Dead for a group that does not exist."""
 
     group_id: str
     error: int = 0
@@ -218,14 +218,14 @@ class DescribeGroupsResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest(Request["ListGroupsResponse"]):
-    """The groups that the asked broker keeps; only those in one of `states` unless it is empty."""
+    """Requests the groups that the broker coordinates; only those in `states`, unless empty."""
 
     states: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group of the broker that answers."""
+    """A group that the answering broker coordinates."""
 
     group_id: str
     protocol_type: str = ""
@@ -234,7 +234,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsResponse:
-    """With COORDINATOR_LOAD_IN_PROGRESS some of its groups are not known yet."""
+    """With COORDINATOR_LOAD_IN_PROGRESS the broker does not know some of its groups yet."""
 
     error: int = 0
     groups: tuple[ListedGroup, ...] = ()
@@ -242,14 +242,14 @@ class ListGroupsResponse:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupsRequest(Request["DeleteGroupsResponse"]):
-    """Groups to delete, with all that they committed; they must have no members."""
+    """Groups to delete, with their committed offsets; they must have no members."""
 
     groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedGroup:
-    """What became of one of them."""
+    """The result for one group."""
 
     group_id: str
     error: int = 0

@@ -1,11 +1,11 @@
 """Moving the leadership of partitions while both brokers live.
 
-ELECT_LEADERS goes to the controller: make the preferred replica of each partition its leader.
+ELECT_LEADERS goes to the controller, which elects the preferred replica of each partition.
 
 HAND_OVER goes from the controller to a leader, before another replica is elected in its place. The
-leader stops acknowledging records that only it has: it refuses acks 0 and 1 and goes on with
-acks=all. It says when the target has everything that was acknowledged before. The controller asks
-again until then, and elects the target; repeating an order does no harm.
+leader stops acknowledging records that only it has: it refuses acks 0 and 1 and still accepts
+acks=all. It reports when the target has everything that was acknowledged before. The controller
+repeats the request until then, and elects the target; repeating an order does no harm.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from minibroker.protocol.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersRequest(Request["ElectLeadersResponse"]):
-    """Elect the preferred leaders of these partitions, or of all."""
+    """Elects the preferred leaders of these partitions; None: of all."""
 
     partitions: tuple[TopicPartition, ...] | None = None
     timeout_ms: int = 30_000
@@ -24,7 +24,7 @@ class ElectLeadersRequest(Request["ElectLeadersResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionElected:
-    """What became of one partition; without an error its preferred replica was elected."""
+    """The result for one partition; without an error its preferred replica was elected."""
 
     topic: str
     partition: int
@@ -34,8 +34,8 @@ class PartitionElected:
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersResponse:
-    """`error` concerns the whole request. Of a request for all partitions the answer leaves out
-    those whose preferred replica led before."""
+    """`error` concerns the whole request. The answer to a request for all partitions leaves out
+    those whose preferred replica already led."""
 
     error: int = 0
     error_message: str | None = None
@@ -44,7 +44,7 @@ class ElectLeadersResponse:
 
 @dataclass(frozen=True, slots=True)
 class PartitionToHandOver:
-    """A partition that its leader of this epoch is to hand over to `target`; -1: lead on."""
+    """A partition that its leader of this epoch hands over to `target`; -1: it stays leader."""
 
     topic: str
     topic_id: bytes
@@ -55,8 +55,8 @@ class PartitionToHandOver:
 
 @dataclass(frozen=True, slots=True)
 class HandOverRequest(Request["HandOverResponse"]):
-    """Hand these partitions over. Without another order, or another leader, within `hold_ms` the
-    broker leads on as before."""
+    """Hands these partitions over. Without another order, or another leader, within `hold_ms` the
+    broker accepts acks 0 and 1 again."""
 
     controller_id: int
     controller_epoch: int

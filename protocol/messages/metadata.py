@@ -1,4 +1,4 @@
-"""METADATA: which brokers there are, and who leads which partition."""
+"""METADATA: the brokers of the cluster, and the leader and replicas of each partition."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from minibroker.protocol.messages import Request
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request["MetadataResponse"]):
-    """`topics` None asks for all, an empty tuple for the brokers only."""
+    """`topics` None requests all topics, an empty tuple only the brokers."""
 
     topics: tuple[str, ...] | None = None
     allow_auto_topic_creation: bool = True
@@ -16,8 +16,8 @@ class MetadataRequest(Request["MetadataResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetadata:
-    """A registered broker and where clients reach it; `is_fenced`: the controller does not hear
-    it."""
+    """A registered broker and its address for clients. `is_fenced`: the controller gets no answers
+    from it."""
 
     node_id: int
     host: str = ""
@@ -28,7 +28,7 @@ class BrokerMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """`error` is LEADER_NOT_AVAILABLE where `leader_id` is -1."""
+    """`error` is LEADER_NOT_AVAILABLE if `leader_id` is -1."""
 
     partition: int
     error: int = 0
@@ -43,8 +43,8 @@ class PartitionMetadata:
 class TopicMetadata:
     """`topic_id` is a 16-byte UUID; it changes when a topic is deleted and created again.
 
-    `creation` is then higher than before, so that of two answers the older one is known: a broker
-    may not have heard yet. 0: not known.
+    `creation` is then higher than before, so a client can tell which of two answers is older: a
+    broker may not know of the new topic yet. 0: unknown.
     """
 
     name: str

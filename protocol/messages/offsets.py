@@ -1,4 +1,4 @@
-"""LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH: where a log begins, ends, or holds a time or epoch."""
+"""LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH: look up offsets by time and by leader epoch."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from minibroker.protocol.messages import Request
 class PartitionListOffsets:
     """`timestamp`: -1 the latest, -2 the earliest, else the first record at or after that time.
 
-    `topic_id` says which topic of this name is meant (empty: not checked).
+    `topic_id` is the id that the topic must have (empty: not checked).
     """
 
     topic: str
@@ -30,7 +30,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffset:
-    """`offset` is -1 where no record is as late as the time asked for."""
+    """`offset` is -1 if no record is as late as the requested time."""
 
     topic: str
     partition: int
@@ -49,7 +49,8 @@ class ListOffsetsResponse:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEpoch:
-    """Asks where `epoch` ended; `leader_epoch` is the asker's belief (-1: not checked)."""
+    """Requests the end of `epoch`. `leader_epoch` is the leader epoch that the sender knows (-1:
+    not checked)."""
 
     topic: str
     partition: int
@@ -67,7 +68,7 @@ class OffsetsForLeaderEpochRequest(Request["OffsetsForLeaderEpochResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionEpochEnd:
-    """The largest epoch not above the asked one, and its end offset; (-1, -1) if undefined."""
+    """The largest epoch not above the requested one, and its end offset; (-1, -1) if undefined."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""PRODUCE: append one record batch to each of some partitions."""
+"""PRODUCE: appends one record batch to each of one or more partitions."""
 
 from typing import NamedTuple
 
@@ -11,8 +11,8 @@ from minibroker.protocol.types import EMPTY_RECORDS, Records
 class PartitionProduce(NamedTuple):
     """Exactly one record batch for one partition.
 
-    `topic_id` says which topic of this name is meant (empty: not checked): a leader may know only
-    one that was deleted, and what it took for that one would be lost.
+    `topic_id` is the id that the topic must have (empty: not checked): a leader may know only a
+    deleted topic of this name, and records appended to that one would be lost.
     """
 
     topic: str
@@ -22,7 +22,8 @@ class PartitionProduce(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """`acks`: 0 no answer, 1 the leader has it, -1 every in-sync replica has it."""
+    """`acks`: 0 no answer, 1 answer when the leader has appended, -1 when every in-sync replica
+    has the records."""
 
     acks: int
     timeout_ms: int = 30_000
@@ -30,10 +31,10 @@ class ProduceRequest(NamedTuple):
 
 
 class PartitionProduced(NamedTuple):
-    """Where the batch went, or why it did not.
+    """The offset of the appended batch, or the error.
 
-    `log_append_time_ms` is -1 unless the topic stamps records itself. `leader_id` and
-    `leader_epoch` are a hint that comes with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH.
+    `log_append_time_ms` is -1 unless the topic uses the append time. `leader_id` and `leader_epoch`
+    are a hint that comes with NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""INIT_PRODUCER_ID: an identity under which a producer numbers its batches."""
+"""INIT_PRODUCER_ID: assigns the id under which a producer numbers its batches."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""DESCRIBE_REPLICAS: how far the replicas on one broker are, for the controller and for tools."""
+"""DESCRIBE_REPLICAS: the state of the replicas on one broker, for the controller and for tools."""
 
 from dataclasses import dataclass
 
@@ -8,18 +8,18 @@ from minibroker.protocol.messages import Request
 
 @dataclass(frozen=True, slots=True)
 class DescribeReplicasRequest(Request["DescribeReplicasResponse"]):
-    """`topics` None asks for all that are there."""
+    """`topics` None requests all topics of which the broker has replicas."""
 
     topics: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDescription:
-    """One replica at this moment.
+    """The current state of one replica.
 
-    `role` is "leader", "follower", "failed" or "offline", and `reason` says why it is one of the
-    last two. `last_epoch` is that of the newest entry of its leader epochs. `isr` is the leader's,
-    as confirmed, and empty elsewhere. `durable_end` is how far it was synced.
+    `role` is "leader", "follower", "failed" or "offline"; `reason` explains the last two.
+    `last_epoch` is the newest entry of its leader epochs. `isr` is the confirmed one on a leader,
+    and empty on other replicas. `durable_end` is the offset up to which the log was synced.
     """
 
     topic: str
@@ -40,7 +40,7 @@ class ReplicaDescription:
 
 @dataclass(frozen=True, slots=True)
 class DescribeReplicasResponse:
-    """The broker that answers, in its present registration, and what it holds."""
+    """The answering broker, the epoch of its present registration, and its replicas."""
 
     broker_id: int = NO_NODE
     broker_epoch: int = NO_EPOCH

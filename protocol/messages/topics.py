@@ -17,7 +17,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """The brokers that shall hold a new partition, the preferred leader first."""
+    """The brokers of a new partition, the preferred leader first."""
 
     partition: int
     broker_ids: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class CreateTopicsRequest(Request["CreateTopicsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic. The counts are those of what was created, else -1."""
+    """The result for one topic. The counts are those of a created topic, else -1."""
 
     name: str
     error: int = 0
@@ -83,7 +83,7 @@ class DeleteTopicsResponse:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """`count` is how many partitions the topic shall have, with those that it has.
+    """`count` is the new total number of partitions of the topic.
 
     `assignments` are the brokers of each new partition in order, the preferred leader first; nil:
     the controller chooses them.
