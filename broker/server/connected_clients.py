@@ -1,8 +1,9 @@
-"""Which client libraries are connected, by which wire, and how many requests they sent.
+"""Counts of the connected client libraries, by wire, and of the requests that they sent.
 
-A client says its library and version in API_VERSIONS; one that does not is counted without them.
-What it says is not trusted: names are those that Kafka takes (KIP-511), and kinds are bounded in
-number, so that nobody fills the metrics with names. What is above that is counted together.
+A client sends its library and version in API_VERSIONS; a client that does not is counted without
+them. The broker does not trust them: it takes only names that Kafka takes (KIP-511), and bounds the
+number of kinds, so that no client fills the metrics with names. Clients of further kinds are
+counted together.
 """
 
 import logging
@@ -17,7 +18,7 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]{0,62}[a-zA-Z0-9])?")
 
 
 class ClientKind(NamedTuple):
-    """A wire, and the library and version as the client calls itself ("" where it does not)."""
+    """A wire, and the library and version as the client calls itself ("" if it does not)."""
 
     wire: str
     software: str = ""
@@ -25,7 +26,7 @@ class ClientKind(NamedTuple):
 
 
 class KindOfClient:
-    """What one kind of client did: connections that are open now, requests since the start."""
+    """The counts of one kind of client: connections open now, requests since the start."""
 
     __slots__ = ("connections", "kind", "requests")
 
@@ -36,7 +37,7 @@ class KindOfClient:
 
 
 class ClientStatistics(NamedTuple):
-    """One kind of client as of now."""
+    """The counts of one kind of client at one moment."""
 
     kind: ClientKind
     connections: int
@@ -44,17 +45,17 @@ class ClientStatistics(NamedTuple):
 
 
 class ConnectedClients:
-    """All kinds that ever came; one object for each broker."""
+    """The kinds of clients seen since the start; one object for each broker."""
 
     def __init__(self) -> None:
         self._kinds: dict[ClientKind, KindOfClient] = {}
 
     def connect(self, wire: str) -> KindOfClient:
-        """A connection that has not said who it is. Count its requests at what is returned."""
+        """Count a connection of an unknown client. Its requests are counted in the result."""
         return self._count(ClientKind(wire))
 
     def identify(self, unknown: KindOfClient, software: str, version: str) -> KindOfClient:
-        """The connection that was counted as `unknown` has said who it is."""
+        """Count a connection anew that was counted as `unknown` and has now named its library."""
         kind = ClientKind(unknown.kind.wire, _name(software), _name(version))
         if kind == unknown.kind:
             return unknown
@@ -62,7 +63,7 @@ class ConnectedClients:
         return self._count(kind)
 
     def disconnect(self, counted: KindOfClient) -> None:
-        """Its connection has ended."""
+        """Record that a connection of this kind has ended."""
         counted.connections -= 1
 
     def _count(self, kind: ClientKind) -> KindOfClient:
@@ -82,7 +83,7 @@ class ConnectedClients:
         return counted
 
     def statistics(self) -> list[ClientStatistics]:
-        """Each kind that sent a request."""
+        """Return the counts of each kind that sent a request."""
         return [
             ClientStatistics(one.kind, one.connections, one.requests)
             for one in self._kinds.values()

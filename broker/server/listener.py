@@ -1,16 +1,16 @@
-"""Takes connections, and gives each a session of its own.
+"""The listeners: they accept connections and start a session for each.
 
-A broker may listen at several addresses, each under a name. A session works with the services of
-its listener, which say by which name its client came; all else is common to all of them.
+A broker may listen at several addresses, each with a name. A session uses the services of its
+listener, which name the listener that the client connected to; everything else is shared.
 
-Above `max.connections` one more is closed as soon as it was accepted: its client sees that at once
-and tries again later, while those that are served notice nothing. When the process has no file
-descriptor left, the system cannot even give us the connection to close; then accepting pauses, the
-connection waits in the backlog, and it is taken once another has ended. Each condition is logged
-when it begins, not for each connection.
+A connection above `max.connections` is closed as soon as it is accepted: its client sees that at
+once and tries again later, and the open sessions are not affected. When the process has no file
+descriptor left, the system cannot even accept the connection to close it. Then accepting pauses:
+the connection waits in the backlog until another one has ended. Each condition is logged when it
+begins, not for each connection.
 
-A session that neither got nor gave a byte for `connections.max.idle.ms` is closed by a sweep over
-all of them, a quarter of that time apart: a timer per connection would cost more than the session.
+A sweep, four times in `connections.max.idle.ms`, closes the sessions that have neither received nor
+sent a byte for that time: a timer for each connection would cost more than the session.
 """
 
 import errno
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 ACCEPT_PAUSE_S = 0.1
-# The system is out of something; it may have it again soon.
+# The system is short of a resource, which may soon be free again.
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class CannotListen(OSError):
-    """An address could not be bound; `listener` is the one that was wanted."""
+    """An address could not be bound; `listener` is its name and address."""
 
     def __init__(self, error: OSError, listener: NamedEndpoint) -> None:
         super().__init__(error.errno, f"listener {listener.name}: {error.strerror or error}")
@@ -61,7 +61,7 @@ async def listen(network: Network, wanted: Iterable[NamedEndpoint]) -> dict[str,
 
 
 class Connections(NamedTuple):
-    """How many are open, and how many were taken and refused since the start."""
+    """The counts of connections: open now, accepted and refused since the start."""
 
     open: int
     taken: int
@@ -89,7 +89,7 @@ class Acceptor:
         self._refused = 0
 
     async def run(self) -> None:
-        """Serve, for ever. What is no peer's fault and no shortage leaves here."""
+        """Serve until cancelled. Raises errors that neither a peer nor a shortage causes."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_idle)
             for name in self._listeners:
@@ -109,7 +109,7 @@ class Acceptor:
                 self._refuse(stream)
 
     def statistics(self) -> Connections:
-        """The connections."""
+        """Return the counts of connections."""
         return Connections(len(self._sessions), self._taken, self._refused)
 
     async def _accept(self, listener: Listener) -> Stream:

@@ -1,27 +1,27 @@
-"""How much memory requests may take that have not come whole yet, all connections together.
+"""The limit on the memory of incomplete requests, over all connections together.
 
-A frame larger than the receive buffer grows in memory of its own as its bytes arrive. One of them
-is bounded by `socket.request.max.bytes`; a hundred of them, sent half and left so, would be
-gigabytes. Above `queued.max.request.bytes` the connection with the most is closed, until the sum
-fits. That is the one that costs the others most, and never one with small requests as long as
-there are larger ones; its client connects again and tries anew.
+A frame larger than the receive buffer is collected in memory of its own as its bytes arrive.
+`socket.request.max.bytes` bounds one frame; a hundred frames, half sent and left so, would take
+gigabytes. While the sum exceeds `queued.max.request.bytes`, the connection that holds the most is
+closed. So a connection with small requests is never closed while another holds a larger one. The
+client of the closed connection connects and sends again.
 
-Rejected: not to read on until there is room. Frames that are all half finished would wait for each
-other, and a silent peer would keep the room for as long as it is not closed for its silence.
+Rejected: to stop reading until memory is free. Half-received frames would wait for each other, and
+a silent peer would keep its memory until it is closed as idle.
 """
 
 from typing import Protocol
 
 
 class Holder(Protocol):
-    """A connection."""
+    """A connection that may hold an incomplete request."""
 
     def hang_up(self, reason: str) -> None:
-        """Close it soon; what it holds is free then."""
+        """Close the connection soon, which frees its memory."""
 
 
 class RequestMemory:
-    """Who holds how many bytes of an unfinished request."""
+    """The bytes that each connection holds of an incomplete request."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -44,5 +44,5 @@ class RequestMemory:
             )
 
     def statistics(self) -> int:
-        """Bytes held now."""
+        """Return the bytes held now."""
         return self._total

@@ -1,9 +1,9 @@
-"""How long requests take, and how many of them wait now, for each kind of request.
+"""The durations of requests, and the counts of those parked now, for each kind of request.
 
-A kind is an api under Kafka's name for it (`Produce`, `ListOffsets`), but a fetch is either a
-consumer's or a follower's, since the two mean different things to whoever looks at the figures. A
-request's time is from the arrival of its last byte until its answer was handed to the system; one
-with a long poll takes as long as it may wait, and nothing is wrong with it.
+A kind is an api under Kafka's name for it (`Produce`, `ListOffsets`), but fetches of
+consumers and of followers are two kinds, because an operator reads their times differently. A
+request's time runs from the arrival of its last byte until its answer is handed to the operating
+system. The time of a long poll includes its wait, so a long one is normal.
 """
 
 from typing import Final, NamedTuple
@@ -43,19 +43,19 @@ class RequestTimes:
         self.versions = self._kinds[ApiKey.API_VERSIONS]
 
     def kind_of(self, envelope: RequestEnvelope) -> RequestKind:
-        """What a request counts as."""
+        """Return the kind of a request."""
         if envelope.api_key == ApiKey.FETCH and envelope.message.replica_id >= 0:
             return self._follower
         return self._kinds[envelope.api_key]
 
     def statistics(self) -> dict[str, KindStatistics]:
-        """By name, kinds that never came too."""
+        """Return the statistics of all kinds by name, with those never received."""
         kinds = (*self._kinds.values(), self._follower)
         return {kind.name: KindStatistics(kind.times.statistics(), kind.parked) for kind in kinds}
 
 
 def name_of(api_key: ApiKey) -> str:
-    """An api as Kafka's metrics name it."""
+    """Return the name of an api in Kafka's metrics."""
     if api_key == ApiKey.FETCH:
         return FETCH_CONSUMER
     return api_key.name.title().replace("_", "")

@@ -1,7 +1,7 @@
-"""The wires by which a client may speak. The first four bytes of a connection say which.
+"""The wires that a client may use. The first four bytes of a connection show which one it is.
 
-The msgpack wire begins with a preface. Kafka's begins with the length of the first frame, which
-cannot be the preface: as a number that is larger than any frame may be.
+The msgpack wire begins with a preface. Kafka's begins with the length of the first frame. The
+preface, read as a number, is larger than any allowed length, so the two cannot be confused.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ Encode: TypeAlias = Callable[[int, Any], list[Part]]
 
 
 class Wire(NamedTuple):
-    """How a peer's frames become requests.
+    """A wire: how frames are decoded into requests.
 
-    `decode_request` takes a frame without its length, and says how the answer is encoded. It raises
-    `ProtocolError`. ApiVersions is served in all versions.
+    `decode_request` takes a frame without its length, and also returns the encoder of the answer.
+    It raises `ProtocolError`. ApiVersions is served in all versions.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Wire(NamedTuple):
 
 
 def wire_of(start: bytes) -> tuple[Wire, bytes]:
-    """What a connection speaks that begins so, and the bytes that belong to its first frame."""
+    """Return the wire of a connection that begins so, and the bytes of its first frame."""
     return (MSGPACK, b"") if start == PREFACE else (KAFKA, start)
 
 

@@ -1,4 +1,4 @@
-"""DESCRIBE_BROKER: this broker on itself, at any time. UNREGISTER_BROKER, for the controller."""
+"""DESCRIBE_BROKER, answered by any broker at any time; UNREGISTER_BROKER, by the controller."""
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
@@ -13,14 +13,14 @@ from minibroker.protocol.messages.brokers import (
 )
 from minibroker.protocol.types import NamedEndpoint
 
-UNREGISTERING_S_MAX = 10.0  # of the controller; who asked asks again
+UNREGISTERING_S_MAX = 10.0  # for the controller; the client asks again after that
 LATE = "not done in time; it may still happen"
 
 
 def describe(
     services: Services, request: DescribeBrokerRequest, now: float
 ) -> DescribeBrokerResponse:
-    """As it is now."""
+    """Describe this broker as it is now."""
     image = services.image
     known = image.brokers.get(services.replicas.broker_id)
     listeners = {} if known is None else known.listeners or {PLAINTEXT: known.endpoint}
@@ -50,7 +50,7 @@ def _machine(services: Services) -> MachineDescription:
 def unregister(
     services: Services, request: UnregisterBrokerRequest, now: float
 ) -> Parked[UnregisterBrokerResponse]:
-    """For the controller; NOT_CONTROLLER elsewhere."""
+    """Submit to the controller; other brokers answer NOT_CONTROLLER."""
     job = services.controller.submit(request)
     late = UnregisterBrokerResponse(ErrorCode.REQUEST_TIMED_OUT, LATE)
     return Parked((job,), lambda: now + UNREGISTERING_S_MAX, lambda now: job.result, lambda: late)

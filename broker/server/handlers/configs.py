@@ -1,4 +1,4 @@
-"""DESCRIBE_CONFIGS, of topics and of this broker, and ALTER_CONFIGS, of topics."""
+"""DESCRIBE_CONFIGS for topics and this broker, and ALTER_CONFIGS for topics."""
 
 from dataclasses import replace
 
@@ -18,13 +18,13 @@ from minibroker.protocol.messages.configs import (
     TopicConfigs,
 )
 
-ALTER_WAIT_S = 8.0  # less than clients wait, for a request that does not say how long that is
+ALTER_WAIT_S = 8.0  # below the time-out of clients; the request has none
 
 
 def describe(
     services: Services, request: DescribeConfigsRequest, now: float
 ) -> DescribeConfigsResponse:
-    """The properties of each topic and of this broker, as they are in force."""
+    """Return the properties in force of the topics, or of this broker, that are asked for."""
     topic = ConfigResourceType.TOPIC
     named = [_describe(services, ConfigResource(topic, name)) for name in request.topics]
     return DescribeConfigsResponse(
@@ -36,7 +36,7 @@ def describe(
 
 
 def _describe(services: Services, asked: ConfigResource) -> ResourceConfigs:
-    """The properties of one resource that are asked for."""
+    """Return the requested properties of one resource."""
     kind, name, wanted = asked.resource_type, asked.name, asked.properties
     try:
         found = _configs_of(services, kind, name)
@@ -47,7 +47,7 @@ def _describe(services: Services, asked: ConfigResource) -> ResourceConfigs:
 
 
 def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescription, ...]:
-    """Every property of a resource. Raises `Refused`."""
+    """Return every property of a resource. Raises `Refused`."""
     if kind == ConfigResourceType.TOPIC:
         topic = services.image.topics.get(name)
         if topic is None:
@@ -66,7 +66,7 @@ def _configs_of(services: Services, kind: int, name: str) -> tuple[ConfigDescrip
 def alter(
     services: Services, request: AlterConfigsRequest, now: float
 ) -> Parked[AlterConfigsResponse]:
-    """Handed to the controller, wherever that is; answered when it is done.
+    """Pass the request to the controller, on any broker; answer when it is done.
 
     A request that another broker has passed on is not passed on again.
     """

@@ -1,4 +1,4 @@
-"""What brokers ask of each other: orders to the replicas here, and requests to the controller."""
+"""Requests between brokers: orders of the controller, and requests to the controller."""
 
 from minibroker.broker.replication.purgatory import Parked
 from minibroker.broker.server.services import Services
@@ -23,39 +23,39 @@ from minibroker.protocol.messages.replicas import (
     DescribeReplicasResponse,
 )
 
-PATIENCE_S = 10.0  # with a job of the controller; who asked asks again
+PATIENCE_S = 10.0  # for a job of the controller; the broker asks again after that
 
 
 def leader_and_isr(
     services: Services, request: LeaderAndIsrRequest, now: float
 ) -> LeaderAndIsrResponse:
-    """Take roles."""
+    """Give replicas on this broker the roles that the controller sends."""
     return services.replicas.take_roles(request, now)
 
 
 def stop_replica(
     services: Services, request: StopReplicaRequest, now: float
 ) -> StopReplicaResponse:
-    """Give replicas up."""
+    """Stop replicas on this broker."""
     return services.replicas.stop(request, now)
 
 
 def update_metadata(
     services: Services, request: UpdateMetadataRequest, now: float
 ) -> UpdateMetadataResponse:
-    """Take over how the cluster stands."""
+    """Apply the controller's update of the cluster image."""
     return services.replicas.update_metadata(request, now)
 
 
 def probe(services: Services, request: ProbeRequest, now: float) -> ProbeResponse:
-    """The controller asks whether this broker is there."""
+    """Answer the controller's check that this broker is live."""
     return services.controller.probe(request, now)
 
 
 def describe_replicas(
     services: Services, request: DescribeReplicasRequest, now: float
 ) -> Turns[DescribeReplicasResponse]:
-    """How far the replicas here are."""
+    """Describe the replicas on this broker."""
     return services.replicas.describe(request, now)
 
 

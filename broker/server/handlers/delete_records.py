@@ -1,10 +1,10 @@
 """DELETE_RECORDS: raise log starts, and answer when no replica that may lead brings records back.
 
 The leader raises its own log start at once, and checkpoints it. Its followers learn it from their
-next FETCH answer, and say theirs with the FETCH that follows. The request waits for every in-sync
-replica, and for those that live and may join. A replica that is down follows when it returns,
-before it may join the in-sync set (A3.6). Segments that are wholly below go with the next
-retention.
+next FETCH answer, and report their own with the FETCH after that. The request waits for every
+in-sync replica, and for the live replicas that may join. A replica that is down raises its log
+start when it returns, before it may join the in-sync set (A3.6). The next retention deletes the
+segments that lie completely below.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ from minibroker.protocol.types import TopicPartition
 
 
 class _Waiting(NamedTuple):
-    """A partition whose replicas are to begin at `offset`; `place` is that of its answer."""
+    """A partition that waits until its replicas start at `offset`; `place` is in the answer."""
 
     place: int
     partition: Partition
@@ -35,7 +35,7 @@ class _Waiting(NamedTuple):
 
 
 class _DeleteRecords:
-    """One request."""
+    """One request: its answers so far, and the partitions that still wait."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -43,7 +43,7 @@ class _DeleteRecords:
         self._waiting: list[_Waiting] = []
 
     def delete(self, asked: PartitionDeleteRecords, now: float) -> None:
-        """Raise one log start or refuse it, and note the answer."""
+        """Raise one log start or refuse it, and add the answer."""
         name = TopicPartition(asked.topic, asked.partition)
         services = self._services
         try:
@@ -74,16 +74,16 @@ class _DeleteRecords:
 
     @property
     def keys(self) -> tuple[object, ...]:
-        """What the final answers depend on: the partitions, and who lives."""
+        """The keys that the final answers depend on: the partitions, and the live brokers."""
         return (*(item.partition.topic_partition for item in self._waiting), IMAGE)
 
     def attempt(self, now: float) -> DeleteRecordsResponse | None:
-        """The answer, once no entry of it can change any more."""
+        """Return the answer once none of its entries can change any more; None before."""
         self._waiting = [item for item in self._waiting if not self._is_final(item, now)]
         return None if self._waiting else DeleteRecordsResponse(tuple(self._answers))
 
     def expire(self) -> DeleteRecordsResponse:
-        """The answer at the deadline. The leader's log start stays raised."""
+        """Return the answer at the deadline. The leader's log start stays raised."""
         for item in self._waiting:
             what = "not all replicas have deleted the records yet"
             self._fail(item, ErrorCode.REQUEST_TIMED_OUT, what)

@@ -1,12 +1,13 @@
 """OFFSET_COMMIT, OFFSET_FETCH and OFFSET_DELETE.
 
-What one request commits is one batch, a record for each partition, so all of it is committed or
-nothing. It is answered when it has been replayed (GRP-02), which is when a fetch can tell it. A
-partition that cannot be committed has its own error, and the others go on (GRP-07).
+The offsets of one request are one batch, a record for each partition, so all of them are committed
+or none. The answer comes when the batch has been replayed (GRP-02), because from then on a fetch
+returns them. A partition whose offset is refused has its own error; the others are committed
+(GRP-07).
 
-The coordinator looks at what it can know. A partition must exist, as far as this broker was told;
-an offset must not be negative; beyond that any is taken, since where a log ends is its leader's to
-know, and a consumer that finds nothing there is told so by its first fetch.
+The coordinator checks only what it can know: the partition exists in this broker's image, and the
+offset is not negative. It accepts any other offset, because only the partition's leader knows where
+the log ends; a consumer learns from its first fetch that the offset is out of range.
 """
 
 from collections.abc import Callable
@@ -47,11 +48,11 @@ Records = list[tuple[Key, Value | None]]
 def commit(
     services: Services, request: OffsetCommitRequest, now: float
 ) -> OffsetCommitResponse | Parked[OffsetCommitResponse]:
-    """Store how far a group is."""
+    """Store the committed offsets of a group."""
     asked = request.partitions
 
     def answer(error: ErrorCode) -> OffsetCommitResponse:
-        """All that is not refused for itself has this outcome."""
+        """Return the answer: partitions that were not refused have this outcome."""
         return OffsetCommitResponse(
             tuple(
                 PartitionCommitted(item.topic, item.partition, refusal or error)
@@ -79,7 +80,7 @@ def commit(
 def _member_error(serving: Serving, request: OffsetCommitRequest, now: float) -> ErrorCode:
     """Return why the sender may not commit for the group, or NONE (GRP-05, GRP-06).
 
-    A group that does not exist has no generation; who names none makes one by the commit.
+    A group that does not exist has no generation; a commit that names none creates it.
     """
     group = serving.registry.get(request.group_id, now)
     if group is not None:
@@ -88,7 +89,7 @@ def _member_error(serving: Serving, request: OffsetCommitRequest, now: float) ->
 
 
 def _refusal(services: Services, item: PartitionCommit) -> ErrorCode:
-    """Why this offset cannot be committed, or NONE."""
+    """Return why this offset cannot be committed, or NONE."""
     if services.image.partition(TopicPartition(item.topic, item.partition)) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if item.offset < 0:
@@ -111,7 +112,7 @@ def _write(
     answer: Callable[[ErrorCode], Answer],
     now: float,
 ) -> Answer | Parked[Answer]:
-    """Append records, and answer with what became of them."""
+    """Append records, and answer with the outcome."""
     if not records:
         return answer(ErrorCode.NONE)
     shard, registry = serving
@@ -132,7 +133,7 @@ def _write(
 
 
 def fetch(services: Services, request: OffsetFetchRequest, now: float) -> OffsetFetchResponse:
-    """How far a group is, as committed (GRP-02, GRP-08)."""
+    """Return the committed offsets of a group (GRP-02, GRP-08)."""
     try:
         shard = services.groups.serving(request.group_id, now).shard
         services.groups.check_session(shard, now)
@@ -169,10 +170,11 @@ def fetch(services: Services, request: OffsetFetchRequest, now: float) -> Offset
 def delete(
     services: Services, request: OffsetDeleteRequest, now: float
 ) -> OffsetDeleteResponse | Parked[OffsetDeleteResponse]:
-    """Forget some of a group's offsets.
+    """Delete some of a group's offsets.
 
-    GROUP_SUBSCRIBED_TO_TOPIC where a member reads the topic, NON_EMPTY_GROUP where the members are
-    no consumers, so that nobody here knows what they read. What was not committed is no error.
+    GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to the topic; NON_EMPTY_GROUP if the members
+    are not consumers, because then the coordinator does not know their topics. To delete an offset
+    that was not committed is no error.
     """
     try:
         serving = services.groups.serving(request.group_id, now)

@@ -1,7 +1,7 @@
-"""The group apis: where a group is kept, its members, and what is asked about groups.
+"""The group apis: find a group's coordinator, its members, and list, describe, delete groups.
 
 Answers that wait (JOIN until all members have joined, SYNC until the assignment is stored) are
-parked on their ticket, without a deadline: the group's own time-outs answer every ticket.
+parked on their ticket, without a deadline: the group's own time-outs complete every ticket.
 """
 
 import logging
@@ -33,11 +33,11 @@ Answer = TypeVar("Answer", groups.JoinGroupResponse, groups.SyncGroupResponse)
 def find_coordinator(
     services: Services, request: groups.FindCoordinatorRequest, now: float
 ) -> groups.FindCoordinatorResponse | Parked[groups.FindCoordinatorResponse]:
-    """Who keeps a group; the topic that groups are kept in is made when it is first asked for.
+    """Return the coordinator of a group; the first such request creates the topic of groups.
 
-    COORDINATOR_NOT_AVAILABLE while nobody keeps it, and as long as fewer brokers live than the
-    topic has replicas. A transactional id is refused for good: clients would ask again for ever
-    after any error that may pass. Raises `HangUp` until a controller has told the cluster.
+    COORDINATOR_NOT_AVAILABLE while the group has no coordinator, and while fewer brokers are live
+    than the topic is to have replicas. A transactional id gets an error that is not retriable:
+    clients would retry any other for ever. Raises `HangUp` until a controller has sent an image.
     """
     if request.key_type != groups.GROUP_KEY:
         return _no_such_coordinator(request.key_type)
@@ -54,7 +54,7 @@ def find_coordinator(
     def attempt(now: float) -> groups.FindCoordinatorResponse | None:
         keeper = services.groups.keeper(request.group_id)
         if keeper is not None:
-            # A broker knows of the topic a moment before it is told its role.
+            # A broker gets the image with the topic a moment before its role.
             is_here = keeper.node_id == services.replicas.broker_id
             is_told = not is_here or services.groups.leads(request.group_id)
             return _found(services, keeper) if is_told else None
@@ -91,7 +91,7 @@ def _found(services: Services, keeper: BrokerImage | None) -> groups.FindCoordin
 def join(
     services: Services, request: groups.JoinGroupRequest, client: Client, now: float
 ) -> groups.JoinGroupResponse | Parked[groups.JoinGroupResponse]:
-    """Become a member; only this request can make a group. `client` is told to people only."""
+    """Add a member; only this request creates a group. `client` is for descriptions only."""
     try:
         registry = services.groups.serving(request.group_id, now).registry
     except Refused as refused:
@@ -115,7 +115,7 @@ def join(
 def sync(
     services: Services, request: groups.SyncGroupRequest, now: float
 ) -> groups.SyncGroupResponse | Parked[groups.SyncGroupResponse]:
-    """Get the part of a member, once the leader's assignment is stored."""
+    """Return a member's assignment, once the group leader's assignments are stored."""
     try:
         registry = services.groups.serving(request.group_id, now).registry
     except Refused as refused:
@@ -152,9 +152,9 @@ def _answer(
 def heartbeat(
     services: Services, request: groups.HeartbeatRequest, now: float
 ) -> groups.HeartbeatResponse:
-    """A member is alive. Of a group it can only put off moments, so nothing is to be settled.
+    """Record that a member is alive. This only postpones deadlines, so no ticket completes.
 
-    While the coordinator loads, the member has nothing to do but to go on (as in Kafka).
+    While the coordinator loads, the answer has no error: the member continues (as in Kafka).
     """
     try:
         registry = services.groups.check_heartbeat(request.group_id, now)
@@ -172,7 +172,7 @@ def heartbeat(
 def leave(
     services: Services, request: groups.LeaveGroupRequest, now: float
 ) -> groups.LeaveGroupResponse:
-    """Take members out, each with its own result."""
+    """Remove members, each with its own result."""
     try:
         registry = services.groups.serving(request.group_id, now).registry
     except Refused as refused:
@@ -188,13 +188,13 @@ def leave(
     return groups.LeaveGroupResponse(members=tuple(left))
 
 
-# -- what is asked about groups
+# -- all groups
 
 
 def describe(
     services: Services, request: groups.DescribeGroupsRequest, now: float
 ) -> groups.DescribeGroupsResponse:
-    """What the groups are now; one that does not exist is Dead."""
+    """Describe groups as they are now; a group that does not exist is Dead."""
     return groups.DescribeGroupsResponse(
         tuple(_description(services, group_id, now) for group_id in request.groups)
     )
@@ -214,7 +214,7 @@ def _description(services: Services, group_id: str, now: float) -> groups.Descri
 def list_groups(
     services: Services, request: groups.ListGroupsRequest, now: float
 ) -> groups.ListGroupsResponse:
-    """The groups that are kept here; COORDINATOR_LOAD_IN_PROGRESS if there may be more."""
+    """List the groups of this coordinator; COORDINATOR_LOAD_IN_PROGRESS if there may be more."""
     served, is_loading = services.groups.all_serving(now)
     listed = tuple(
         group
@@ -227,7 +227,7 @@ def list_groups(
 
 
 class _Deleting:
-    """One group that goes: its answer, once its tombstones are committed."""
+    """The deletion of one group: its result, once its tombstones are committed."""
 
     def __init__(self, services: Services, group_id: str, now: float) -> None:
         self._group_id = group_id
@@ -255,7 +255,7 @@ class _Deleting:
         return None if self._error is None else groups.DeletedGroup(self._group_id, self._error)
 
     def result(self) -> groups.DeletedGroup:
-        """At the deadline."""
+        """Return the result at the deadline."""
         error = ErrorCode.REQUEST_TIMED_OUT if self._error is None else self._error
         return groups.DeletedGroup(self._group_id, error)
 
@@ -263,7 +263,7 @@ class _Deleting:
 def delete(
     services: Services, request: groups.DeleteGroupsRequest, now: float
 ) -> Parked[groups.DeleteGroupsResponse]:
-    """Forget groups without members, and all that they committed."""
+    """Delete groups without members, with their committed offsets."""
     deleting = [_Deleting(services, group_id, now) for group_id in request.groups]
 
     def attempt(now: float) -> groups.DeleteGroupsResponse | None:

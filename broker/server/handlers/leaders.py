@@ -14,7 +14,7 @@ from minibroker.protocol.messages.leaders import (
 def elect(
     services: Services, request: ElectLeadersRequest, now: float
 ) -> Parked[ElectLeadersResponse]:
-    """Answered when the leaders were elected and the brokers know; NOT_CONTROLLER elsewhere."""
+    """Elect leaders, and answer when the brokers know them; NOT_CONTROLLER at other brokers."""
 
     def expire() -> ElectLeadersResponse:
         return ElectLeadersResponse(ErrorCode.REQUEST_TIMED_OUT, services.why_late())
@@ -23,5 +23,5 @@ def elect(
 
 
 def hand_over(services: Services, request: HandOverRequest, now: float) -> HandOverResponse:
-    """Prepare that other replicas lead."""
+    """Prepare to hand leaderships over to other replicas."""
     return services.replicas.hand_over(request, now)

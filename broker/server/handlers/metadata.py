@@ -1,13 +1,13 @@
-"""METADATA: the cluster as the newest image has it, making topics that are first asked for.
+"""METADATA: describe the cluster from the newest image, and create missing topics.
 
-A topic that does not exist is made, by whoever is controller, where both this broker
-(`auto.create.topics.enable`) and the request allow it. The answer then waits for that, so that the
-asker learns its leaders at once instead of asking again; a topic that could not be made carries the
-reason as its error.
+The controller creates a topic that does not exist if both this broker
+(`auto.create.topics.enable`) and the request allow it. The answer waits for that, so that the
+client learns the leaders at once instead of asking again. If the topic could not be created, its
+error is the reason.
 
-Whoever makes a topic is answered once every broker in touch with the controller knows it. One that
-is out of touch may know it later than the asker: for a topic that it does not know it answers
-LEADER_NOT_AVAILABLE, after which clients ask again.
+A client that creates a topic is answered once every broker in touch with the controller knows the
+topic. A broker out of touch may learn of it later: it answers LEADER_NOT_AVAILABLE for a topic
+that it does not know, after which clients ask again.
 """
 
 import logging
@@ -36,9 +36,9 @@ LATER = int(ErrorCode.LEADER_NOT_AVAILABLE)
 def handle(
     services: Services, request: MetadataRequest, now: float
 ) -> Turns[MetadataResponse] | Parked[MetadataResponse]:
-    """All topics, the named ones, or none.
+    """Describe all topics, the named ones, or none.
 
-    Raises `HangUp` until a controller has told the cluster: others may know more.
+    Raises `HangUp` until a controller has sent an image: other brokers may know more.
     """
     if not services.replicas.is_ready:
         raise HangUp("this broker is still waiting for its controller", logging.INFO)
@@ -66,9 +66,9 @@ def handle(
 
 
 def _reason(error: int) -> int:
-    """Why a topic is not known here after it was to be made.
+    """Return why a topic that was to be created is not known here.
 
-    If it was made, by us or by somebody who was faster, this broker will be told of it soon.
+    If it was created, for this or another request, this broker will learn of it soon.
     """
     if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
         return ErrorCode.LEADER_NOT_AVAILABLE
@@ -78,7 +78,7 @@ def _reason(error: int) -> int:
 def _describe(
     services: Services, names: tuple[str, ...], errors: Mapping[str, int]
 ) -> Turns[MetadataResponse]:
-    """`errors` are the reasons why topics do not exist, where one is known."""
+    """Describe topics. `errors` are the known reasons why topics do not exist."""
     image = services.image  # one image for all turns: it is never changed, only replaced
     topics: list[TopicMetadata] = []
     pause_at = AT_ONCE
@@ -115,7 +115,7 @@ def _topic(image: ClusterImage, name: str, errors: Mapping[str, int]) -> TopicMe
 
 
 def _partition(image: ClusterImage, partition: PartitionImage) -> PartitionMetadata:
-    """A dead leader is none; who holds the partition is told all the same."""
+    """Describe a partition: without a leader that is not live, but with all its replicas."""
     is_led = partition.leader in image.brokers
     return PartitionMetadata(
         partition.partition,

@@ -1,10 +1,10 @@
-"""LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH: questions about where a log begins, ends or turns.
+"""LIST_OFFSETS and OFFSETS_FOR_LEADER_EPOCH: where a log and its leader epochs begin and end.
 
 The latest offset is the high watermark for a consumer and the log end for a follower. A leader
-whose high watermark has not reached the start of its own term cannot name the latest offset: a
-consumer may already have read beyond that high watermark at the last leader, and an answer that
-goes back would make it read all again. It says OFFSET_NOT_AVAILABLE until it knows. One that may
-have been replaced, for all that it can know, sends consumers to look for the next, as in a fetch.
+whose high watermark has not reached the start of its leader epoch cannot name the latest offset: a
+consumer may have read beyond it at the previous leader, and a lower offset would make the consumer
+read records again. The leader answers OFFSET_NOT_AVAILABLE until then. A leader that may have been
+replaced, and whose followers have stopped fetching, answers consumers NOT_LEADER_OR_FOLLOWER.
 """
 
 from minibroker.broker.errors import Refused
@@ -33,7 +33,7 @@ from minibroker.protocol.types import TopicPartition
 def list_offsets(
     services: Services, request: ListOffsetsRequest, now: float
 ) -> ListOffsetsResponse:
-    """An offset for each partition."""
+    """Return an offset for each partition."""
     return ListOffsetsResponse(
         tuple(
             _list_offset(services, asked, request.replica_id, now) for asked in request.partitions
@@ -81,7 +81,7 @@ def _require_known_end(leader: Leader, end: int) -> None:
 def offsets_for_leader_epoch(
     services: Services, request: OffsetsForLeaderEpochRequest, now: float
 ) -> OffsetsForLeaderEpochResponse:
-    """Where each asked epoch ended."""
+    """Return where each of the epochs asked for ended."""
     return OffsetsForLeaderEpochResponse(
         tuple(_epoch_end(services, asked) for asked in request.partitions)
     )

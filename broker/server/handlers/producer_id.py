@@ -1,7 +1,7 @@
-"""INIT_PRODUCER_ID: an identity for a producer that numbers its batches.
+"""INIT_PRODUCER_ID: give an idempotent producer its id.
 
-Ids come from a block that was claimed in the metadata store. While the next block is under way
-there may be none to give: the client is told to ask again.
+Ids come from a block that was claimed in the metadata store. While the next block is being
+claimed there may be no id left: the client gets an error after which it asks again.
 """
 
 from minibroker.broker.server.services import Services
@@ -15,7 +15,7 @@ from minibroker.protocol.messages.producer_id import (
 def handle(
     services: Services, request: InitProducerIdRequest, now: float
 ) -> InitProducerIdResponse:
-    """A new id with epoch 0."""
+    """Return a new id with epoch 0."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(
             ErrorCode.INVALID_REQUEST,

@@ -1,4 +1,4 @@
-"""CREATE_TOPICS, DELETE_TOPICS and CREATE_PARTITIONS: for the controller, answered when it is done.
+"""CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS: done by the controller, answered when done.
 
 At any other broker the answer is NOT_CONTROLLER for each topic; METADATA names the controller.
 """
@@ -25,7 +25,7 @@ Response = TypeVar("Response")
 def create(
     services: Services, request: CreateTopicsRequest, now: float
 ) -> Parked[CreateTopicsResponse]:
-    """A result for each topic; REQUEST_TIMED_OUT says nothing about whether it will be made."""
+    """Create topics. After REQUEST_TIMED_OUT a topic may still be created."""
 
     names = [topic.name for topic in request.topics]
     return _by_controller(services, request, names, now, CreateTopicsResponse)
@@ -62,6 +62,6 @@ def _by_controller(
 
 
 def late(services: Services, names: Iterable[str]) -> tuple[TopicResult, ...]:
-    """What is said of topics when time is up."""
+    """Return the results of topics when the time is up."""
     text = services.why_late()
     return tuple(TopicResult(name, ErrorCode.REQUEST_TIMED_OUT, text) for name in names)

@@ -1,4 +1,4 @@
-"""API_VERSIONS: which apis are served here, in which versions."""
+"""API_VERSIONS: the apis that this broker serves, with their versions."""
 
 from minibroker.broker.server.services import Services
 from minibroker.protocol.messages import APIS
@@ -14,5 +14,5 @@ SERVED = tuple(
 
 
 def handle(services: Services, request: ApiVersionsRequest, now: float) -> ApiVersionsResponse:
-    """The same for everybody."""
+    """Return the apis and versions, the same for every client."""
     return ApiVersionsResponse(0, SERVED)
