@@ -1,8 +1,8 @@
 """The checks of an append, apart from a producer's sequence: batch, offset and epoch, full disk.
 
 `protocol.records.batch.validate_batch` knows the format; this module knows the log's limits. Both
-refuse with an error code for the producer, and neither looks into the records:
-timestamps are judged by the header alone, its first and its largest.
+refuse with an error code for the producer, and neither reads the records:
+timestamps are checked by the header alone, its first and its largest.
 """
 
 import logging
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnexpectedOffset(Exception):
-    """A follower was given batches that do not continue its log; nothing was written."""
+    """Raised when batches do not continue a follower's log; nothing was written."""
 
 
 def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
@@ -45,7 +45,7 @@ def check_append(batch: Buffer, limits: LogLimits, now_ms: int) -> BatchHeader:
 
 
 def _check_timestamp(timestamp: int, limits: LogLimits, now_ms: int) -> None:
-    """The window is closed on both sides; a record without a time is always inside."""
+    """Refuse timestamps outside the window, bounds included; no timestamp is always inside."""
     if timestamp == NO_TIMESTAMP:
         return
     if not -limits.timestamp_after_max_ms <= now_ms - timestamp <= limits.timestamp_before_max_ms:
@@ -55,14 +55,14 @@ def _check_timestamp(timestamp: int, limits: LogLimits, now_ms: int) -> None:
 
 
 class CheckedBatches(NamedTuple):
-    """Whole batches, end to end, with each one's position and header."""
+    """Whole batches, end to end, with the position and header of each."""
 
     records: memoryview
     headers: list[tuple[int, BatchHeader]]
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """The size of all batches in bytes."""
         if not self.headers:
             return 0
         position, header = self.headers[-1]
@@ -70,11 +70,11 @@ class CheckedBatches(NamedTuple):
 
 
 def check_batches(records: memoryview) -> CheckedBatches:
-    """Check what a leader sent. A batch at the end that is incomplete is left out.
+    """Check the batches that a leader sent. Leaves out an incomplete batch at the end.
 
-    Raises InvalidBatch. The CRC does not cover offset and leader epoch, and both decide over
-    other records: offsets must follow each other, for no log is compacted, and no epoch an older
-    one.
+    Raises InvalidBatch. The CRC does not cover offset and leader epoch, and a wrong one would harm
+    other records. So offsets must follow each other, because no log is compacted, and epochs must
+    not decrease.
     """
     headers: list[tuple[int, BatchHeader]] = []
     epoch = 0
@@ -100,10 +100,10 @@ def _corrupt(message: str) -> InvalidBatch:
 
 
 def check_continuation(batches: CheckedBatches, log_end: int, newest_epoch: int) -> None:
-    """Whether a follower may append these: UnexpectedOffset if not, or InvalidBatch.
+    """Check that a follower may append these. Raises UnexpectedOffset or InvalidBatch.
 
-    A later offset than the next one can only be a corrupt one, and so can an epoch older than the
-    log's newest, which would drop the newer.
+    An offset beyond the next one can only be corrupt, and so can an epoch older than the log's
+    newest, which would remove the newer epochs.
     """
     if batches.headers:
         first = batches.headers[0][1]

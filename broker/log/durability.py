@@ -1,13 +1,13 @@
 """How much of a log is durable, and what to sync so that all of it is.
 
-A flush has two halves, because fsync happens elsewhere: `start` says what to sync and remembers how
-far the log was, `finish` believes it. A cut in between makes a flush prove nothing about offsets:
-what was synced may have been cut and written anew. So every cut starts a new generation. A cut,
-too, is durable only when its file was synced.
+A flush has two halves, because fsync runs elsewhere: `start` returns what to sync, with the log end
+of the moment; `finish` records that it was synced. After a cut in between, a flush proves nothing
+about offsets: the synced records may have been cut and others written in their place. So every cut
+starts a new generation. A cut, too, is durable only when its file was synced.
 
-Names are durable on their own: a file that was synced is lost if its name is. After a creation, a
-rename or a removal the next flush syncs the directories, too. The first one also syncs whose log it
-is: without that its records would be nobody's.
+Names are made durable separately: a synced file is lost if its name is. After a creation, a rename
+or a removal the next flush syncs the directories, too. The first flush also syncs
+`partition.metadata`: without it the log would belong to no topic.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ from minibroker.broker.log.segments import Segments
 
 
 class Durability:
-    """Below `recovery_point` all was synced; `generation` counts the cuts."""
+    """The durable part of a log. All below `recovery_point` is synced; `generation` counts cuts."""
 
     def __init__(self, files: Files, recovery_point: int, *, is_clean: bool) -> None:
         self.recovery_point = recovery_point
@@ -46,9 +46,9 @@ class Durability:
         self._cut_from = min(self._cut_from, base_offset)
 
     def sync_cut(self, active: File, directory: PurePath) -> None:
-        """Make a cut durable before the log goes on in another file. Blocks, rarely.
+        """Make a cut durable before the log continues in another file. Blocks; is rare.
 
-        A power cut might undo it and keep the new file, and old batches would run on into new ones.
+        Otherwise a power cut might undo the cut and keep the new file: old batches before new ones.
         """
         if self._cut_from < OFFSET_MAX:
             active.sync_now()
@@ -56,10 +56,10 @@ class Durability:
             self._cut_from = OFFSET_MAX
 
     def start(self, segments: Segments, log_end: int, directory: PurePath) -> Flush:
-        """What to sync so that all that is in the log now becomes durable; see `Flush`."""
+        """Return what to sync so that everything now in the log becomes durable; see `Flush`."""
         dirty: list[Segment] = []
         if self.recovery_point < log_end or self._cut_from < OFFSET_MAX:
-            # The one before, too: if the log rolled right there its indexes are not synced.
+            # The segment before, too: if the log rolled right there its indexes are not synced.
             dirty = segments.from_offset(min(self.recovery_point, self._cut_from) - 1)
         paths = [path for segment in dirty[:-1] for path in segment.index_paths]
         if self._durable_name_changes == 0:
@@ -76,7 +76,7 @@ class Durability:
     def _opened(self, paths: Iterable[PurePath]) -> Iterator[File]:
         """Open each file only for its turn: a flush may have thousands of indexes.
 
-        Of one that is gone by then (cut, or deleted) nothing has to be durable.
+        A file that was cut or deleted by then need not be durable.
         """
         for path in paths:
             if self._files.exists(path):

@@ -1,7 +1,7 @@
-"""The file operations that the log needs, and nothing else of a disk.
+"""The file operations that the log needs.
 
-Two forms stand behind them: `broker/disk.py` (the real one) and `testing/disk.py` (a disk that
-loses its unsynced tail, tears a write, fills up, answers EIO). One contract suite holds both.
+They have two implementations: `broker/disk.py` (the real one) and `testing/disk.py` (a disk that
+loses its unsynced tail, tears a write, fills up, answers EIO). One contract suite tests both.
 
 Everything but `sync` is synchronous and runs in the loop: a 16 KiB write into the page cache costs
 5 us, the same through a worker thread 148 us. Errors are `OSError`s with their errno; ENOSPC is the
@@ -21,13 +21,13 @@ class File(Protocol):
 
     @property
     def size(self) -> int:
-        """Where the next append goes."""
+        """The position of the next append."""
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write all of them at the end. If it raises, the file may have grown by a part."""
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer at the end of the file."""
+        """Return up to `size` bytes; fewer at the end of the file."""
 
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes; never longer than it was."""
@@ -36,26 +36,26 @@ class File(Protocol):
         """Whether a read would not wait for the disk (True where that cannot be known)."""
 
     def fileno(self) -> int:
-        """For `sendfile`; -1 on a simulated disk."""
+        """Return the descriptor, for `sendfile`; -1 on a simulated disk."""
 
     async def sync(self) -> None:
         """Make what was written before the call durable. Never retried after it failed.
 
-        Of a file that was closed nothing has to be: who gave it up meanwhile knows why.
+        A file that was closed meanwhile is not synced: its owner no longer needs it.
         """
 
     def sync_now(self) -> None:
-        """The same, blocking: for start-up, shutdown and small files only."""
+        """Do what `sync` does, blocking: for start-up, shutdown and small files only."""
 
     def close(self) -> None:
-        """May be called twice."""
+        """Close the file. May be called twice."""
 
 
 class Lock(Protocol):
     """A held lock on a data directory; it ends with the process."""
 
     def release(self) -> None:
-        """Give it back; may be called twice."""
+        """Release the lock. May be called twice."""
 
 
 class Files(Protocol):
@@ -65,7 +65,7 @@ class Files(Protocol):
         """Open for reading and appending; without `create` it must exist."""
 
     def list(self, path: PurePath) -> "list[str]":
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
 
     def exists(self, path: PurePath) -> bool:
         """Whether there is a file or directory."""
@@ -74,19 +74,19 @@ class Files(Protocol):
         """Whether there is a directory."""
 
     def make_dir(self, path: PurePath) -> None:
-        """Make it, and its parents; no error if it is there."""
+        """Create a directory and its parents; no error if it exists."""
 
     def rename(self, source: PurePath, target: PurePath) -> None:
         """Rename a file or directory; a target file is replaced."""
 
     def remove(self, path: PurePath) -> None:
-        """Remove a file; no error if it is not there."""
+        """Remove a file; no error if it does not exist."""
 
     def remove_tree(self, path: PurePath) -> None:
-        """Remove a directory and all in it; no error if it is not there."""
+        """Remove a directory and its contents; no error if it does not exist."""
 
     def read_bytes(self, path: PurePath) -> bytes:
-        """A whole small file."""
+        """Return the contents of a small file."""
 
     def write_atomic(self, path: PurePath, data: bytes, *, sync: bool = True) -> None:
         """Replace a small file: temporary file, fsync, rename, directory fsync.
@@ -96,7 +96,7 @@ class Files(Protocol):
         """
 
     def one_writer(self) -> AbstractContextManager[object]:
-        """Who is in it is alone, among threads: for files that a worker and the loop replace."""
+        """Return a lock between threads, for files that both a worker and the loop replace."""
 
     def sync_dir(self, path: PurePath) -> None:
         """Make the names in a directory durable."""

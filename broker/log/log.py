@@ -1,20 +1,20 @@
 """One partition's log: the only writer of its bytes, indexes, producer states and epoch starts.
 
-Everything here runs in the loop and without suspension: a batch is validated, compared with its
-producer's state, given its offset, written and indexed in one call, so there is nothing to lock.
-What a log refuses is a `Refused` with the code for the client; a full disk is one of these, and
-what had been written of the batch is cut, so the log works again when there is space. Any other
-OSError leaves the broker (docs/architecture.md, "What stops what").
+Everything here runs in the event loop without suspension: one call validates a batch, compares it
+with its producer's state, assigns its offset, writes and indexes it, so no lock is needed. The log
+refuses a request by `Refused` with the error code for the client. This includes a full disk: the
+part of the batch that was written is cut, so the log works again when there is space. Any other
+OSError stops the broker (docs/architecture.md, "What stops what").
 
-What must be true on the disk, in this order:
+The order of writes to the disk:
 
-* an epoch's start is written before its first batch, without fsync: headers can tell it again;
+* an epoch's start is written before its first batch, without fsync: headers contain it, too;
 * the recovery point rises only after fsync has returned (`start_flush`, `finish_flush`), and is
   lowered and persisted (`before_cut`) before a cut, so that no shorter log looks damaged;
 * the log start is persisted (`before_cut`) before segments at the front go, so that a missing
-  first segment can be told from one that retention took.
+  first segment can be told from one that retention deleted.
 
-`generation` grows with every cut: a flush that began before one proves nothing, and slices of
+`generation` grows with every cut: a flush that began before a cut proves nothing, and slices of
 bytes that were cut are stale.
 """
 
@@ -59,8 +59,8 @@ class Log:
     """See the head of this file. Made by `Log.open`.
 
     `log_start` is the first readable offset, `log_end` the next one to be written.
-    `checkpointed_high_watermark` is the one from the disk, fitted to the log. `limits` may be
-    replaced at any time.
+    `checkpointed_high_watermark` comes from the disk, fitted to the log. `limits` may be replaced
+    at any time.
     """
 
     def __init__(self, location: LogLocation, limits: LogLimits, loaded: Loaded) -> None:
@@ -71,7 +71,7 @@ class Log:
         self.log_end = loaded.log_end
         self.checkpointed_high_watermark = loaded.high_watermark
         self.damage: Damage | None = loaded.damage
-        # Called before segments go: what is checkpointed must be true of the log up to an offset.
+        # Called before segments go: the checkpoints must then be true of the log up to an offset.
         self.before_cut: Callable[[TopicPartition, int], None] = lambda *_: None
         self._location = location
         self._segments = loaded.segments
@@ -98,12 +98,12 @@ class Log:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Whose log it is."""
+        """The partition of this log."""
         return self._location.topic_partition
 
     @property
     def topic_id(self) -> bytes:
-        """Which topic of that name; b"" if the directory does not say."""
+        """The id of its topic; b"" if the directory does not contain it."""
         return self._location.topic_id
 
     @topic_id.setter
@@ -112,7 +112,7 @@ class Log:
 
     @property
     def limits(self) -> LogLimits:
-        """The settings it obeys."""
+        """The settings of this log."""
         return self._limits
 
     @limits.setter
@@ -123,27 +123,27 @@ class Log:
 
     @property
     def directory(self) -> PurePath:
-        """Where it lies."""
+        """The directory of this log."""
         return self._location.directory
 
     @property
     def recovery_point(self) -> int:
-        """All below it was synced."""
+        """The offset below which everything was synced."""
         return self._durability.recovery_point
 
     @property
     def durable_end(self) -> int:
-        """The same, as it counts for the high watermark."""
+        """The recovery point, for its use in the high watermark."""
         return self._durability.recovery_point
 
     @property
     def generation(self) -> int:
-        """How often it was cut since it was opened."""
+        """How often the log was cut since it was opened."""
         return self._durability.generation
 
     @property
     def size(self) -> int:
-        """Bytes of batches."""
+        """The size of all batches in bytes."""
         return self._segments.size
 
     @property
@@ -155,7 +155,7 @@ class Log:
     def append_as_leader(self, batch: memoryview, leader_epoch: int, now_ms: int) -> Appended:
         """Validate one producer's batch, give it its offset and epoch in place, and write it.
 
-        Raises Refused. A repetition of a batch is not written; its first location is returned.
+        Raises Refused. A duplicate is not written: the offsets of the original are returned.
         """
         header = check_append(batch, self._limits, now_ms)
         uses_append_time = self._limits.timestamp_type == "LogAppendTime"
@@ -188,7 +188,7 @@ class Log:
             self.producers.update_from_replica(header, now_ms)
 
     def _begin_with(self, batches: CheckedBatches, now_ms: int) -> None:
-        """Begin below the log start, at the first of these batches. The log start stays."""
+        """Restart the log at the first of these batches, below the log start, which stays."""
         log_start = self.log_start
         self._restart(batches.headers[0][1].base_offset, log_start, now_ms)
         try:
@@ -199,7 +199,7 @@ class Log:
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(log_start))
 
     def _write(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
-        """Write and index one batch; a disk without room is a Refused."""
+        """Write and index one batch. Raises Refused if the disk is full."""
         if header.leader_epoch != self.epochs.newest_epoch:
             self.assign_epoch(header.leader_epoch, header.base_offset)
         try:
@@ -212,7 +212,7 @@ class Log:
         self.log_end = header.next_offset
 
     def raise_start(self, offset: int) -> None:
-        """Records below `offset` are not to be read any more; their segments go in time."""
+        """Make records below `offset` unreadable; retention deletes their segments later."""
         assert offset <= self.log_end
         if offset > self.log_start:
             self.log_start = offset
@@ -229,7 +229,7 @@ class Log:
         return segment
 
     def _roll(self, now_ms: int) -> Segment:
-        """Seal the active segment and begin a new one; may be tried again if the disk is full."""
+        """Seal the active segment and begin a new one. After a full disk it can be called again."""
         base_offset = self.log_end
         sealed = self._segments.active
         self._durability.sync_cut(sealed.file, self.directory)
@@ -249,9 +249,9 @@ class Log:
     def read(
         self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool = True
     ) -> list[Slice]:
-        """Whole batches from the one that holds `offset` on, below `end_offset`.
+        """Return whole batches below `end_offset`, beginning with the one that holds `offset`.
 
-        At most `bytes_max` bytes; with `at_least_one` the first batch comes whatever its size.
+        At most `bytes_max` bytes; with `at_least_one` the first batch is returned at any size.
         Raises Refused (OFFSET_OUT_OF_RANGE), and BadBytes if that batch is damaged.
         """
         if not self.log_start <= offset <= self.log_end:
@@ -266,15 +266,15 @@ class Log:
         return [*self._segments.read(*args, self.epochs)]
 
     def readable_bytes(self, offset: int, end_offset: int) -> int:
-        """How many bytes a read would find, without a disk read; rather too many than too few."""
+        """Estimate the bytes that a read would return, never too few, without a disk read."""
         return self._segments.readable_bytes(
             max(offset, self.log_start), min(end_offset, self.log_end)
         )
 
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: int) -> OffsetAtTime | None:
-        """The first record of that time or later below `end_offset`. Decodes batches.
+        """Return the first record of that time or later below `end_offset`. Decodes batches.
 
-        Raises BadBytes where it may be among what is lost.
+        Raises BadBytes if the record may be among damaged ones.
         """
         found = self._segments.first_since(timestamp_ms, self.log_start)
         return found if found is not None and found.offset < end_offset else None
@@ -282,20 +282,21 @@ class Log:
     # -- making durable
 
     def start_flush(self) -> Flush:
-        """What to sync so that all that is in the log now becomes durable; see `Flush`."""
+        """Return what to sync so that everything now in the log becomes durable; see `Flush`."""
         return self._durability.start(self._segments, self.log_end, self.directory)
 
     def finish_flush(self, flush: Flush) -> None:
-        """All of `flush` was synced. Proves nothing if the log was cut meanwhile."""
+        """Record that all of `flush` was synced. After a cut meanwhile no offset counts as durable
+        by it."""
         self._durability.finish(flush)
 
     # -- cutting
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Take back all batches that hold `offset` or a later one.
+        """Truncate: remove all batches that hold `offset` or a later one.
 
-        A batch goes whole, so the log may end below `offset`, as it would after a restart. Raises
-        BadBytes if what is to stay is damaged near there, and nothing is cut.
+        Whole batches are removed, so the log may end below `offset`, as it would after a restart.
+        Raises BadBytes, and cuts nothing, if the part that is to stay is damaged near there.
         """
         assert offset >= 0
         if offset >= self.log_end:
@@ -311,17 +312,17 @@ class Log:
         self._after_cut(self._segments.active.cut(position, end_offset), now_ms)
 
     def restart_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything, and go on empty at `offset`."""
+        """Delete all records, and continue empty at `offset`."""
         assert offset >= 0
         self._restart(offset, offset, now_ms)
 
     def _restart(self, offset: int, log_start: int, now_ms: int) -> None:
-        """Drop everything, and go on at `offset` with what is to be read from `log_start` on."""
+        """Delete all records, and continue at `offset`, readable from `log_start` on."""
         self._before_cut(min(offset, self._segments.first.base_offset), log_start)
         self._segments.remove_from(0, self._files)
         self._snapshots.drop_outside(offset + 1, offset)
         self._segments.add(self._new_segment(offset, now_ms))
-        # Without records and epochs it has parted from nobody's log.
+        # A log without records and epochs diverges from no other.
         self._epoch_file.update(self.epochs, self.epochs.truncate_from_end(0))
         self._after_cut(offset, now_ms)
 
@@ -345,10 +346,10 @@ class Log:
         self._snapshots.drop_outside(self._segments.first.base_offset, offset)
         rebuild_producers(self.producers, self._segments, self._snapshots, self.log_end, now_ms)
 
-    # -- keeping house
+    # -- retention and expiry
 
     def apply_retention(self, high_watermark: int, now_ms: int) -> int:
-        """Delete the segments that are too old or too many; how many. Raises OSError."""
+        """Delete expired segments, and return how many. Raises OSError."""
         extent = Extent(self.log_start, high_watermark, self.log_end)
         count = expired_count(self._segments, self._limits, extent, now_ms)
         if count == len(self._segments):
@@ -359,7 +360,7 @@ class Log:
             self._move_start(log_start, self.log_end)
             self._epoch_file.update(self.epochs, self.epochs.truncate_from_start(self.log_start))
             self._durability.record_name_change()
-            # Retention forgets no producer: those whose batches go are in a snapshot.
+            # Retention removes no producer: a snapshot has those whose batches are deleted.
             self._snapshots.write(self.log_end, self.producers.dump())
             self._snapshots.drop_outside(self._segments.first.base_offset, self.log_end)
         for segment in deleted:
@@ -370,17 +371,17 @@ class Log:
         return count
 
     def remove_deleted_files(self, now_ms: int) -> int | None:
-        """Remove files whose time has come; when (ms) the next is due, None if nothing is."""
+        """Remove files that are due. Returns when (ms) the next is due, None without one."""
         return self._deleted.remove_due(now_ms)
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers that sent nothing for `producer_expiration_ms`."""
+        """Remove the states of producers that appended nothing for `producer_expiration_ms`."""
         self.producers.expire(now_ms)
 
-    # -- ending
+    # -- closing
 
     def close(self) -> None:
-        """Make all durable and close the files; blocks. May be called twice."""
+        """Make everything durable and close the files. Blocks. May be called twice."""
         if self._is_closed:
             return
         self._segments.active.write_indexes()
@@ -395,29 +396,29 @@ class Log:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the files and do no more. May be called twice."""
+        """Close the files without a flush. May be called twice."""
         self._is_closed = True
         for segment in self._segments:
             segment.close()
         self._deleted.close()
 
     def move_to(self, directory: PurePath) -> None:
-        """Rename the directory, on its way out; open slices stay readable until `abandon`."""
+        """Rename the directory before its removal; open slices stay readable until `abandon`."""
         self._files.rename(self.directory, directory)
         self._location = replace(self._location, directory=directory)
 
     def record_damage(self, damage: Damage) -> None:
-        """Record that bytes are not what was written; the mark survives restarts."""
+        """Record that bytes of the log are damaged; the mark survives restarts."""
         mark_damage(self._location, damage.offset)
         self.damage = damage
 
     def accept_damage(self) -> None:
-        """Give up the records whose loss `damage` reports; the bytes kept aside stay."""
+        """Accept the loss of records that `damage` reports; the bytes kept aside stay."""
         accept_damage(self._files, self.directory)
         self.damage = None
 
     def statistics(self) -> LogStatistics:
-        """The log at this moment."""
+        """Return the statistics of the log now."""
         return LogStatistics(
             log_start=self.log_start,
             log_end=self.log_end,

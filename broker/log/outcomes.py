@@ -1,4 +1,4 @@
-"""Plain values of a log: its settings, what it is opened with, and what its operations return."""
+"""Values of a log: its settings, the state it is opened with, and its operations' results."""
 
 import errno
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class LogLimits:
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """The directory of a log, and its partition; the topic id is b"" where it is unknown."""
+    """The directory of a log, and its partition; the topic id is b"" if it is unknown."""
 
     files: Files
     directory: PurePath
@@ -45,7 +45,7 @@ class LogLocation:
 
 @dataclass(frozen=True, slots=True)
 class LastKnownState:
-    """What the checkpoints and the last stop say about a log before its files are read.
+    """The state of a log by the checkpoints and the last stop, before its files are read.
 
     `same_boot`: the machine has not stopped since the last append, so the page cache lost nothing.
     `log_start` is -1 if nothing is known of it.
@@ -67,7 +67,7 @@ class LastKnownState:
         """The high watermark, as far as the bytes below it are certain to be the committed ones.
 
         After a power cut only synced bytes are certain: the disk may have undone a truncation
-        behind them, and brought old records back.
+        beyond them, so that old records are back.
         """
         if self.is_clean or self.same_boot:
             return self.high_watermark
@@ -82,9 +82,9 @@ NEW_LOG = LastKnownState(is_clean=True)
 
 
 class Damage(NamedTuple):
-    """Records are lost: from `offset` on the log is not what was written.
+    """A loss of records: from `offset` on the log does not hold what was written.
 
-    The bytes that were found there are kept beside the log in `*.damaged` files.
+    The bytes found there are kept beside the log in `*.damaged` files.
     """
 
     offset: int
@@ -109,7 +109,7 @@ class OffsetAtTime(NamedTuple):
 
 
 class Flush(NamedTuple):
-    """What must be synced before the log may call `end_offset` durable.
+    """The files and directories to sync before `end_offset` counts as durable.
 
     The driver awaits `file.sync()` for each of `files` (once, for some are open only for their
     turn), then runs `Files.sync_dir` for each of `directories` (a worker may: it is only there
@@ -125,7 +125,7 @@ class Flush(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogStatistics:
-    """A log at one moment; offsets, and sizes in bytes."""
+    """The statistics of a log at one moment: offsets, and sizes in bytes."""
 
     log_start: int
     log_end: int

@@ -1,13 +1,13 @@
-"""The idempotent producers of a log: what it remembers of them, so that it stores nothing twice.
+"""The states of a log's idempotent producers, by which it stores no batch twice.
 
 Per producer id: the epoch, the last five batches (sequences, offsets, time), and when it last
-appended. From them a batch is judged: the next one, one that was sent again (answered with the
-offsets it got the first time), or a gap. A producer that this log does not know may begin at any
+appended. From them the log decides whether a batch is the next one, a duplicate (answered with the
+offsets of the original), or leaves a gap. A producer that this log does not know may begin at any
 sequence, as in Kafka since 2.5: it may have sent to a topic of this name that was deleted, or have
-expired. The clients of Kafka take a refusal for the end of the producer.
+expired. Kafka's clients treat a refusal as the end of the producer.
 
-* `check` judges and changes nothing; `update` follows what was appended, and judges nothing. So
-  leader, follower and recovery reach the same state from the same log.
+* `check` only decides; `update` only records what was appended, without a check. So leader,
+  follower and recovery reach the same state from the same log.
 * An entry expires by the wall time of its last append, never by a record's timestamp: a producer
   of old records is alive. Retention does not remove entries.
 * `map_end_offset` is the offset up to which the state follows the log.
@@ -45,11 +45,11 @@ _BATCH = struct.Struct(">iiqqq")
 
 
 class SnapshotError(Exception):
-    """A snapshot that is cut, damaged or of another version."""
+    """Raised for a snapshot that is cut, damaged or of another version."""
 
 
 class AppendedBatch(NamedTuple):
-    """A batch that is in the log. `timestamp` is its largest, in ms."""
+    """A batch in the log. `timestamp` is its largest, in ms."""
 
     first_sequence: int
     last_sequence: int
@@ -74,7 +74,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find(self, first_sequence: int, last_sequence: int) -> AppendedBatch | None:
-        """The batch with exactly these sequences, if it is one of the last."""
+        """Return the batch with exactly these sequences, if it is one of the last; else None."""
         for batch in self.batches:
             if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
                 return batch
@@ -99,15 +99,15 @@ class ProducerStates:
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """For tools and tests."""
+        """Return one producer's entry, for tools and tests."""
         return self._entries.get(producer_id)
 
     def entries(self) -> list[tuple[int, ProducerEntry]]:
-        """All of them by producer id, for tools."""
+        """All entries by producer id, for tools."""
         return sorted(self._entries.items())
 
     def check(self, header: BatchHeader, now_ms: int) -> AppendedBatch | None:
-        """Judge a batch that a client sent: None if it comes next, or itself as it is in the log.
+        """Check a client's batch. Returns None if it comes next, a duplicate as it is in the log.
 
         Raises Refused: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
         """
@@ -139,10 +139,10 @@ class ProducerStates:
         return None
 
     def check_unknown(self, header: BatchHeader) -> None:
-        """Judge the first batch of a producer that is not known, or not any more."""
+        """Check the first batch of a producer that the log does not know, or not any more."""
 
     def update(self, header: BatchHeader, now_ms: int) -> None:
-        """Follow a batch that was appended; `header` has its final offsets."""
+        """Record a batch that was appended; `header` has its final offsets."""
         self.map_end_offset = header.next_offset
         if not header.has_producer:
             return
@@ -169,7 +169,7 @@ class ProducerStates:
         )
 
     def update_from_replica(self, header: BatchHeader, now_ms: int) -> None:
-        """The same for a batch that a leader judged, or that is in the log already."""
+        """Record a batch that a leader has checked, or that is in the log already."""
         entry = self._entries.get(header.producer_id)
         if entry is not None and header.producer_epoch < entry.epoch:
             logger.warning(
@@ -182,7 +182,7 @@ class ProducerStates:
         self.update(header, now_ms)
 
     def expire(self, now_ms: int) -> int:
-        """Free what expired, and return how many producers that were."""
+        """Remove expired entries, and return how many."""
         count = len(self._entries)
         self._entries = {
             producer_id: entry
@@ -195,12 +195,12 @@ class ProducerStates:
         return now_ms - entry.last_append_ms >= self.expiration_ms
 
     def clear(self, map_end_offset: int) -> None:
-        """Forget everything: what follows is a replay from `map_end_offset`."""
+        """Remove all entries, before a replay from `map_end_offset`."""
         self._entries.clear()
         self.map_end_offset = map_end_offset
 
     def dump(self) -> bytes:
-        """A snapshot. The same state gives the same bytes."""
+        """Return a snapshot. The same state gives the same bytes."""
         parts = []
         for producer_id in sorted(self._entries):
             entry = self._entries[producer_id]
@@ -219,7 +219,7 @@ class ProducerStates:
         return bytes(snapshot)
 
     def load(self, data: bytes, now_ms: int) -> None:
-        """Become what `dump` wrote, but for what expired; on SnapshotError nothing changes."""
+        """Load a snapshot, without expired entries. After SnapshotError nothing has changed."""
         try:
             version, crc, map_end_offset, entry_count = _SNAPSHOT.unpack_from(data)
             if version != _SNAPSHOT_VERSION:
@@ -257,7 +257,7 @@ class Snapshots:
         self._directory = directory
 
     def path(self, offset: int) -> PurePath:
-        """Where the snapshot of an offset lies."""
+        """Return the path of the snapshot at an offset."""
         return self._directory / file_name(offset, SNAPSHOT_SUFFIX)
 
     def offsets(self) -> list[int]:
@@ -274,15 +274,15 @@ class Snapshots:
             logger.warning("%s is not written: the disk is full", self.path(offset))
 
     def read(self, offset: int) -> bytes:
-        """The bytes of one snapshot."""
+        """Return the bytes of one snapshot."""
         return self._files.read_bytes(self.path(offset))
 
     def drop(self, offset: int) -> None:
-        """Remove the snapshot of an offset, if there is one."""
+        """Remove the snapshot at an offset, if there is one."""
         self._files.remove(self.path(offset))
 
     def drop_outside(self, first: int, last: int) -> None:
-        """Remove those below `first` and above `last`."""
+        """Remove the snapshots below `first` and above `last`."""
         for offset in self.offsets():
             if not first <= offset <= last:
                 self.drop(offset)

@@ -1,6 +1,6 @@
-"""Runs of batches that a read returns: from where, and up to where.
+"""Runs of batches: the contiguous bytes of a segment that a read returns.
 
-Offset, length and leader epoch of a batch are under no checksum, so a corrupt header could send a
+No checksum covers offset, length and leader epoch of a batch, so a corrupt header could send a
 reader past records, or to offsets that do not exist. The segment knows which offset and epoch each
 batch must have: the first from the index or the memory, which were made when it was written, all
 others from the batch before. So a read compares the header of every batch of a run, and clients
@@ -29,10 +29,10 @@ class Run(NamedTuple):
 def find_run(
     segment: Segment, offset: int, end_offset: int, bytes_max: int, epochs: EpochHistory
 ) -> Run | None:
-    """The batches from the one that holds `offset` on, below `end_offset`; at most `bytes_max`
-    bytes, but the first whatever its size. None if that one is not below it.
+    """Return the batches from the one with `offset` on, below `end_offset`; at most `bytes_max`
+    bytes, but the first at any size. None if the first does not end below `end_offset`.
 
-    They end before the first that is damaged. Raises BadBytes if that is the first of them.
+    The run ends before the first damaged batch. Raises BadBytes if that is its first batch.
     """
     found = segment.find(offset)
     if found is None:
@@ -57,7 +57,7 @@ def _walk(
     limit: int,
     epochs: EpochHistory,
 ) -> Run:
-    """Compare headers up to where the run ends. Raises BadBytes where that cannot go on."""
+    """Compare headers up to the end of the run. Raises BadBytes at the first mismatch."""
     start, first = found
     end, last = start, None
     batches = chained_batches(segment.file, start, first.base_offset, segment.size)

@@ -1,22 +1,23 @@
 """One segment: a file of batches end to end, and its two indexes.
 
-A segment knows where its batches lie and how new they are; which offsets come next, when to roll
-and what may go is its log's business. Batches arrive here validated and stamped.
+A segment knows the positions and timestamps of its batches. Its log decides which offsets come
+next, when to roll and what to delete. Batches arrive here validated and stamped.
 
 Exact positions of the last few batches are kept in memory, because nearly every read and every
-waiting fetch is at the end of a log: there neither the disk nor the index is asked.
+waiting fetch is at the end of a log: such a read needs neither the disk nor the index.
 
-An index may be wrong after a crash or a bad disk. So the first batch that an index entry points at
-must be the one it names; if not, the indexes are made anew from the batches, and the read goes on.
+An index may be wrong after a crash or a disk error. So a read checks that the batch at an index
+entry's position is the one that the entry names. If it is not, the segment rebuilds the indexes
+from the batches, and the read continues.
 
-Batches may be wrong, too: offset, length and leader epoch of a batch are under no checksum, and a
-look-up computes none. So each walk from one batch to the next compares offsets, and where they do
-not follow each other, or a batch is not the one that the index or the memory knows, `BadBytes` is
-raised, with what was lost and where reading can go on.
+Batches may be corrupt, too: no checksum covers the offset, length and leader epoch of a batch, and
+a look-up computes no checksum. So each walk from one batch to the next compares offsets. If they do
+not follow each other, or a batch is not the one that the index or the memory knows, the walk raises
+`BadBytes` with the lost range and where reading can continue.
 
 A read returns slices of the file, which are sent without being read into Python. A slice outlives
 the call that made it: its answer may wait behind a slow connection while the log is cut or the file
-removed, and then the same bytes of the same descriptor are others. So a slice remembers its
+removed, and then the same position of the descriptor has other bytes. So a slice remembers its
 segment's generation, which every cut and the closing of the file raise. A slice of an older
 generation raises `StaleSlice`, and its connection is closed.
 """
@@ -52,19 +53,19 @@ DELETED_SUFFIX = ".deleted"
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """Kafka's: 20 digits of the base offset, then what it is."""
+    """Return Kafka's name for a file: 20 digits of the base offset, then the suffix."""
     return f"{base_offset:020}{suffix}"
 
 
 def offsets_in(names: Iterable[str], suffix: str) -> list[int]:
-    """The offsets that name the files of one kind, ascending; foreign names are passed over."""
+    """Return the offsets in the names of one kind of file, ascending. Ignores other names."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
     is_ours = re.compile(r"[0-9]{20}").fullmatch
     return sorted(int(stem) for stem in stems if is_ours(stem) and int(stem) <= OFFSET_MAX)
 
 
 class Segment:
-    """See the head of this file. `generation` grows when bytes are taken back or the file closes.
+    """See the head of this file. `generation` grows when bytes are cut or the file closes.
 
     `max_timestamp` and `first_timestamp` are ms, NO_TIMESTAMP for an empty segment or batches
     without one; `created_ms` is when it was made or opened.
@@ -94,7 +95,7 @@ class Segment:
         created_ms: int,
         index_interval_bytes: int,
     ) -> None:
-        """Open the files, or make them; `load` or recovery must follow unless they are new."""
+        """Open or create the files. Existing ones need `load` or recovery next."""
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.index_interval_bytes = index_interval_bytes
@@ -119,19 +120,19 @@ class Segment:
 
     @property
     def index_paths(self) -> tuple[PurePath, PurePath]:
-        """Its two index files."""
+        """The paths of the two index files."""
         return self.offset_index.path, self.time_index.path
 
     @property
     def paths(self) -> tuple[PurePath, ...]:
-        """Its files; the snapshot at its base goes with it."""
+        """The paths of all files to remove with the segment: the snapshot at its base, too."""
         others = (".index", ".timeindex", ".snapshot")
         return (self.path, *(self.path.with_suffix(suffix) for suffix in others))
 
     # -- appending
 
     def write(self, records: Buffer) -> int:
-        """Append bytes, and return their position; if that fails nothing of them stays."""
+        """Append bytes, and return their position. After an error none of them stays."""
         position = self.file.size
         try:
             self.file.append([records])
@@ -171,7 +172,7 @@ class Segment:
     def batches_from(
         self, look_up: Callable[[], OffsetPosition], end: int | None = None
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Batches from an index entry on, to a position. Raises BadBytes where they are damaged."""
+        """Iterate over batches from an index entry to a position. Raises BadBytes for damage."""
         return chained_batches(self.file, *self._anchor(look_up), self.size if end is None else end)
 
     def _anchor(self, look_up: Callable[[], OffsetPosition]) -> tuple[int, int]:
@@ -188,8 +189,8 @@ class Segment:
         return (0, self.base_offset) if header is None else (entry.position, header.base_offset)
 
     def header_at(self, place: OffsetPosition) -> BatchHeader | None:
-        """The header of a batch whose last offset and position are known; None if it lies not
-        there. Its length may be any."""
+        """Return the header of a batch whose last offset and position are known; None if the batch
+        is not there. The length in the header is unchecked."""
         data = self.file.read(place.position, BATCH_HEADER_BYTES)
         if len(data) < BATCH_HEADER_BYTES:
             return None
@@ -210,9 +211,9 @@ class Segment:
         return (found, end) if found.position == 0 else None
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the batch that holds `offset`; None if it is behind all.
+        """Return position and header of the batch that holds `offset`; None beyond the last batch.
 
-        The first batch for an offset below the base. Raises BadBytes if the batch is damaged.
+        For an offset below the base: the first batch. Raises BadBytes if the batch is damaged.
         """
         offset = max(offset, self.base_offset)
         recent = self._recent_place(offset)
@@ -230,7 +231,7 @@ class Segment:
             return self._find_behind(bad, offset)
 
     def _find_behind(self, bad: BadBytes, offset: int) -> tuple[int, BatchHeader] | None:
-        """`find`, where the walk met bad bytes on its way."""
+        """Do what `find` does, after the walk has met damaged bytes."""
         while True:
             bad = self.bounded(bad)
             if bad.next_offset is None or bad.next_offset > offset:
@@ -243,7 +244,7 @@ class Segment:
                 bad = next_one
 
     def bounded(self, bad: BadBytes) -> BadBytes:
-        """The same damage, with where the next sound batch begins."""
+        """Return the same damage, with the start of the next sound batch."""
         position = find_batch(self.file, bad.position + 1, bad.offset + 1)
         if position is None:
             return bad
@@ -251,9 +252,9 @@ class Segment:
         return bad.until(header.base_offset, position)
 
     def position_of(self, offset: int) -> int:
-        """Where the first batch begins that holds `offset` or a later one; `size` if none does.
+        """Return the position of the first batch with `offset` or a later one; `size` without one.
 
-        Raises BadBytes if that is damaged.
+        Raises BadBytes if that batch is damaged.
         """
         if offset <= self.base_offset:
             return 0
@@ -279,9 +280,9 @@ class Segment:
         return self.size, end
 
     def position_near(self, offset: int, *, is_end: bool) -> int:
-        """`position_of` without a disk read: exact near the end, else off by an index interval.
+        """Estimate `position_of` without a disk read: exact near the end, else within an interval.
 
-        Off to the safe side: too low, or with `is_end` too high.
+        The error is to the safe side: too low, or with `is_end` too high.
         """
         if offset <= self.base_offset:
             return 0
@@ -294,19 +295,19 @@ class Segment:
         return self.offset_index.lookup(offset).position
 
     def batch_at(self, position: int) -> BatchHeader | None:
-        """The header of the batch that begins there; None at the end."""
+        """Return the header of the batch that begins at a position; None at the end."""
         found = next(batch_headers(self.file, position, self.size), None)
         return None if found is None else found[1]
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The header of each batch from the one that holds `offset` on, but for damaged ones."""
+        """Iterate over the headers from the batch with `offset` on, without damaged batches."""
         anchor = self._anchor(lambda: self.offset_index.lookup(offset))
         for _, header in sound_batches(self.file, *anchor):
             if header.last_offset >= offset:
                 yield header
 
     def batches_since(self, timestamp: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Batches that hold a record of `timestamp` (ms) or later, in order. Raises BadBytes."""
+        """Iterate over batches with a record of `timestamp` (ms) or later. Raises BadBytes."""
         offset = self.time_index.lookup(timestamp)
         for position, header in self.batches_from(lambda: self.offset_index.lookup(offset)):
             if header.max_timestamp >= timestamp:
@@ -319,7 +320,7 @@ class Segment:
     # -- opening, cutting, closing
 
     def has_sound_indexes(self) -> bool:
-        """Whether both index files are there, and their last entries can be of this segment."""
+        """Whether both index files exist and their last entries are possible in this segment."""
         size = self.size
         if not (self.offset_index.is_sound(size) and self.time_index.is_sound(size)):
             return False
@@ -328,16 +329,17 @@ class Segment:
         return first is None or self.time_index.read_last().timestamp >= first.max_timestamp
 
     def load(self) -> None:
-        """Learn the timestamps from the index files; the batches are not read."""
+        """Read the timestamps from the index files, without reading the batches."""
         newest = self.time_index.read_last()
         self.max_timestamp, self._max_timestamp_offset = newest
         first = self.batch_at(0)
         self.first_timestamp = NO_TIMESTAMP if first is None else first.max_timestamp
 
     def load_tail(self) -> tuple[int, BatchHeader | None]:
-        """Walk from the last index entry on: where the sound batches end, the last one's header."""
+        """Walk from the last index entry on; return the end of the sound batches, and the header of
+        the last one."""
         batches = self.batches_from(self.offset_index.last)
-        # Read after that: a wrong index was made anew.
+        # The entry is read after that, because a wrong index is rebuilt.
         entry = self.offset_index.last()
         self.max_timestamp, self._max_timestamp_offset = self.time_index.last()
         self._recent.clear()
@@ -352,7 +354,7 @@ class Segment:
                 self._recent.append(OffsetPosition(header.last_offset, position))
                 end, last = position + header.size, header
         except BadBytes as bad:
-            # Whoever opens the log sees that it ends before its file, and checks it.
+            # The opening of the log sees that it ends before its file, and checks it.
             end = min(end, bad.position)
         if entry.position:
             self.first_timestamp = getattr(self.batch_at(0), "max_timestamp", NO_TIMESTAMP)
@@ -360,7 +362,7 @@ class Segment:
         return end, last
 
     def forget_indexes(self) -> None:
-        """Start the indexes anew: every batch will be noted again."""
+        """Empty the indexes, so that every batch can be added again."""
         self.offset_index.clear()
         self.time_index.clear()
         self.max_timestamp = NO_TIMESTAMP
@@ -370,15 +372,15 @@ class Segment:
         self._recent.clear()
 
     def rebuild_indexes(self) -> None:
-        """Make the indexes from the batches, but for those that are damaged."""
+        """Rebuild the indexes from the batches, without damaged ones."""
         self.forget_indexes()
         for position, header in sound_batches(self.file, 0, self.base_offset):
             self.index_batch(header, position)
 
     def cut(self, position: int, end_offset: int) -> int:
-        """Drop the bytes from a batch boundary on, and return the offset that comes next.
+        """Cut the bytes from a batch boundary on, and return the offset that comes next.
 
-        `end_offset` is that of the batch that begins there, or would.
+        `end_offset` is the offset of the batch that begins at the boundary, or would.
         """
         self.generation += 1
         self.file.truncate(position)
@@ -388,13 +390,13 @@ class Segment:
         return self.base_offset if last is None else last.next_offset
 
     def write_indexes(self) -> None:
-        """Bring the index files up to date: when it is sealed, and when the log is closed."""
+        """Write the index files: when the segment is sealed, and when the log is closed."""
         self.time_index.append_if_newer(self.max_timestamp, self._max_timestamp_offset)
         self.offset_index.write()
         self.time_index.write()
 
     def release_indexes(self) -> None:
-        """Give back the memory of a sealed segment's indexes until they are needed again."""
+        """Free the memory of a sealed segment's indexes until they are needed again."""
         self.offset_index.release()
         self.time_index.release()
 
@@ -421,7 +423,7 @@ def _holding(
 
 
 class SlicedFile(Protocol):
-    """What a slice lies in; `generation` grows when bytes are cut or the file is closed."""
+    """The file of slices; `generation` grows when bytes are cut or the file is closed."""
 
     file: File
     generation: int
@@ -455,7 +457,7 @@ class FileSlice:
         return self._sliced.generation == self._generation
 
     def pieces(self, bytes_max: int) -> Iterator["FileSlice"]:
-        """The same bytes, in slices of at most so many."""
+        """Return the same bytes as slices of at most the given size."""
         for start in range(0, self._size, bytes_max):
             size = min(bytes_max, self._size - start)
             piece = FileSlice(self._sliced, self.position + start, size)
@@ -463,7 +465,7 @@ class FileSlice:
             yield piece
 
     def read(self) -> bytes:
-        """The bytes. Checked after reading too, because a worker may read while the loop cuts."""
+        """Return the bytes. Checks after reading too: a worker may read while the loop cuts."""
         if not self.is_valid():
             raise StaleSlice("the log was cut")
         try:

@@ -1,11 +1,11 @@
 """The segments of one log, in order: finding, reading, measuring, rolling, retention, deletion.
 
 Invariant: there is always at least one; bases grow; all but the last (the active one) are sealed,
-which means that nobody writes to them any more and their index files are complete.
+which means that they are not written any more and their index files are complete.
 
-Reads answer with file slices, one per segment, cut at batch boundaries: a reader gets whole
-batches only, so nothing is sent that it would have to throw away. The offsets of each slice are
-what they should be where it begins and where it ends, and so are the leader epochs there.
+Reads return file slices, one per segment, cut at batch boundaries: a reader gets whole batches
+only, so no bytes are sent that it would have to throw away. The offsets and the leader epochs where
+a slice begins and ends are checked.
 
 A log rolls to a new segment before an append, by size, age or full indexes (`must_roll`). Retention
 deletes the oldest segments by age, by size, or because they lie below the log start
@@ -49,55 +49,55 @@ class Segments:
 
     @property
     def active(self) -> Segment:
-        """The last one, to which batches are appended."""
+        """The newest segment, to which batches are appended."""
         return self._list[-1]
 
     @property
     def first(self) -> Segment:
-        """The oldest one."""
+        """The oldest segment."""
         return self._list[0]
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """The size of all segments in bytes."""
         return sum(segment.size for segment in self._list)
 
     def add(self, segment: Segment) -> None:
-        """Append a segment; its base lies above all others'."""
+        """Add a segment; its base is above all others."""
         assert not self._bases or segment.base_offset > self._bases[-1]
         self._bases.append(segment.base_offset)
         self._list.append(segment)
 
     def pop_first(self, count: int) -> list[Segment]:
-        """Take the oldest ones out; at least one stays."""
+        """Take out the oldest segments, and return them; at least one stays."""
         assert count < len(self._list)
         popped = self._list[:count]
         del self._list[:count], self._bases[:count]
         return popped
 
     def pop_from(self, index: int) -> list[Segment]:
-        """Take out the segment at `index` and all newer ones."""
+        """Take out the segment at `index` and all newer ones, and return them."""
         popped = self._list[index:]
         del self._list[index:], self._bases[index:]
         return popped
 
     def remove_from(self, index: int, files: Files) -> None:
-        """Remove their files at once, from the end, to leave no hole."""
+        """Remove the files of these segments at once, newest first, to leave no gap."""
         for segment in reversed(self.pop_from(index)):
             segment.close()
             for path in segment.paths:
                 files.remove(path)
 
     def index_of(self, offset: int) -> int:
-        """Which segment holds an offset; the first one for offsets below it."""
+        """Return the index of the segment that holds an offset; 0 for offsets below all."""
         return max(0, bisect.bisect_right(self._bases, offset) - 1)
 
     def from_offset(self, offset: int) -> list[Segment]:
-        """The segment that holds `offset`, and the newer ones."""
+        """Return the segment that holds `offset`, and the newer ones."""
         return self._list[self.index_of(offset) :]
 
     def end_of(self, index: int, log_end: int) -> int:
-        """The offset behind the last of a segment: the next one's base."""
+        """Return the offset after the last of a segment: the base of the next segment."""
         return self._bases[index + 1] if index + 1 < len(self._bases) else log_end
 
     # -- reading
@@ -110,10 +110,10 @@ class Segments:
         at_least_one: bool,
         epochs: EpochHistory,
     ) -> list[FileSlice]:
-        """Whole batches from the one that holds `offset` on, all below `end_offset`.
+        """Return whole batches below `end_offset`, beginning with the one that holds `offset`.
 
-        They end before what is found to be damaged. Raises BadBytes if the first one is, so that
-        nobody takes damage for the end of what there is.
+        They end before a damaged batch. Raises BadBytes if the first batch is damaged, so that no
+        reader takes damage for the end of the log.
         """
         slices: list[FileSlice] = []
         room = bytes_max
@@ -140,7 +140,7 @@ class Segments:
         return slices
 
     def readable_bytes(self, offset: int, end_offset: int) -> int:
-        """How many bytes lie between two offsets, without a disk read.
+        """Estimate the bytes between two offsets, without a disk read.
 
         Exact near the end of the log; elsewhere too many by at most an index interval and a batch
         at each side, never too few.
@@ -162,9 +162,9 @@ class Segments:
                 yield header
 
     def first_since(self, timestamp: int, log_start: int) -> OffsetAtTime | None:
-        """The first record of a time (ms) or later, not below `log_start`. Decodes batches.
+        """Return the first record of a time (ms) or later, from `log_start`. Decodes batches.
 
-        Raises BadBytes for damage before it: the record may be among what is lost.
+        Raises BadBytes for damage before it: the record may be among the damaged ones.
         """
         for segment in self._list:
             if segment.max_timestamp < timestamp:
@@ -192,7 +192,7 @@ class Extent(NamedTuple):
 
 
 def expired_count(segments: Segments, limits: LogLimits, extent: Extent, now_ms: int) -> int:
-    """How many segments, counted from the oldest, are to be deleted.
+    """Return how many segments, from the oldest on, are to be deleted.
 
     Only those that end at or below the high watermark, never an empty active one.
     Age: the newest record is older than `retention_ms`; a segment without timestamps has no age.
@@ -240,7 +240,7 @@ def must_roll(segment: Segment, header: BatchHeader, limits: LogLimits, now_ms: 
 
 
 def _jitter_ms(segment: Segment, jitter_ms_max: int) -> int:
-    """By how much earlier a segment rolls, so that not all logs of a broker do at once."""
+    """Return by how much earlier a segment rolls, so that logs do not all roll at once."""
     return zlib.crc32(str(segment.path).encode()) % (jitter_ms_max + 1)
 
 
