@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -47,9 +48,15 @@ def recipe(name: str) -> Recipe:
     return Recipe(language, text, outputs[0][1] if outputs else "")
 
 
-def run(found: Recipe, bootstrap: str, topic: str, timeout_s: float = RUN_S_MAX) -> str:
-    """To its end; its output."""
-    program = [sys.executable, "-c"] if found.language == "python" else ["sh", "-e", "-c"]
+def run(
+    found: Recipe,
+    bootstrap: str,
+    topic: str,
+    timeout_s: float = RUN_S_MAX,
+    python: Sequence[str] = (sys.executable,),
+) -> str:
+    """Run the recipe to its end and return its output."""
+    program = [*python, "-c"] if found.language == "python" else ["sh", "-e", "-c"]
     done = subprocess.run(
         [*program, found.for_broker(bootstrap, topic)],
         capture_output=True,
@@ -86,9 +93,13 @@ def write_words(bootstrap: str, topic: str) -> None:
 
 @pytest.mark.soak
 def test_spark_reads_the_topic(bootstrap: str, topic: str) -> None:
-    """The jars come from Maven, for a Java of the machine."""
+    """PySpark has the version that the page names, whatever the tests have installed. The jars come
+    from Maven Central, for a Java of the machine."""
     write_words(bootstrap, topic)
-    output = run(recipe("Spark"), bootstrap, topic, DOWNLOAD_S_MAX)
+    [version] = re.findall(r"`pip install (pyspark==\S+)`", PAGE.read_text(encoding="utf-8"))
+    uv = [sys.executable, "-m", "uv", "run", "--no-project", "--python", sys.executable]
+    python = [*uv, "--with", version, "python"]
+    output = run(recipe("Spark"), bootstrap, topic, DOWNLOAD_S_MAX, python)
     assert output.splitlines()[-len(WORDS) :] == [word.decode() for word in WORDS]
 
 
