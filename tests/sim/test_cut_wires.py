@@ -34,11 +34,15 @@ def is_between_leader_and_clients(cut: Cut) -> bool:
 
 def cells(*, is_long: bool) -> Iterator[Any]:
     """The matrix, in two parts: one that is held in both directions is much like one that is held
-    in one, and clients that do not reach a follower miss nothing."""
+    in one, clients that do not reach a follower miss nothing, and where the leader governs its two
+    followers are alike."""
     for cut in cuts():
         for is_controller, case in zip((True, False), CASES, strict=True):
             is_follower = cut.other == CLIENTS and cut.one != "leader"
-            if (cut.how == "hold both" or (is_follower and is_controller)) == is_long:
+            ends = {cut.one, cut.other}
+            is_twin = is_controller and "third" in ends and "other" not in ends
+            is_rest = cut.how == "hold both" or (is_follower and is_controller) or is_twin
+            if is_rest == is_long:
                 yield pytest.param(cut, is_controller, id=f"{cut}, {case}")
 
 
