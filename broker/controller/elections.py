@@ -166,7 +166,9 @@ def waiting_for_tails(
         for name in sorted(without_heirs(state, names))
         if (record := state.partition(name)) is not None
         if (candidates := _candidates(name, record, state.brokers))
-        if _are_heard(_holders(state.topics[name.topic], record, config), candidates, state.brokers)
+        if _include_longest_log(
+            _holders(state.topics[name.topic], record, config), candidates, state.brokers
+        )
     }
 
 
@@ -257,7 +259,7 @@ def _settle_without_heirs(
     candidates = _candidates(name, record, live.brokers)
     isr = _listed(record.isr)
     holders = _holders(topic, record, config)
-    if unsafe and _are_heard(holders, candidates, live.brokers):
+    if unsafe and _include_longest_log(holders, candidates, live.brokers):
         if len(candidates) == 1:
             text = (
                 f"Partition {name}: broker {candidates[0]} leads, the only one that can; it may"
@@ -322,7 +324,7 @@ def _holders(topic: TopicRecord, record: PartitionRecord, config: Config) -> tup
     return record.isr if len(record.isr) >= enough else record.replicas
 
 
-def _are_heard(
+def _include_longest_log(
     holders: tuple[int, ...], candidates: tuple[int, ...], brokers: Mapping[int, Registered]
 ) -> bool:
     """Whether the longest log of the candidates is the longest there is."""

@@ -185,7 +185,7 @@ class Pushes:
                 _add(self._stops, ((tombstone.id, number) for number in numbers), self.wanted)
 
     def repeat(self) -> None:
-        """Tell again what was refused."""
+        """Queue again what the broker has refused."""
         if self.has_refused:
             self.wanted += 1
             _add(self._roles, self.uncreated, self.wanted)
@@ -193,7 +193,8 @@ class Pushes:
             self._failed_stops.clear()
 
     def next(self, state: State) -> Push | None:
-        """The next request, if there is anything to tell; `settle` or `fail` must follow."""
+        """Return the next request; None if nothing is left. `handle_response` or `fail` must
+        follow."""
         assert not self._sent, "one request is under way at a time"
         if not self._is_begun:
             self._begin(state)

@@ -31,17 +31,17 @@ NO_ROOM: Final = "there is no room for its log yet"
 class ReadinessFacts:
     """What a broker's readiness depends on.
 
-    `broker_epoch` is that of its registration, -1 before the first; `is_lease_current`: the
-    registration is sure to stand, `is_heard`: and no controller can have fenced it. `is_told`: a
-    controller has told it all roles and the whole cluster, and is not just doing so again. `image`
-    is the cluster as told, `partitions` are the replicas here, and `uncreated` those whose logs
-    cannot be created for lack of disk space.
-    `silent_leaders` have answered no fetch of this broker for as long as a replica may lag.
+    `broker_epoch` is that of its registration, -1 before the first. `is_session_current`: the
+    registration is sure to stand. `is_heard`: no controller can have fenced the broker. `is_told`:
+    a controller has sent it all roles and the whole image. `image` is that of the cluster,
+    `partitions` are the replicas here, and `uncreated` those whose logs cannot be created for lack
+    of disk space. `silent_leaders` have answered no fetch of this broker for as long as a replica
+    may lag.
     """
 
     broker_id: int
     broker_epoch: int
-    is_lease_current: bool
+    is_session_current: bool
     is_heard: bool
     is_told: bool
     is_shutting_down: bool
@@ -69,7 +69,7 @@ def _reasons(facts: ReadinessFacts) -> Iterator[str]:
         yield "it is shutting down"
     if facts.broker_epoch == NO_EPOCH:
         yield "it is not registered yet"
-    elif not facts.is_lease_current:
+    elif not facts.is_session_current:
         yield "its registration has lapsed: it has not reached the metadata store in time"
     elif not facts.is_heard:
         yield "the controller may have fenced it: it has not confirmed in time that it hears it"

@@ -119,7 +119,7 @@ class Replicas:
         # The broker epoch of the registration in which the controller last sent each role.
         self._told_in: dict[TopicPartition, int] = {}
         self._all_told_in = NO_EPOCH  # and the one in which it confirmed that all roles hold
-        self._is_image_whole = False
+        self._has_image_begun = False
         # Topics that the parts of a full image have not named so far, with their ids.
         self._unnamed: dict[str, bytes] = {}
         self._has_raised_start = False  # a log start is not in the checkpoint yet
@@ -202,9 +202,9 @@ class Replicas:
         """Whether a request comes from a controller that was replaced (RM-01)."""
         return controller_epoch < self._controller_epoch
 
-    def _refusal(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        """Return why a whole request is refused. On NONE, record its controller epoch as the
-        newest."""
+    def _accept_order(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
+        """Check a request's epochs, and record its controller epoch as the newest. Return why the
+        whole request is refused, or NONE."""
         if self.is_stale_controller(controller_epoch):
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if self.broker_epoch == NO_EPOCH or broker_epoch < self.broker_epoch:
@@ -214,7 +214,7 @@ class Replicas:
 
     def update_metadata(self, request: UpdateMetadataRequest, now: float) -> UpdateMetadataResponse:
         """Update the image of the cluster, and the settings of its topics."""
-        error = self._refusal(request.controller_epoch, request.broker_epoch)
+        error = self._accept_order(request.controller_epoch, request.broker_epoch)
         if not error and not are_sound(request.partitions):
             error = ErrorCode.INVALID_REQUEST
         if not error:
@@ -231,14 +231,14 @@ class Replicas:
             self._collaborators.copier.set_endpoints(
                 {node_id: broker.endpoint for node_id, broker in self.image.brokers.items()}
             )
-            self._is_image_whole |= request.is_full
+            self._has_image_begun |= request.is_full
             self._update_readiness()
             self._collaborators.purgatory.notify(IMAGE)
         return UpdateMetadataResponse(error)
 
     def take_roles(self, request: LeaderAndIsrRequest, now: float) -> LeaderAndIsrResponse:
         """Take the roles of an order (A18)."""
-        error = self._refusal(request.controller_epoch, request.broker_epoch)
+        error = self._accept_order(request.controller_epoch, request.broker_epoch)
         if not error and not are_sound(request.partitions):
             error = ErrorCode.INVALID_REQUEST
         if error:
@@ -259,7 +259,7 @@ class Replicas:
             self._all_told_in = request.broker_epoch
             self._table.set_strays_aside()
             self._has_all_roles = True
-            self._on_whole_image(now)
+            self._remove_unnamed_topics(now)
         self._update_readiness()
         return LeaderAndIsrResponse(ErrorCode.NONE, obeyed)
 
@@ -271,7 +271,7 @@ class Replicas:
                     if replica != self.broker_id:
                         self._silence.expect(replica, now)
 
-    def _on_whole_image(self, now: float) -> None:
+    def _remove_unnamed_topics(self, now: float) -> None:
         """Remove the topics that no part of a full image has named (MET-01). All parts have
         arrived, because the controller sends roles last."""
         unnamed, self._unnamed = self._unnamed, {}
@@ -292,7 +292,7 @@ class Replicas:
 
     def stop(self, request: StopReplicaRequest, now: float) -> StopReplicaResponse:
         """Stop replicas. One that is not here counts as stopped before."""
-        error = self._refusal(request.controller_epoch, request.broker_epoch)
+        error = self._accept_order(request.controller_epoch, request.broker_epoch)
         if error:
             return StopReplicaResponse(error)
         obeyed = tuple(self._table.give_up(stopped) for stopped in request.partitions)
@@ -305,7 +305,7 @@ class Replicas:
 
     def hand_over(self, request: HandOverRequest, now: float) -> HandOverResponse:
         """Prepare the election of other replicas (see `Leader.hand_over`)."""
-        error = self._refusal(request.controller_epoch, request.broker_epoch)
+        error = self._accept_order(request.controller_epoch, request.broker_epoch)
         return HandOverResponse(error, () if error else self._table.hand_over(request, now))
 
     def retry(self, clock: Callable[[], float]) -> Turns[None]:
@@ -341,7 +341,7 @@ class Replicas:
         return topic
 
     def _update_readiness(self) -> None:
-        if self._has_all_roles and self._is_image_whole:
+        if self._has_all_roles and self._has_image_begun:
             self.ready.set()
 
     # -- what happens to a partition

@@ -73,14 +73,14 @@ class Services:
             ReadinessFacts(
                 replicas.broker_id,
                 replicas.broker_epoch,
-                self.controller.is_session_current(now),
-                self.controller.is_heard(now),
-                replicas.is_ready,
-                self.is_shutting_down(),
-                replicas.image,
-                replicas.partitions,
-                replicas.uncreated,
-                self.silent_leaders(now),
+                is_session_current=self.controller.is_session_current(now),
+                is_heard=self.controller.is_heard(now),
+                is_told=replicas.is_ready,
+                is_shutting_down=self.is_shutting_down(),
+                image=replicas.image,
+                partitions=replicas.partitions,
+                uncreated=replicas.uncreated,
+                silent_leaders=self.silent_leaders(now),
             )
         )
 

@@ -1,18 +1,18 @@
-"""The tasks that keep a consumer supplied: one for each broker that leads what it reads.
+"""The tasks that fetch records for a consumer: one for each broker that leads its partitions.
 
-    run ---- _resolve      asks for offsets where a partition has no position
-         |-- _follow       passes on what the cluster learnt
-         |-- _hurry        ends a long poll that the application no longer wants
-         `-- _fetch_from   for each leader: plan, FETCH, note; again
+    run ---- _resolve_offsets      asks for the offset of a partition without a position
+         |-- _watch_cluster        passes on changes of the metadata
+         |-- _interrupt_outdated   ends a long poll that the application no longer wants
+         `-- _fetch_from           for each leader: plan, FETCH, handle the answer; again
 
-Each broker has one FETCH under way at a time, on a connection of its own. It waits at the broker
-until there is data, so what becomes wanted meanwhile (after a seek) would have to wait with it.
-After a short grace the connection is closed then and the next request goes out on a new one; the
-fetch session survives that at the broker, but is begun anew, which is cheaper than to be unsure.
-While a partition has no leader, or one that is down, the metadata are asked for after every answer
-again; the cluster paces that.
+Each broker has one FETCH in flight at a time, on a connection of its own. The FETCH waits at the
+broker until there is data, so partitions that become wanted meanwhile (after a seek) would wait,
+too. After a short grace the fetcher then closes the connection, and sends the next request on a new
+one. The broker still has the fetch session, but the fetcher opens a new one: that costs less than
+to find out what the broker has received. While a partition has no leader, or one that is down, the
+fetcher asks for metadata again after every answer; the cluster limits the rate.
 
-Nothing is fetched before the application asks for the first records: it may want to seek first.
+It fetches nothing before the application asks for the first records: it may want to seek first.
 """
 
 import logging
@@ -219,8 +219,8 @@ class Fetcher:
             if asked is None:
                 continue
             hint = Leader(answer.leader_id, answer.leader_epoch)
-            is_told = self._cluster.update_leader(name, hint, asked.topic_id)
-            if self._positions.handle_answer(asked, answer, now) and not is_told:
+            is_news = self._cluster.update_leader(name, hint, asked.topic_id)
+            if self._positions.handle_answer(asked, answer, now) and not is_news:
                 self._cluster.request_refresh()
         self.wake()
         self.arrived.unpark_all()

@@ -1,13 +1,13 @@
-"""What a producer has taken and not delivered yet: batches, memory, what to send, what to do next.
+"""The records that a producer has accepted and not delivered yet: batches and their memory.
 
-Pure: no clock, no randomness, no sockets. The producer appends, one sender asks `drain` for
-requests and reports every answer with `handle_answer`; all they need to know comes back as values.
-Every batch that was sealed is completed exactly once: `take_completed` hands it over.
+Pure: no clock, no randomness, no sockets. The producer appends; one sender asks `drain` for
+requests and reports every answer with `handle_answer`. Results are returned as values. Each sealed
+batch is completed exactly once: `take_completed` returns it.
 
-Order within a partition rests on three things: a queue's queue is sorted, its head alone may be
-drained, and all it has in flight is on one connection. So a batch that waits for its retry holds
-back those behind it. What may follow a batch that is in flight is decided by
-sequence_numbers.py, or without idempotence only by `in_flight_max`: 1 keeps order there too.
+Order within a partition rests on three things: `PartitionQueue.sealed` is sorted by position, only
+its first batch may be drained, and all its batches in flight are on one connection. So a batch that
+waits for its retry holds back those behind it. `sequence_numbers.py` decides what may follow a
+batch in flight; without idempotence only `in_flight_max` does, and 1 keeps the order there, too.
 
 Memory is held per batch, not per record: opening a batch takes `batch_bytes`, sealing gives back
 what was not needed, and settling the rest. So appending a record to an open batch needs one

@@ -1,23 +1,23 @@
-"""The one who drains the accumulator: batches to brokers, answers back.
+"""The sender moves batches from the accumulator to the brokers, and answers back.
 
-    run                  seals what lingered, expires what is late, asks for what is missing
-    +- _serve (a node)   connects to one broker, again and again
-    +- _identify         asks for a producer id
-    +- _learn (a topic)  asks for a topic's partitions
-    +- _follow           passes on what the cluster learnt
+    run                               seals and expires batches, asks for what is missing
+    +- _serve (a node)                connects to one broker, again and again
+    +- _obtain_producer_id            asks for a producer id
+    +- _ask_for_partitions (a topic)  asks for a topic's partitions
+    +- _watch_cluster                 passes on changes of the metadata
 
-Only this module changes the accumulator beside appending, and all its tasks are one in the sense
-that matters: they run in one loop and touch the accumulator only between two awaits. Requests are
-started where the news arrives (`_send_to` is synchronous): new batches in `run`, free places in
-flight in `_handle_answers`, which the connection's reader calls after it has completed every answer
-that has arrived. So one wake-up, of the reader, takes many batches from their answers to the next
-requests on the wire.
+Apart from appends, only this module changes the accumulator. Its tasks run in one loop and touch
+the accumulator only between two awaits, so they do not interfere. `_send_to` is synchronous, and is
+called where a request becomes possible: `run` calls it for new batches, `_handle_answers` when an
+answer has freed a place in flight. The connection's reader calls `_handle_answers` after it has
+completed all answers that have arrived. So one wake-up of the reader takes many batches from their
+answers to the next requests on the wire.
 
 A node whose connection breaks fails all its requests in flight at once and in order (NET-06), then
-connects again; the cluster knows the back-off. A node that is down holds up only its own queues
-(NET-07). While one waits for a leader, or for one that is down, the metadata are asked for after
-every answer again (`_send_to_all`); the cluster paces that. So what was lost with a leader is sent
-to the next one as soon as any broker knows of it.
+connects again; the cluster knows the back-off. A node that is down delays only its own queues
+(NET-07). While a queue has no leader, or one that is down, the sender asks for metadata again after
+every answer (`_send_to_all`); the cluster limits the rate. So batches that were lost with a leader
+go to the next one as soon as any broker knows it.
 """
 
 from collections import deque
@@ -291,8 +291,8 @@ class Sender:
     def _update_leader(self, batch: Batch, answer: PartitionProduced, topic_id: bytes) -> None:
         """An error may say who leads now; if that is nothing new, ask."""
         hint = Leader(answer.leader_id, answer.leader_epoch)
-        is_told = self._cluster.update_leader(batch.queue.topic_partition, hint, topic_id)
-        if answer.error in REFRESH_METADATA and not is_told:
+        is_news = self._cluster.update_leader(batch.queue.topic_partition, hint, topic_id)
+        if answer.error in REFRESH_METADATA and not is_news:
             self._cluster.request_refresh()
         self.wake()  # there is a retry to wait for
 

@@ -142,8 +142,9 @@ class UpdateMetadataRequest(Request["UpdateMetadataResponse"]):
     """The cluster metadata from which the broker answers clients.
 
     `brokers` replaces the list of live brokers. `topics` and `partitions` replace the entries that
-    they name and keep the others, and a partition whose leader is -2 is removed; with `is_full`
-    they replace everything.
+    they name and keep the others, and a partition whose leader is -2 is removed. With `is_full` a
+    full image begins: this request and the next ones name every topic. The broker removes topics
+    that none of them names when the LEADER_AND_ISR with `is_full` has arrived.
     """
 
     controller_id: int

@@ -75,7 +75,7 @@ class _Produce:
             partition = self._services.partition(name, asked.topic_id)
             if self._services.may_be_replaced(name, now):
                 if self._acks != ACKS_ALL:
-                    what = "its session ended since it led"
+                    what = "the controller has not confirmed its roles since it registered again"
                     raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, what)
                 self._services.check_followed(partition.leader(), now)
             # A decoded request has views; an empty one is refused like any other non-batch.
@@ -182,7 +182,9 @@ def _refusal(services: Services, acks: int, now: float) -> Refused | None:
     if acks not in ACKS:
         return Refused(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks} does not exist")
     if acks != ACKS_ALL and not services.controller.is_lease_current(now):
-        return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session may have ended")
+        return Refused(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, "its session may have ended, or it may be fenced"
+        )
     return None
 
 
