@@ -57,8 +57,8 @@ class LogTail(NamedTuple):
     log_end: int = NO_OFFSET
 
 
-class _Settled(NamedTuple):
-    """A partition as it shall be (the same object if it is so already), and what to say of it."""
+class _Decision(NamedTuple):
+    """A partition's new record (the same object if nothing changes), and a line for the log."""
 
     record: PartitionRecord
     report: Report | None = None
@@ -70,8 +70,8 @@ def review(
     config: Config,
     fenced: frozenset[int] = frozenset(),
 ) -> Turns[Plan[None]]:
-    """Settle every partition with these brokers registered, those of them not heard that are
-    fenced, and admit the new ones."""
+    """Plan leader and in-sync set of every partition for these registered brokers, of which some
+    are fenced, and admit the new ones."""
     live = compare(state, registered, fenced)
     draft = Draft(state)
     draft.set_brokers(registered, live.admissions, live.fenced)
@@ -79,13 +79,13 @@ def review(
     records = ((topic, record) for topic in state.topics.values() for record in topic.partitions)
     for some in at_once(records):
         for topic, record in some:
-            settled = _settle(topic, record, live, config)
-            if settled.report is not None:
-                draft.reports.append(settled.report)
-            if settled.record is not record:
-                draft.set_partition(topic, settled.record)
-                elected += settled.record.leader_epoch != record.leader_epoch
-                leaderless += settled.record.leader == NO_NODE != record.leader
+            decision = _decide(topic, record, live, config)
+            if decision.report is not None:
+                draft.reports.append(decision.report)
+            if decision.record is not record:
+                draft.set_partition(topic, decision.record)
+                elected += decision.record.leader_epoch != record.leader_epoch
+                leaderless += decision.record.leader == NO_NODE != record.leader
         yield
     draft.write(entries.admission_put(live.admissions[node]) for node in sorted(live.arrived))
     if live.arrived or live.lost or elected:
@@ -201,9 +201,9 @@ def recover(
     return draft.plan(None)
 
 
-def _settle(
+def _decide(
     topic: TopicRecord, record: PartitionRecord, live: Liveness, config: Config
-) -> _Settled:
+) -> _Decision:
     name = TopicPartition(topic.name, record.number)
     unsafe = tuple(
         node
@@ -215,15 +215,15 @@ def _settle(
     if len(record.replicas) > 1:
         staying = tuple(node for node in safe if node not in live.leaving) or safe
     if not safe:
-        return _settle_without_heirs(topic, record, unsafe, live, config)
+        return _decide_without_heirs(topic, record, unsafe, live, config)
     heirs = heard_heirs(record, safe, staying, live.fenced)
     if record.leader not in heirs or live.has_restarted(record.leader):
         leader = next(node for node in record.replicas if node in heirs)
-        return _Settled(_elected(record, leader, heirs))
+        return _Decision(_elected(record, leader, heirs))
     isr = isr_of_leader(record, staying if record.leader in staying else safe, live.fenced)
     if isr == record.isr:
-        return _Settled(record)
-    return _Settled(replace(record, isr=isr, partition_epoch=record.partition_epoch + 1))
+        return _Decision(record)
+    return _Decision(replace(record, isr=isr, partition_epoch=record.partition_epoch + 1))
 
 
 def heard_heirs(
@@ -247,13 +247,13 @@ def isr_of_leader(
     return members
 
 
-def _settle_without_heirs(
+def _decide_without_heirs(
     topic: TopicRecord,
     record: PartitionRecord,
     unsafe: tuple[int, ...],
     live: Liveness,
     config: Config,
-) -> _Settled:
+) -> _Decision:
     """Rules 2 to 4."""
     name = TopicPartition(topic.name, record.number)
     candidates = _candidates(name, record, live.brokers)
@@ -265,7 +265,7 @@ def _settle_without_heirs(
                 f"Partition {name}: broker {candidates[0]} leads, the only one that can; it may"
                 f" have lost the end of its log, and so has every other in-sync replica ({isr})"
             )
-            return _Settled(
+            return _Decision(
                 _elected(record, candidates[0], candidates), Report(logging.WARNING, text)
             )
     elif candidates and config.for_topic(topic.configs).unclean_leader_election_enable:
@@ -275,17 +275,17 @@ def _settle_without_heirs(
             f"Partition {name}: unclean election of broker {leader}, because no in-sync replica"
             f" ({isr}) lives with its whole log. What only those have is cut when they return"
         )
-        return _Settled(_elected(record, leader, (leader,)), Report(logging.WARNING, text))
-    settled = record
+        return _Decision(_elected(record, leader, (leader,)), Report(logging.WARNING, text))
+    unled = record
     if record.leader != NO_NODE:
-        settled = replace(_elected(record, NO_NODE, record.isr), unsafe=unsafe)
+        unled = replace(_elected(record, NO_NODE, record.isr), unsafe=unsafe)
     elif record.unsafe != unsafe:
-        settled = replace(record, unsafe=unsafe)
-    if settled is record and not live.arrived.intersection(record.isr):
-        return _Settled(record)
+        unled = replace(record, unsafe=unsafe)
+    if unled is record and not live.arrived.intersection(record.isr):
+        return _Decision(record)
     awaited = holders if unsafe else record.isr
     missing = tuple(node for node in awaited if node not in live.brokers)
-    return _Settled(settled, _offline(name, settled, missing, live))
+    return _Decision(unled, _offline(name, unled, missing, live))
 
 
 def _offline(

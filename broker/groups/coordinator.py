@@ -321,7 +321,7 @@ class Coordinator:
             return True if is_due else None
 
         keys: tuple[Hashable, ...] = (self, ROLES, *names)
-        await self._purgatory.settle(Parked(keys, lambda: deadline, attempt, lambda: True))
+        await self._purgatory.wait_for_answer(Parked(keys, lambda: deadline, attempt, lambda: True))
         await trio.lowlevel.checkpoint()
 
     # -- what goes

@@ -1,7 +1,7 @@
 """The purgatory: requests that cannot be answered yet wait here, each until a deadline.
 
 A handler that must wait returns a `Parked`: what it waits on (keys), until when, how to try again,
-and what to answer when time is up. The session's writer task settles it, in the order of the
+and what to answer when time is up. The session's writer waits for the answers, in the order of the
 connection's requests. Code that changes something calls `notify` with the key of what changed.
 
 `notify` only marks the waiters; each of them tries again in its own task, at the next turn of the
@@ -88,7 +88,7 @@ class Purgatory:
         if left:
             self._watches[key] = left
 
-    async def settle(self, parked: Parked[Answer]) -> Answer:
+    async def wait_for_answer(self, parked: Parked[Answer]) -> Answer:
         """Wait until the request can be answered or its time is up; return the answer.
 
         A last attempt is made at the deadline, so that a request that becomes possible at that

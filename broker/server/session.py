@@ -222,7 +222,7 @@ class Session:
                 if answer is None:
                     if done:
                         await self._send(ready, done)
-                    answer = await self._services.purgatory.settle(parked)
+                    answer = await self._services.purgatory.wait_for_answer(parked)
                 self._count_parked(reply.kind, -1)
             if isinstance(answer, Generator):
                 answer = await take_turns(answer)

@@ -76,7 +76,7 @@ class Following:
 
     async def _settled(self, parked: FetchResponse | Parked) -> FetchResponse:
         assert isinstance(parked, Parked)
-        return await self._node.purgatory.settle(parked)
+        return await self._node.purgatory.wait_for_answer(parked)
 
     async def idle(self) -> None:
         """A FETCH without news waits, and its time passes."""

@@ -78,7 +78,11 @@ class Keeper(Node):
     async def answer(self, message: Any) -> Any:
         """The answer to a request, waited for."""
         outcome = self.ask(message)
-        return await self.purgatory.settle(outcome) if isinstance(outcome, Parked) else outcome
+        return (
+            await self.purgatory.wait_for_answer(outcome)
+            if isinstance(outcome, Parked)
+            else outcome
+        )
 
     async def commit(self, offset: int, group_id: str = "g", **more: Any) -> int:
         """Commit an offset of t-0; the error."""

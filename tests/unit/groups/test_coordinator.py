@@ -143,7 +143,7 @@ async def test_who_waits_is_told_when_the_term_ends(
     answers = {}
 
     async def wait_for(name: str, parked: Parked) -> None:
-        answers[name] = await keeper.purgatory.settle(parked)
+        answers[name] = await keeper.purgatory.wait_for_answer(parked)
 
     async with keeping(keeper), trio.open_nursery() as nursery:
         keeper.catch_up()

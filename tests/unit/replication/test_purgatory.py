@@ -18,7 +18,7 @@ async def test_answers_at_once_without_waiting(autojump_clock: trio.testing.Mock
     """PUR-02: what can be answered at once never waits and leaves nothing behind."""
     purgatory = Purgatory()
     start = trio.current_time()
-    assert await purgatory.settle(answer_when(lambda: True, "a")) == "done"
+    assert await purgatory.wait_for_answer(answer_when(lambda: True, "a")) == "done"
     assert trio.current_time() == start
     assert purgatory.statistics() == 0
 
@@ -32,7 +32,9 @@ async def test_any_key_wakes_and_all_are_forgotten(
     answers: list[str] = []
 
     async def wait() -> None:
-        answers.append(await purgatory.settle(answer_when(lambda: bool(state), "a", "b", "b")))
+        answers.append(
+            await purgatory.wait_for_answer(answer_when(lambda: bool(state), "a", "b", "b"))
+        )
 
     nursery.start_soon(wait)
     await trio.testing.wait_all_tasks_blocked()
@@ -60,7 +62,7 @@ async def test_a_vain_attempt_goes_on_waiting(
 
     async def wait() -> None:
         parked = Parked(("a",), lambda: 10.0, attempt, lambda: "late")
-        answers.append(await purgatory.settle(parked))
+        answers.append(await purgatory.wait_for_answer(parked))
 
     nursery.start_soon(wait)
     for expected in (1, 2):
@@ -77,7 +79,7 @@ async def test_expires_at_its_deadline(autojump_clock: trio.testing.MockClock) -
     purgatory = Purgatory()
     deadline = trio.current_time() + 3
     parked = answer_when(lambda: False, "a", deadline=deadline)
-    assert await purgatory.settle(parked) == "late"
+    assert await purgatory.wait_for_answer(parked) == "late"
     assert trio.current_time() == deadline
     assert purgatory.statistics() == 0
 
@@ -87,7 +89,7 @@ async def test_the_deadline_makes_a_last_attempt(autojump_clock: trio.testing.Mo
     purgatory = Purgatory()
     deadline = trio.current_time() + 3
     parked = answer_when(lambda: trio.current_time() >= deadline, "a", deadline=deadline)
-    assert await purgatory.settle(parked) == "done"
+    assert await purgatory.wait_for_answer(parked) == "done"
 
 
 async def test_an_attempt_brings_the_deadline_forward(
@@ -100,7 +102,7 @@ async def test_an_attempt_brings_the_deadline_forward(
     answers: list[float] = []
 
     async def settle() -> None:
-        await purgatory.settle(parked)
+        await purgatory.wait_for_answer(parked)
         answers.append(trio.current_time())
 
     nursery.start_soon(settle)
@@ -126,11 +128,11 @@ async def test_a_failing_attempt_concerns_its_own_waiter_alone(
 
     async def wait_in_vain() -> None:
         with pytest.raises(ValueError, match="broken"):
-            await purgatory.settle(Parked(("a",), lambda: 10.0, fail, lambda: "late"))
+            await purgatory.wait_for_answer(Parked(("a",), lambda: 10.0, fail, lambda: "late"))
         answers.append("raised")
 
     async def wait() -> None:
-        answers.append(await purgatory.settle(answer_when(lambda: bool(state), "a")))
+        answers.append(await purgatory.wait_for_answer(answer_when(lambda: bool(state), "a")))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait_in_vain)
@@ -148,7 +150,7 @@ async def test_cancelled_waits_leave_nothing(autojump_clock: trio.testing.MockCl
     answers: list[str] = []
 
     async def wait() -> None:
-        answers.append(await purgatory.settle(answer_when(lambda: False, "a", "b")))
+        answers.append(await purgatory.wait_for_answer(answer_when(lambda: False, "a", "b")))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
@@ -199,7 +201,7 @@ async def test_who_waits_on_a_watch_wakes_with_any_key(
 
     async def wait() -> None:
         parked = Parked((watch,), lambda: 10.0, lambda _: "done" if watch.notified else None, str)
-        answers.append(await purgatory.settle(parked))
+        answers.append(await purgatory.wait_for_answer(parked))
 
     nursery.start_soon(wait)
     await trio.testing.wait_all_tasks_blocked()

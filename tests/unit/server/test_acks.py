@@ -73,7 +73,7 @@ async def test_a_duplicate_that_is_not_committed_times_out(
     node = Node()
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     for _ in range(2):
-        late = await node.purgatory.settle(parked(node, stamped_request()))
+        late = await node.purgatory.wait_for_answer(parked(node, stamped_request()))
         assert late.partitions[0].error == ErrorCode.REQUEST_TIMED_OUT
     assert node.partition().log.log_end == 2
 
@@ -93,7 +93,7 @@ async def test_a_follower_s_fetch_wakes_the_producer(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(fetch)
-        assert (await node.purgatory.settle(first)).partitions[0].error == 0
+        assert (await node.purgatory.wait_for_answer(first)).partitions[0].error == 0
     assert trio.current_time() < 0.2
     second = parked(node, request_of(batch_of(), acks=ACKS_ALL))
 
@@ -105,7 +105,7 @@ async def test_a_follower_s_fetch_wakes_the_producer(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shrink)
-        assert (await node.purgatory.settle(second)).partitions[0].error == 0
+        assert (await node.purgatory.wait_for_answer(second)).partitions[0].error == 0
     assert trio.current_time() < 0.4
 
 
@@ -117,7 +117,7 @@ async def test_acks_all_late_says_so_and_keeps_the_record(
     node.lead(state_of(isr=(1, 2), replicas=(1, 2)))
     request = request_of(batch_of(), acks=ACKS_ALL, timeout_ms=300)
     start = trio.current_time()
-    late = await node.purgatory.settle(parked(node, request))
+    late = await node.purgatory.wait_for_answer(parked(node, request))
     assert trio.current_time() - start == pytest.approx(0.3)
     assert late.partitions[0].error == ErrorCode.REQUEST_TIMED_OUT
     assert node.partition().log.log_end == 1
@@ -134,7 +134,7 @@ async def test_below_the_min_isr_nothing_new_is_committed(
     node.apply(state_of(epochs=(0, 1), isr=(1,), replicas=(1, 2)))
     assert answer(node, request_of(batch_of())).base_offset == 1
     assert (node.partition().high_watermark, node.partition().log.log_end) == (0, 2)
-    late = await node.purgatory.settle(waiting)
+    late = await node.purgatory.wait_for_answer(waiting)
     assert late.partitions[0].error == ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -152,7 +152,7 @@ async def test_entries_settle_one_by_one(autojump_clock: trio.testing.MockClock)
     )
     waiting = parked(node, request)
     node.followed(2, 1, name=other)
-    late = await node.purgatory.settle(waiting)
+    late = await node.purgatory.wait_for_answer(waiting)
     assert [p.error for p in late.partitions] == [
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.NONE,
@@ -179,7 +179,7 @@ async def test_a_lost_leadership_is_told(autojump_clock: trio.testing.MockClock)
     waiting = parked(node, request_of(batch_of(), acks=ACKS_ALL))
     node.lead(state_of(epochs=(1, 1), isr=(1, 2), replicas=(1, 2)))
     node.followed(2, 1)
-    done = await node.purgatory.settle(waiting)
+    done = await node.purgatory.wait_for_answer(waiting)
     assert done.partitions[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert done.partitions[0].leader_id == 1
     assert done.partitions[0].leader_epoch == 1
@@ -206,7 +206,7 @@ async def test_a_stopped_replica_answers_its_waiters(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stop)
-        done = await node.purgatory.settle(waiting)
+        done = await node.purgatory.wait_for_answer(waiting)
     assert done.partitions[0].error == code
     assert trio.current_time() < 0.5
 
@@ -298,7 +298,7 @@ async def test_a_follower_that_was_leader_answers_its_waiters(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(demote)
-        done = await node.purgatory.settle(waiting)
+        done = await node.purgatory.wait_for_answer(waiting)
     assert trio.current_time() < 0.2
     produced = done.partitions[0]
     assert (produced.error, produced.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)

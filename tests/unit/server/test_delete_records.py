@@ -181,7 +181,7 @@ async def test_a_follower_s_word_wakes_the_request(autojump_clock: Any) -> None:
     assert isinstance(asked, FetchResponse)
     watched = node.purgatory.statistics()
     fetched(node, 2, 10, 6)
-    assert answered(await node.purgatory.settle(waiting)).error == 0
+    assert answered(await node.purgatory.wait_for_answer(waiting)).error == 0
     assert node.purgatory.statistics() == watched
 
 

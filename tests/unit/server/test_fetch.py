@@ -62,7 +62,7 @@ async def test_it_waits_for_enough_bytes(autojump_clock: trio.testing.MockClock)
     answered = []
 
     async def settle() -> None:
-        answered.append(await node.purgatory.settle(waiting))
+        answered.append(await node.purgatory.wait_for_answer(waiting))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(settle)
@@ -80,7 +80,7 @@ async def test_it_answers_with_what_there_is_when_time_is_up(
     node.lead()
     append(node, batch_of())
     waiting = waits(node, want(), bytes_min=10_000)
-    answered = await node.purgatory.settle(waiting)
+    answered = await node.purgatory.wait_for_answer(waiting)
     assert trio.current_time() >= waiting.deadline()
     assert len(records_of(answered.partitions[0])) == SMALL
 

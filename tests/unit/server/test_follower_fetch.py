@@ -137,7 +137,7 @@ async def test_a_demoted_leader_answers_waiting_fetches(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(demote)
-        done = await node.purgatory.settle(waiting)
+        done = await node.purgatory.wait_for_answer(waiting)
     assert done.partitions[0].error == ErrorCode.FENCED_LEADER_EPOCH
     assert trio.current_time() < 0.2
 

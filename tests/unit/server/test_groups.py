@@ -102,7 +102,7 @@ async def test_a_deletion_is_not_told_before_it_is_committed(
     async with keeping(keeper):
         parked = keeper.ask(commit_of(PartitionCommit("t", 0, 1)))
         keeper.catch_up()
-        await keeper.purgatory.settle(parked)
+        await keeper.purgatory.wait_for_answer(parked)
         late = await keeper.answer(DeleteGroupsRequest(("g",)))
         assert late.groups[0].error == ErrorCode.REQUEST_TIMED_OUT
         assert keeper.fetch().offset == 1
@@ -374,5 +374,5 @@ async def test_a_member_that_waits_is_not_put_out_by_a_former_coordinator(
         assert isinstance(waiting, Parked)
         keeper.controller.is_session_over = True
         keeper.ask(join)
-        answer = await keeper.purgatory.settle(waiting)
+        answer = await keeper.purgatory.wait_for_answer(waiting)
         assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -87,7 +87,7 @@ async def controlled(**settings: str) -> AsyncIterator[Node]:
 async def ask(node: Node, api_key: ApiKey, request: object) -> Any:
     """The answer, waited for."""
     outcome = HANDLERS[api_key](node.services, request, trio.current_time())
-    return await node.purgatory.settle(outcome) if isinstance(outcome, Parked) else outcome
+    return await node.purgatory.wait_for_answer(outcome) if isinstance(outcome, Parked) else outcome
 
 
 def test_who_leads_what() -> None:

@@ -209,7 +209,7 @@ async def test_flush_always_acknowledges_what_is_durable(
     second = parked(node, request_of(batch_of(), acks=ACKS_ALL))
     assert node.partition().high_watermark == 0
     assert node.partition().log.durable_end == 0
-    assert (await node.purgatory.settle(first)).partitions[0].error == 0
-    assert (await node.purgatory.settle(second)).partitions[0].base_offset == 1
+    assert (await node.purgatory.wait_for_answer(first)).partitions[0].error == 0
+    assert (await node.purgatory.wait_for_answer(second)).partitions[0].base_offset == 1
     assert node.partition().high_watermark == node.partition().log.durable_end == 2
     assert node.files.sync_count <= 3

@@ -218,7 +218,7 @@ async def test_the_request_that_waits_is_woken_again_and_again(
     answers: list[FetchResponse] = []
 
     async def settle() -> None:
-        answers.append(await node.purgatory.settle(waiting))
+        answers.append(await node.purgatory.wait_for_answer(waiting))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(settle)
