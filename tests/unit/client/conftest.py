@@ -1,5 +1,6 @@
 """A broker that answers what a test tells it to, on a simulated network; a real one on loopback."""
 
+import gc
 import random
 import threading
 import time
@@ -108,6 +109,15 @@ async def start_broker(nursery: trio.Nursery, network: SimulatedNetwork) -> Any:
         return broker
 
     return start
+
+
+@pytest.fixture
+def collects_its_own() -> Iterator[None]:
+    """Collections of cycles look only at what the test has made: of all that a long run of tests
+    holds each would take a second. What is older is neither garbage nor kept for good."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="module")

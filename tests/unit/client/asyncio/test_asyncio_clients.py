@@ -31,6 +31,7 @@ SHORT: dict[str, Any] = {
     "max_block_ms": 50,
 }
 NAME = TopicPartition("awaited", 0)
+pytestmark = pytest.mark.usefixtures("collects_its_own")
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,10 @@ from tests.support.interrupts import AtLine, every_line, files_of
 FILES = files_of(blocking)
 ENDS_WITHIN_S = 10.0
 # An interrupt before the first line of the end of a block leaves a client as if it was dropped.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed minibroker:ResourceWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed minibroker:ResourceWarning"),
+    pytest.mark.usefixtures("collects_its_own"),
+]
 
 
 class Dropped(logging.Handler):

@@ -16,6 +16,7 @@ from minibroker.client.blocking import Admin, Consumer, Producer
 from minibroker.client.errors import ClientClosed, ClientError, DeliveryFailed
 
 ENDS_WITHIN_S = 10.0
+pytestmark = pytest.mark.usefixtures("collects_its_own")
 SHORT: dict[str, Any] = {
     "delivery_timeout_ms": 60,
     "request_timeout_ms": 50,

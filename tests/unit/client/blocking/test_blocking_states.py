@@ -22,6 +22,7 @@ from minibroker.client.producer.delivery import Delivery
 from tests.support.interrupts import alarms, is_inside
 
 NAME = TopicPartition("states", 0)
+pytestmark = pytest.mark.usefixtures("collects_its_own")
 
 
 @pytest.fixture(scope="module")
