@@ -16,7 +16,6 @@ from minibroker.client.asyncio.callbacks import EventLoopCallback
 from minibroker.client.asyncio.delivery_future import DeliveryFuture
 from minibroker.client.asyncio.portal import AsyncioPortal
 from minibroker.client.blocking.record_sender import RecordSender
-from minibroker.client.blocking.send_queue import Queued
 from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
@@ -98,9 +97,9 @@ class Producer(Generic[K, V]):
         try:
             return self._sender.send(topic, value, key, headers, partition, timestamp_ms)
         except _NoRoom as full:
-            queued, size = full.queued, full.size
-        await self._send_with_room(queued, size)
-        return queued[-1]
+            future, size = full.future, full.size
+        await self._send_with_room(future, size)
+        return future
 
     async def send_many(
         self,
@@ -123,10 +122,10 @@ class Producer(Generic[K, V]):
                 try:
                     send(topic, value, key, (), partition, timestamp_ms)
                 except _NoRoom as full:
-                    queued, size = full.queued, full.size
+                    future, size = full.future, full.size
                 else:
                     continue
-                await self._send_with_room(queued, size)
+                await self._send_with_room(future, size)
         return len(values)
 
     async def send_and_wait(
@@ -199,22 +198,22 @@ class Producer(Generic[K, V]):
         self._turn = TURN_RECORDS
         await asyncio.sleep(0)
 
-    async def _send_with_room(self, queued: Queued[DeliveryFuture], size: int) -> None:
+    async def _send_with_room(self, future: DeliveryFuture, size: int) -> None:
         """Take a record that found no free slot, once there is memory."""
         self._sender.raise_rejected()
-        await self._portal.call(self._queue.send, queued, size)
+        await self._portal.call(self._queue.send, future, size)
 
 
 class _NoRoom(Exception):
     """There is no free slot for this record."""
 
-    def __init__(self, queued: Queued[DeliveryFuture], size: int) -> None:
-        self.queued = queued
+    def __init__(self, future: DeliveryFuture, size: int) -> None:
+        self.future = future
         self.size = size
 
 
 class _Sender(RecordSender[DeliveryFuture, K, V]):
     """Raises `_NoRoom` where a thread would wait."""
 
-    def _send_in_loop(self, queued: Queued[DeliveryFuture], size: int) -> None:
-        raise _NoRoom(queued, size)
+    def _send_in_loop(self, future: DeliveryFuture, size: int) -> None:
+        raise _NoRoom(future, size)

@@ -16,7 +16,6 @@ from typing import Self, Unpack
 
 from minibroker.client.blocking.delivery_future import DeliveryFuture
 from minibroker.client.blocking.record_sender import RecordSender
-from minibroker.client.blocking.send_queue import Queued
 from minibroker.client.option_types import ProducerConfig, ProducerKeywords
 from minibroker.client.options import Seams, Servers
 from minibroker.client.producer.delivery import CloseReport, Delivery, RecordDelivered
@@ -144,6 +143,6 @@ class Producer(RecordSender[DeliveryFuture, K, V]):
 
     # -- inside
 
-    def _send_in_loop(self, queued: Queued[DeliveryFuture], size: int) -> None:
+    def _send_in_loop(self, future: DeliveryFuture, size: int) -> None:
         self.raise_rejected()
-        self._portal.call(self.queue.send, queued, size)
+        self._portal.call(self.queue.send, future, size)

@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 from minibroker.client.blocking.delivery_future import OnRecordDelivery
 from minibroker.client.blocking.portal import REFUSALS, Portal, State
-from minibroker.client.blocking.send_queue import SLOT_BYTES, SMALL_BYTES, F, Queued, SendQueue
+from minibroker.client.blocking.send_queue import SLOT_BYTES, SMALL_BYTES, F, SendQueue
 from minibroker.client.errors import ClientClosed
 from minibroker.client.net.cluster import in_background
 from minibroker.client.producer.producer import Producer
@@ -75,14 +75,18 @@ class RecordSender(Generic[F, K, V]):
                 else type(key) is bytes and len(value) + _len(key) <= self._small_bytes
             )
         ):
-            small: Any = (topic, value, key, (), partition, timestamp_ms, future)
+            future.topic = topic
+            future.value = value
+            future.key = key  # type: ignore[assignment]
+            future.partition = partition
+            future.timestamp_ms = timestamp_ms
             if len(self._records) >= queue.slots:
-                self._send_in_loop(small, SMALL_BYTES)
+                self._send_in_loop(future, SMALL_BYTES)
                 return future
             try:
-                self._records.append(small)
+                self._records.append(future)
                 if queue.is_closed or not queue.is_awake:
-                    self._wake(small)
+                    self._wake(future)
             except BaseException:
                 self._wake_later()
                 raise
@@ -90,44 +94,45 @@ class RecordSender(Generic[F, K, V]):
         raw = self._serializers.serialize(timestamp_ms, key, value, headers)
         record = check_record(topic, raw)
         size = self._producer.check_size(topic, record)
-        timestamp_ms, raw_key, raw_value, headers = record
-        queued = (topic, raw_value, raw_key, headers, partition, timestamp_ms, future)
+        future.topic = topic
+        future.timestamp_ms, future.key, future.value, future.headers = record
+        future.partition = partition
         if on_delivery is None:
-            self._send_any(queued, size)
+            self._send_any(future, size)
         else:
             future.add_callback(partial(future.tell, on_delivery))
             try:
-                self._send_any(queued, size)
+                self._send_any(future, size)
             except BaseException:
                 queue.watched.discard(future)
                 raise
         return future
 
-    def _send_any(self, queued: Queued[F], size: int) -> None:
+    def _send_any(self, future: F, size: int) -> None:
         """Take a record that may need several slots."""
         queue = self.queue
         slots = -(-size // SLOT_BYTES)
         if len(self._records) + slots > queue.slots:
-            self._send_in_loop(queued, size)
+            self._send_in_loop(future, size)
             return
         try:
-            self._records.extend((queued, *([None] * (slots - 1))))
+            self._records.extend((future, *([None] * (slots - 1))))
             if queue.is_closed or not queue.is_awake:
-                self._wake(queued)
+                self._wake(future)
         except BaseException:
             self._wake_later()
             raise
 
-    def _send_in_loop(self, queued: Queued[F], size: int) -> None:
+    def _send_in_loop(self, future: F, size: int) -> None:
         """No slot is free: wait in the loop for memory, or have the caller do so."""
         raise AssertionError("each kind of waiting has its own")
 
-    def _wake(self, queued: Queued[F]) -> None:
+    def _wake(self, future: F) -> None:
         """The loop sleeps, or has ended: then nobody takes the record any more."""
         queue = self.queue
         if queue.is_closed:
             with suppress(ValueError):  # the loop may have taken it over all the same
-                self._records.remove(queued)
+                self._records.remove(future)
             raise ClientClosed(REFUSALS[State.ENDED])
         queue.is_awake = True
         self.queue.portal.run_soon(queue.wake)

@@ -11,9 +11,9 @@ the queue may be; a slot stands for a small record. A large record takes several
 it, the others None. The deque's length is the only count, so no lock is needed and an interrupt
 cannot corrupt it.
 
-Each entry has the future of its record. The loop looks at how many refer to that: if nobody but the
-entry does, nobody can ask what becomes of the record. Then it is sent without a watcher, which
-costs much less, and the future serves another record.
+An entry is a record's future, which carries the record. The loop looks at how many refer to it: if
+only the loop does, nobody can ask what becomes of the record. Then it is sent without a watcher,
+which costs much less, and the future serves another record.
 
 A sender that finds no slot calls `send` in the loop and waits in a FIFO queue. While any sender
 waits, `slots` is 0, so no other sender overtakes it. `slots` is also 0 while the producer is
@@ -22,7 +22,7 @@ closed, and while a rejected record has not been reported.
 
 from collections import deque
 from sys import getrefcount
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
@@ -32,7 +32,6 @@ from minibroker.client.errors import ClientClosed, ClientError
 from minibroker.client.producer.delivery import CloseReport, Delivery
 from minibroker.client.producer.producer import Producer
 from minibroker.protocol.constants import NO_OFFSET
-from minibroker.protocol.records.columns import Headers
 
 # The most records between the threads; about 10 ms of sending.
 SLOTS_MAX: Final = 8192
@@ -47,12 +46,16 @@ F = TypeVar("F", bound=RecordFuture)
 
 # Of a record for which no partition was chosen.
 NO_PARTITION: Final = -1
-# What a future counts that only its entry refers to.
-_ENTRY: Final = (object(),)
-UNHELD: Final = getrefcount(_ENTRY[-1])
 
-# What `send_nowait` takes, and the record's future.
-Queued: TypeAlias = tuple[str, bytes | None, bytes | None, Headers, int | None, int | None, F]
+
+def _count_as_unheld() -> int:
+    """The references that are counted where nothing but one variable refers to an entry."""
+    records = deque([object()])
+    record = records.popleft()
+    return getrefcount(record)
+
+
+UNHELD: Final = _count_as_unheld()
 
 
 class SendQueue(Generic[F]):
@@ -62,7 +65,7 @@ class SendQueue(Generic[F]):
         self._producer = producer
         self._kind = kind
         producer.enforces_buffer_memory = False
-        self.records: deque[Queued[F] | None] = deque()
+        self.records: deque[F | None] = deque()
         self.unheld: deque[F] = deque()  # futures to be used again
         self.slots = 0
         self.is_awake = False  # the loop will look at the queue without being woken
@@ -85,9 +88,7 @@ class SendQueue(Generic[F]):
 
     def new_future(self) -> F:
         """A future for a record, where none is left to be used again."""
-        future = self._kind()
-        future.queue = self
-        return future
+        return self._kind(self)
 
     def take_rejected(self) -> Exception | None:
         """The first error of a record that was rejected since this was called last."""
@@ -116,12 +117,12 @@ class SendQueue(Generic[F]):
         """There is something in the queue."""
         self._woken.set()
 
-    async def send(self, queued: Queued[F], size: int) -> None:
-        """Take this record behind all that were sent before, once there is memory.
+    async def send(self, future: F, size: int) -> None:
+        """Take its record behind all that were sent before, once there is memory.
 
         Raises `ClientTimeout` after max.block.ms, `ClientClosed`, and what `send_nowait` raises.
         """
-        await self._admit(queued, size)
+        await self._admit(future, size)
 
     def mark_seen(self, delivery: Delivery) -> None:
         """Somebody was told why one record of a failed delivery was not stored."""
@@ -133,9 +134,9 @@ class SendQueue(Generic[F]):
     def fail_left(self) -> None:
         """The producer has ended: what came into the queue since is not sent."""
         while self.records:
-            queued = self.records.popleft()
-            if queued is not None:
-                self._reject(queued, ClientClosed(REFUSALS[State.ENDED]))
+            future = self.records.popleft()
+            if future is not None:
+                self._reject(future, ClientClosed(REFUSALS[State.ENDED]))
 
     async def flush(self) -> None:
         """As the producer's, of all that was sent before."""
@@ -146,7 +147,7 @@ class SendQueue(Generic[F]):
         """Close the producer, with all that was sent. See `Producer.close` there."""
         self.drain_and_close()
         report = await self._producer.close(timeout_s)
-        left = sum(queued is not None for queued in self.records)  # sent while it closed
+        left = sum(future is not None for future in self.records)  # sent while it closed
         self.fail_left()
         if self._report is None:
             self._report = report._replace(undelivered=report.undelivered + left)
@@ -167,7 +168,7 @@ class SendQueue(Generic[F]):
 
     # -- inside
 
-    async def _admit(self, queued: Queued[F], size: int) -> None:
+    async def _admit(self, future: F, size: int) -> None:
         self._waiting += 1
         self.slots = 0
         try:
@@ -177,7 +178,7 @@ class SendQueue(Generic[F]):
                     await self._producer.wait_for_memory(size)
                     if self.is_closed:
                         raise ClientClosed(REFUSALS[State.ENDED])
-                    self._take_watched(queued)
+                    self._take_watched(future)
         finally:
             self._waiting -= 1
             self._update_slots()
@@ -196,34 +197,41 @@ class SendQueue(Generic[F]):
         reuse = self.unheld.append
         count = min(count, len(records))
         for _ in range(count):
-            queued = records.popleft()
-            if queued is None:
+            future = records.popleft()
+            if future is None:
                 continue
             try:
-                if getrefcount(queued[-1]) > UNHELD:
-                    self._take_watched(queued)
+                if getrefcount(future) > UNHELD:
+                    self._take_watched(future)
                 else:
-                    topic, value, key, headers, partition, timestamp_ms, future = queued
-                    send(topic, value, key, headers, partition, timestamp_ms)
+                    send(
+                        future.topic,
+                        future.value,
+                        future.key,
+                        future.headers,
+                        future.partition,
+                        future.timestamp_ms,
+                    )
+                    future.key = future.value = None  # as `take_record` does
+                    future.headers = ()
                     reuse(future)
             except (TypeError, ValueError, ClientError) as error:
-                self._reject(queued, error)
+                self._reject(future, error)
         self._update_slots()
         return count
 
-    def _take_watched(self, queued: Queued[F]) -> None:
-        topic, value, key, headers, partition, timestamp_ms, future = queued
-        record = (timestamp_ms, key, value, headers)
-        self._producer.send_watched(future, topic, partition, record)
+    def _take_watched(self, future: F) -> None:
+        record = future.take_record()
+        self._producer.send_watched(future, future.topic, future.partition, record)
 
-    def _reject(self, queued: Queued[F], error: Exception) -> None:
+    def _reject(self, future: F, error: Exception) -> None:
         """A record cannot be sent: tell its future. The next call raises the first such error."""
         if not isinstance(error, ClientClosed):  # else its batch could only be given up
             if self.rejected is None:
                 self.rejected = error
             self.slots = 0
-        future = queued[-1]
-        future.complete(Delivery(queued[0], NO_PARTITION, NO_OFFSET, 1, error, bytearray()), 0)
+        future.take_record()
+        future.complete(Delivery(future.topic, NO_PARTITION, NO_OFFSET, 1, error, bytearray()), 0)
 
     def _update_slots(self) -> None:
         is_shut = self.is_closed or self._waiting or self.rejected is not None

@@ -231,7 +231,9 @@ def test_nobody_starves_while_other_threads_send(address: str, way: str) -> None
             if others:
                 others -= 1
                 future = producer.queue.new_future()
-                producer._records.append(("busy", b"other", None, (), None, None, future))
+                future.topic, future.value = "busy", b"other"
+                future.partition = future.timestamp_ms = None
+                producer._records.append(future)
 
         producer._producer.send_nowait = send_nowait  # type: ignore[method-assign]
         producer.send("busy", b"first")

@@ -50,7 +50,7 @@ def test_what_is_dropped_is_sent_without_a_watcher(
         monkeypatch.setattr(
             producer.queue,
             "_take_watched",
-            lambda queued: (watched.append(queued[1]), take(queued)),
+            lambda future: (watched.append(future.value), take(future)),
         )
         kept = []
         for number in range(1000):
@@ -64,6 +64,22 @@ def test_what_is_dropped_is_sent_without_a_watcher(
         assert all(future.done() for future in kept)
         offsets = [future.result().offset for future in kept]
         assert len(set(offsets)) == 100
+
+
+def test_dropped_futures_make_no_work_for_the_garbage_collector(address: str) -> None:
+    """A new object for each record would start it every 700 records: a fifth of the throughput."""
+    collections: list[str] = []
+    with Producer(address) as producer:
+        for round_ in range(2):
+            if round_:  # now the futures of the first round serve again
+                gc.callbacks.append(lambda phase, _: collections.append(phase))
+            for _ in range(20_000):
+                producer.send("collected", b"x")
+            producer.flush()
+        gc.callbacks.pop()
+        assert collections.count("start") < 10
+        future = producer.queue.unheld[-1]
+        assert (future.value, future.key, future.headers) == (None, None, ())
 
 
 def test_many_threads_get_the_futures_of_their_records(address: str) -> None:
