@@ -6,7 +6,7 @@ gets here; what gets here is final, says what was asked for, and says how often 
 that matters.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from minibroker.protocol.constants import ErrorCode
 from minibroker.protocol.types import TopicPartition
@@ -32,6 +32,8 @@ class ClientTimeout(ClientError):
 
 class BufferFull(ClientError):
     """The producer's memory is full: `await room()`, or send later. Nothing was taken."""
+
+    record: Any = None  # that found no room, with key and value serialized
 
 
 class DeliveryFailed(ClientError):

@@ -166,15 +166,11 @@ class Producer(Generic[K, V]):
         """Accept a record, and wait until there is room for it. A checkpoint only if it waits, or
         if a batch became ready since the last one. Raises `ClientTimeout` if there is no room for
         max.block.ms, and what `send_nowait` raises but `BufferFull`."""
-        if self._serializes:  # once, however often there is no room
-            record = self._check(topic, timestamp_ms, key, value, headers)
+        try:
+            self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
+        except BufferFull as full:
+            record: RawRecord = full.record
             await self._append_with_room(topic, partition, record)
-        else:
-            try:
-                self.send_nowait(topic, value, key, headers, partition, timestamp_ms)
-            except BufferFull:
-                record = self._check(topic, timestamp_ms, key, value, headers)
-                await self._append_with_room(topic, partition, record)
         if self._has_news:
             self._has_news = False
             await trio.lowlevel.checkpoint()
@@ -518,7 +514,8 @@ class Producer(Generic[K, V]):
                 watcher=watcher,
                 may_overdraw=not self.enforces_buffer_memory,
             )
-        except BufferFull:
+        except BufferFull as full:
+            full.record = record
             options = self._accumulator.options
             self._bytes_wanted = max(size + BATCH_HEADER_BYTES, options.batch_bytes)
             self._sender.wake()
