@@ -25,6 +25,8 @@ from minibroker.client.blocking import Admin, Consumer, Producer
 
 READ_S_MAX: Final = 30.0
 WRITE_S_MAX: Final = 30.0
+# aiokafka asks only brokers that it knows: this is less than the time between two kills (kafka.md).
+AIOKAFKA_METADATA_AGE_MS: Final = 1000
 ANY_PARTITION: Final = -1
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 KCAT: Final = shutil.which("kcat")
@@ -209,6 +211,7 @@ class AioKafka:
             enable_idempotence=how.is_idempotent,
             compression_type=None if how.compression == "none" else how.compression,
             linger_ms=20,
+            metadata_max_age_ms=AIOKAFKA_METADATA_AGE_MS,
         ) as producer:
             sent = []
             for record in records:

@@ -36,10 +36,14 @@ class Member:
         except BaseException as error:
             self.error = error
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until its thread ends, at most for so long."""
+        self._thread.join(timeout_s)
+
     def leave(self) -> None:
         """Close the consumer in order."""
         self.leaving.set()
-        self._thread.join(LEAVE_S_MAX)
+        self.join(LEAVE_S_MAX)
         assert not self._thread.is_alive(), "it does not leave"
         if self.error is not None:
             raise self.error

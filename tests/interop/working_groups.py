@@ -25,6 +25,7 @@ from kafka.errors import KafkaError
 
 from minibroker.client.blocking import Admin
 from tests.interop.clients import (
+    AIOKAFKA_METADATA_AGE_MS,
     ANY_PARTITION,
     KCAT,
     AioKafka,
@@ -48,6 +49,7 @@ POLL_RECORDS: Final = 100
 LOOK_EVERY_S: Final = 0.1
 PROGRESS_S_MAX: Final = 60.0
 KCAT_LOST_ALL: Final = "All broker connections are down"
+END_S_MAX: Final = 20.0
 ENOUGH: Final = 200  # records that a group reads to show that it goes on
 
 
@@ -126,6 +128,7 @@ def run_aiokafka(member: Member, bootstrap: str, group: str, account: Account) -
             enable_auto_commit=False,
             session_timeout_ms=6000,
             heartbeat_interval_ms=300,
+            metadata_max_age_ms=AIOKAFKA_METADATA_AGE_MS,
         ) as consumer:
             while not member.leaving.is_set():
                 found = await consumer.getmany(
@@ -295,10 +298,13 @@ class WorkingGroup:
             member.leave()
 
     def end(self) -> None:
-        """However it went; what went wrong was told before."""
+        """However it went; what went wrong was told before. Waits a while for each thread."""
         self._is_over.set()
         for member in self._members:
             member.leaving.set()
+        self._writer.join(END_S_MAX)
+        for member in self._members:
+            member.join(END_S_MAX)
 
     def committed(self, admin: Admin) -> dict[int, int]:
         """What the broker says, which is never less than what a member was told before."""
